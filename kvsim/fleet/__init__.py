@@ -1,1 +1,1 @@
-"""Many replicas: the world they run in, who serves which request, and whole runs."""
+"""Fleets: the event loop, the routing of requests to replicas, and whole runs."""

@@ -47,7 +47,7 @@ class Assembly:
     on_end : called after each answered request
     observer : called after every step
     on_start : called with every replica before its first step
-    choose_backend : says why plain Python runs a pool's replicas, if so
+    choose_backend : returns why plain Python runs a pool's replicas, empty if it does not
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Assembly:
         self.reason = ""
 
     def pools(self) -> list[Pool]:
-        """Make the pools, that of prompts first; the other one has the first numbers. Mutates."""
+        """Make the pools, the prefill pool first; the main pool has the first numbers. Mutates."""
         main = self._pool(self._plan.main, self._trace)
         if self._plan.prefill is None:
             return [main]
@@ -102,7 +102,7 @@ class Assembly:
         for place in range(asked.replicas):
             pool.places[place] = member = self.member(pool, place, start)
             member.is_first = True
-        # A replica has other requests than it was sent, if they begin or go on elsewhere.
+        # A replica serves other requests than it was sent, if they begin or continue elsewhere.
         differs = plan.prefill is not None or plan.migration is not None
         pool.gateways = Gateways(
             planned.routers,
@@ -120,7 +120,7 @@ class Assembly:
         return pool
 
     def _fetch_time(self, role: Role, setup: Setup) -> Callable[[int], float] | None:
-        """Return what prices reading KV from another replica; None where none reads another's."""
+        """Return a function that prices reading KV from another replica; None if none is read."""
         store, fabric = self._plan.store, self._plan.fabric
         if role == "decode" or store is None or not store.reads_replicas:
             return None
@@ -129,7 +129,7 @@ class Assembly:
         )
 
     def member(self, pool: Pool, place: int, time: float) -> Member:
-        """Make a replica on which nothing has happened until a time. Mutates."""
+        """Make a replica that is idle until a time. Mutates."""
         replica = Replica(
             self._number,
             pool.setup,
@@ -161,7 +161,7 @@ def admissible_to(plan: Plan, trace: Trace) -> NDArray[np.bool_]:
     """Mark the requests that idle replicas could serve, bool, shape (requests,)."""
     admissible = admissible_requests(plan.main.setup, trace)
     if plan.prefill is not None:
-        # A request that migrates has its outputs with it.
+        # A resumed request carries its outputs.
         prompts = trace if plan.resumes else trace.with_single_outputs()
         admissible &= admissible_requests(plan.prefill.setup, prompts)
     return admissible
@@ -170,14 +170,14 @@ def admissible_to(plan: Plan, trace: Trace) -> NDArray[np.bool_]:
 def features_of(
     plan: Plan, world: World, host: Host, make: Callable[[Pool, int, float], Member]
 ) -> list[Feature]:
-    """Return what a run has beyond clients, gateways and replicas, in the order of their hooks.
+    """Return the features of a run in the order of their hooks.
 
     Parameters
     ----------
     plan : of the run
-    world : SimPy's
+    world : the SimPy environment
     host : the fleet
-    make : makes a replica of a pool for a place, at a time
+    make : makes a replica of a pool for a slot, at a time
     """
     config, main, first = plan.config, host.pools[-1], host.pools[0]
     end_time = world.now + config.horizon

@@ -1,7 +1,7 @@
-"""What binds a run: what its requests wait for, or that they do not wait.
+"""The cause that binds a run: the resource its requests wait for, or arrivals.
 
-Of a queue the samples of the memory table say, step by step, whether its head was refused for lack
-of KV memory, or found no place in a full batch, or neither: then the step's tokens were given out.
+The samples of the memory table say, for each step with a queue, whether the head was refused for
+lack of KV memory, or found the batch full, or neither: then the step's token budget was used up.
 A limit on the batch binds only as long as raising it would serve more: where its last doubling adds
 less than a tenth, the work itself binds, of prompts or of decodes.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
 
-#: Where nothing tells whether a queue grows, requests wait if they do in this share of the steps.
+#: If queue growth is unknown, requests count as waiting if they wait in this share of the steps.
 MOSTLY = 0.5
-#: Throughput that the last doubling of a limit must have added for the limit to bind.
+#: Throughput ratio that the last doubling of a limit must reach for the limit to bind.
 WORTH = 1.1
 
 
@@ -46,14 +46,14 @@ def describe_load(
 ) -> dict[str, Any]:
     """Return ``load`` of the summary, as :mod:`kvsim.results.load` defines it.
 
-    ``table`` is the requests table; where samples are requests to the replicas, those of the parts
-    are theirs. ``served`` is the summary's request throughput, ``transfers`` what it says of KV
-    between pools.
+    ``table`` is the requests table; if replicas serve each sample as a request, the pools' tables
+    have one row per sample. ``served`` is the summary's request throughput, ``transfers`` its entry
+    on KV transfers between pools.
     """
     offered = offered_rate(table, trace.arrival_time, is_closed=config.max_concurrency is not None)
     saturated: bool | None = None
     if offered is not None:
-        # A first token of the prefill replica says nothing of the queue for decodes.
+        # A first token of the prefill replica says nothing about the decode queue.
         beyond = len(parts) > 1 and config.first_token_from == "prefill"
         others = _waiting_at(instants(table), parts[0]) if beyond else None
         saturated = backlog_grows(table, others)
@@ -90,13 +90,13 @@ def _binding(
     *,
     is_known: bool,
 ) -> Cause:
-    """Say what requests wait for; ``is_known`` where it is known that they do."""
+    """Return what requests wait for; ``is_known`` if it is known that they wait."""
     part = parts[0]
     if len(parts) > 1:
         own = [[totals[m.number] for m in one.members] for one in parts]
         waits = [sum(t.waiting_seconds for t in one) for one in own]
         running = sum(t.running_seconds for t in own[0])
-        # Transfers that hold more of the memory than what runs keep others out of it.
+        # Transfers that hold more memory than running requests keep other requests out.
         if moving > max(min(waits[0] - moving, running), waits[1]):
             return "link"
         part = parts[1] if waits[1] > waits[0] - moving else parts[0]
@@ -116,7 +116,7 @@ def _binding(
 def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
     """Return the memory samples of a pool.
 
-    Those of the second half of the arrivals, if it is known that requests pile up through them.
+    Only those of the second half of the arrivals, if it is known that requests pile up.
     """
     samples = np.concatenate([m.replica.memory for m in part.members])
     if not is_known:
@@ -128,13 +128,13 @@ def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDAr
 
 
 class _Work:
-    """What the mean request takes of a replica's time.
+    """The mean request's prefill and decode time on a replica.
 
     Parameters
     ----------
     setup : of the replica
     table : the requests
-    is_apart : prompts and decodes have replicas of their own
+    is_apart : prefill is disaggregated
     """
 
     def __init__(self, setup: Setup, table: NDArray[Any], is_apart: bool) -> None:
@@ -146,7 +146,7 @@ class _Work:
         ]
 
     def of_places(self, role: str) -> Cause:
-        """Say what binds where all places of the batch are taken."""
+        """Return what binds when the batch is full."""
         most = self._setup.scheduler_config.max_num_seqs
         prompt, output, cached = self._means
         if most < 2 or (self._is_apart and role == "prefill"):
@@ -157,7 +157,7 @@ class _Work:
             first = 0.0
             if not self._is_apart:
                 first = prefill_timer(self._setup)(max(prompt, 1), min(cached, max(prompt - 1, 0)))
-        except ValueError:  # a table of measured steps may not have it
+        except ValueError:  # a table of measured steps may lack this step
             return "max_num_seqs"
         decodes, half = output * step / most, output * fewer / (most // 2)
         if first + half > WORTH * (first + decodes):
@@ -165,7 +165,7 @@ class _Work:
         return "prefill" if first > decodes else "decode"
 
     def of_tokens(self, role: str) -> Cause:
-        """Say what binds where requests wait although there are places and memory."""
+        """Return what binds when requests wait although the batch and memory have room."""
         most = self._setup.scheduler_config.max_num_batched_tokens
         if self._is_apart and role == "decode":
             return "decode"
@@ -178,7 +178,7 @@ class _Work:
         return "max_num_batched_tokens" if 2 * half > WORTH * whole else "prefill"
 
     def _chunk(self, num_tokens: int) -> float:
-        """Return the seconds of a step that computes so many tokens of a prompt."""
+        """Return the seconds of a step that computes a chunk of a prompt."""
         request = Request(0, 0.0, num_tokens + 1, 1, [], 1)
         request.num_computed_tokens = num_tokens
         return self._setup.cost.step(StepPlan.of([(request, num_tokens)], 1)).time

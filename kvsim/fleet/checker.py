@@ -27,12 +27,12 @@ class Checker:
 
 
 def check_no_leak(replica: Replica) -> None:
-    """Compare what is held with what live requests have computed.
+    """Compare the memory held with the tokens that live requests have computed.
 
     Raises
     ------
     RuntimeError
-        If more tokens are held than live requests have, or anything while there is none.
+        If more tokens are held than live requests have, or any while no request is live.
     """
     state, usage = replica.state, replica.kv.usage
     live = replica.held_requests()
@@ -45,7 +45,7 @@ def check_no_leak(replica: Replica) -> None:
         live = [*live, *loaded]
         num_tokens += sum(request.num_tokens for request in loaded)
     tree = state.kv.radix
-    copies = nodes_of_copies(tree)  # what is on its way to the host, or from it, is held
+    copies = nodes_of_copies(tree)  # copies to and from the host are held
     num_tokens += sum(tree.nodes[k].end for k in copies)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
@@ -53,7 +53,7 @@ def check_no_leak(replica: Replica) -> None:
     groups = [state.kv.groups[g] for g in range(state.kv.num_groups)]
     most += len(live) * (state.limits.depth - 1) * sum(group.state_bytes for group in groups)
     held = usage.token_states + usage.reservation + usage.internal
-    # For transfers of KV, or for a step under way that writes what nobody needs any more.
+    # Held for KV transfers, or by a step in flight whose output no request needs any more.
     waits = (
         connector.waiting_for_kv.length + connector.num_pinned + connector.num_fenced + len(copies)
     )

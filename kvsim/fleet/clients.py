@@ -1,4 +1,4 @@
-"""Clients: when each request is sent, and who waits for whose answer."""
+"""Clients: when each request is sent, and which answers it waits for."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Sends every request of a trace at its time, or when what it waits for is there.
+    """Sends each request at its planned time, or later if it waits for other requests to end.
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     trace : the requests, in order of their planned times
-    send : takes a row of the trace at the time it is sent
-    max_concurrency : most requests in flight, None for no limit
-    think_time : with it, a later turn of a session is sent no earlier than so many seconds after
-        the turn before it has been answered; None sends every request at its planned time
+    send : called with a row of the trace when it is sent
+    max_concurrency : largest number of requests in flight, None for no limit
+    think_time : least seconds from the answer of one turn of a session until the next turn is sent;
+        None sends every request at its planned time
 
     Attributes
     ----------
@@ -53,23 +53,23 @@ class Clients:
         if self.waits:
             self._before, self._after = turns(trace.session_id)
             self._answered = np.full(len(trace), math.nan)
-        self._line: deque[int] = deque()  # sent as soon as there is a place
-        self._parked: set[int] = set()  # planned before the turn before it was answered
+        self._line: deque[int] = deque()  # sent as soon as a slot is free
+        self._parked: set[int] = set()  # planned before the previous turn was answered
         self._num_sent = 0
         self.sent_time = np.full(len(trace), math.nan)
 
     @property
     def waits(self) -> bool:
-        """Whether any request waits for another one's end."""
+        """Return whether requests may wait for others to end."""
         return self._places < math.inf or self._think_time is not None
 
     @property
     def all_sent(self) -> bool:
-        """Whether no request will come any more."""
+        """Return whether all requests have been sent."""
         return self._num_sent == len(self._planned)
 
     def send_all(self) -> None:
-        """Note that every request is sent as planned. Mutates."""
+        """Mark every request as sent at its planned time. Mutates."""
         self.sent_time = self._planned
         self._num_sent = len(self._planned)
 
@@ -88,9 +88,9 @@ class Clients:
                 self._later(row, answered + self._think_time)
 
     def ended(self, rows: Iterable[int], time: float) -> None:
-        """Learn that requests have ended at a time, which the world may not have reached.
+        """Handle requests that have ended at a time, which the world may not have reached.
 
-        An answer takes some time to reach its client, and the client's next request to reach the
+        An answer takes some time to reach its client, and so does the client's next request to the
         server: it misses the step that is scheduled at the very time of the answer.
         """
         ended = list(rows)
@@ -131,7 +131,7 @@ class Clients:
 
 
 def turns(session_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each request's turn before and after it in its session, -1 where there is none."""
+    """Return the previous and the next turn of each request in its session, -1 for none."""
     before = np.full(len(session_id), -1, np.int64)
     after = np.full(len(session_id), -1, np.int64)
     order = np.argsort(session_id, kind="stable")

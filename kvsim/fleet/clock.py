@@ -1,7 +1,7 @@
-"""One order of time for the replicas of a fleet and all that happens around them.
+"""One timeline for the replicas of a fleet and all events around them.
 
 A replica runs by itself up to the earliest time at which anything can reach it: an event of the
-SimPy world, or, if replicas wait for each other's requests or KV, the next event of another one.
+SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Who reacts to what replicas do."""
+    """Receiver of the replicas' events."""
 
     def ended(self, member: Member, rows: list[int], time: float) -> None:
-        """Learn that requests have ended on a replica at a time, which the world has not reached.
+        """Handle requests that have ended on a replica at a time, which the world has not reached.
 
-        What follows from it is to be scheduled in the world, at that time or later.
+        Schedule any consequence in the world, at that time or later.
         """
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Learn that a request asks for KV that is elsewhere."""
+        """Handle a request that needs KV from elsewhere."""
 
     def next_scrape(self, now: float, limit: float) -> float:
-        """Return the next time up to a limit at which all replicas must be looked at."""
+        """Return the next time up to a limit at which all replicas must be scraped."""
 
     def look(self, time: float) -> None:
-        """Look at the replicas, who have all come to a time."""
+        """Scrape the replicas, all of which have reached a time."""
 
     def unblock(self) -> bool:
-        """Learn that no replica goes on by itself; whether something is scheduled about it."""
+        """Resolve a state in which no replica can continue; True if an event is scheduled."""
 
 
 class FleetClock:
@@ -44,13 +44,13 @@ class FleetClock:
 
     Parameters
     ----------
-    world : SimPy's
-    watcher : is told what replicas do
-    coupled : what one replica does may reach another one
+    world : the SimPy environment
+    watcher : receives the replicas' events
+    coupled : an event on one replica may reach another one
 
     Attributes
     ----------
-    rack : in which the replicas stand
+    rack : the set of replicas
     """
 
     def __init__(self, world: World, watcher: Watcher, *, coupled: bool) -> None:
@@ -61,22 +61,22 @@ class FleetClock:
         self.rack = ReplicaSet()
 
     def add(self, member: Member) -> None:
-        """Take a replica in. Mutates."""
+        """Add a replica. Mutates."""
         self._members.append(member)
         self.rack.add(member.replica)
 
     def remove(self, member: Member) -> None:
-        """Let a replica go. Mutates."""
+        """Remove a replica. Mutates."""
         place = self._members.index(member)
         del self._members[place]
         self.rack.remove(place)
 
     def touch(self, member: Member) -> None:
-        """Learn that something has reached a replica. Mutates."""
+        """Update a replica's next event time after an outside event. Mutates."""
         self.rack.touch(self._members.index(member))
 
     def process(self) -> Process:
-        """Run until nothing happens any more."""
+        """Run until no event is left."""
         while True:
             time = self._bring()
             if time == math.inf:
@@ -84,7 +84,7 @@ class FleetClock:
             yield self._world.at(time, Phase.STEP_IS_SCHEDULED)
 
     def _bring(self) -> float:
-        """Bring all replicas to the world's next event; returns its time."""
+        """Advance all replicas to the world's next event; return its time."""
         while True:
             limit = self._world.peek()
             if self._is_idle:
@@ -104,17 +104,17 @@ class FleetClock:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no replica goes on by itself."""
+        """Return whether no replica has an event of its own."""
         return bool(self.rack.times.min(initial=math.inf) == math.inf)
 
     def _reach(self, target: float) -> bool:
-        """Bring all replicas to a time; False if something new in the world comes before."""
+        """Advance all replicas to a time; False if a new event in the world comes before."""
         if not self._coupled:
             for place in self.rack.bring(target):
                 if self._members[place].is_followed:
                     self._tell_ended(self._members[place])
             return self._world.peek() >= target
-        waits: set[int] = set()  # who can only start a step at the target itself
+        waits: set[int] = set()  # replicas that can only start a step at the target itself
         while True:
             place, first, second = self._earliest(waits)
             if first > target or first == math.inf:
@@ -127,7 +127,7 @@ class FleetClock:
                 return False
 
     def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
-        """Return who is next, when, and when the one after him is."""
+        """Return the replica with the next event, its time, and the time of the one after it."""
         place, first, second = -1, math.inf, math.inf
         for k, time in enumerate(self.rack.times.tolist()):
             if time < first and k not in waits:

@@ -1,4 +1,4 @@
-"""Links that carry KV: how long a transfer takes while nothing else is on the link."""
+"""Links that carry KV, and the time of a transfer on an idle link."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Fabric:
     Parameters
     ----------
     name : in ``fabrics.toml``, or the user's own
-    base : seconds of a transfer beside its bytes
+    base : fixed seconds of a transfer
     bandwidth : bytes per second in one direction
-    per_descriptor : seconds for each piece of memory that is posted by itself; where there are many
-        small ones, these and not the wire set the time
+    per_descriptor : seconds for each piece of memory that is posted by itself; with many small
+        pieces these, not the wire, set the time
     source : where the figures come from
 
     Raises

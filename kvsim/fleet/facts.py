@@ -1,4 +1,4 @@
-"""What a router is told of its fleet before the first request."""
+"""Properties of a fleet that a router receives before the first request."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from kvsim.fleet.kv_store.store import Portion
     from kvsim.fleet.prefix_index.event_index import KeyIndex
 
-#: Different prompts whose prefill time is kept.
+#: Number of different prompts whose prefill time is cached.
 MOST_REMEMBERED = 1 << 16
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A fleet, to a router.
+    """Properties of a fleet, for its router.
 
     Parameters
     ----------
-    num_replicas : all alike
+    num_replicas : number of replicas, all alike
     block_size : tokens per block of their KV caches
     num_kv_tokens : slots of one replica's KV cache
     max_num_batched_tokens : of a step
     start_time : when the run begins, seconds
     rng : of this gateway's router
-    index : what replicas say they hold, for routers with an ``event_delay``
-    entry_tokens : tokens that one of its entries stands for
-    entry_path : the keys of a request's prompt there, front to back, as an array
-    prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
-        cached, on an idle replica, by the run's own cost model
-    step_time : seconds of a step of so many requests that decode, each after so many tokens
-    fetch_time : seconds to read the KV of so many tokens from another replica over an idle link;
+    index : the blocks that replicas' events report, for routers with an ``event_delay``
+    entry_tokens : tokens per entry of the index
+    entry_path : returns the keys of a request's prompt in the index, front to back, as an array
+    prefill_time : seconds to compute a prompt on an idle replica, by the run's own cost model;
+        takes its number of tokens, and how many of them, from the first, are cached
+    step_time : seconds of a decode step; takes the numbers of requests and of tokens before each
+    fetch_time : seconds to read the KV of some tokens from another replica over an idle link;
         None where replicas do not read from each other
-    own_tiers : what of a request lies in each replica's own host memory and disks, by a store that
-        tells routers; empty lists without one
-    decodes_only, prefills_only : prompts are computed by other replicas; or outputs are
+    own_tiers : returns a request's portions in each replica's own host memory and disks, if a store
+        reports them to routers; else empty lists
+    decodes_only, prefills_only : other replicas compute the prompts; or the outputs
     """
 
     num_replicas: int
@@ -78,7 +78,7 @@ class Facts:
 
 
 def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
-    """Return what prices a prompt on an idle replica, in steps of the most batched tokens."""
+    """Return a function that prices a prompt on an idle replica, in steps as full as possible."""
     most = setup.scheduler_config.max_num_batched_tokens
 
     @lru_cache(maxsize=MOST_REMEMBERED)
@@ -96,7 +96,7 @@ def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
 
 
 def decode_timer(setup: Parts) -> Callable[[int, int], float]:
-    """Return what prices a step of so many requests that decode, each after so many tokens."""
+    """Return a function that prices a decode step by its requests and the tokens before each."""
 
     @lru_cache(maxsize=MOST_REMEMBERED)
     def step_time(num_requests: int, num_tokens: int) -> float:

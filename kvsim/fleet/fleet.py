@@ -1,4 +1,4 @@
-"""A fleet at work: clients, pools of replicas, and the features that the run has."""
+"""A running fleet: clients, pools of replicas, and the features of the run."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Fleet:
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     trace : the requests
-    admissible : which of them can be served at all, bool, shape (requests,)
-    pools : the replicas, those that compute prompts only first
+    admissible : requests that can be served at all, bool, shape (requests,)
+    pools : the pools of replicas, a prefill pool first
     plan : of the run
 
     Attributes
     ----------
-    drive : advances the replicas
-    features : what the run has beyond clients, gateways and replicas, in the order of their hooks
+    drive : the clock that advances the replicas
+    features : the features of the run, in the order of their hooks
     unplaced : requests that wait until a replica is ready
-    turned_away : the requests that a gateway would not have served, bool, shape (requests,)
+    turned_away : the requests that a gateway turned away, bool, shape (requests,)
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Fleet:
                 self.drive.add(member)
 
     def run(self, clients: Clients) -> None:
-        """Serve everything. Mutates."""
+        """Serve the whole trace. Mutates."""
         self.clients = clients
         is_fixed = not self._coupled and not self._changes
         if is_fixed and not self._main.gateways.looks:
@@ -98,7 +98,7 @@ class Fleet:
         self._world.run()
 
     def _decide_together(self) -> bool:
-        """Let the requests be decided on in one loop, if there is one for their router. Mutates."""
+        """Route all requests in one loop, if there is one for their router. Mutates."""
         gateways, replicas = self._main.gateways, [one.replica for one in self._main.members]
         if not can_decide(gateways, replicas, self._trace):
             return False
@@ -108,7 +108,7 @@ class Fleet:
         return True
 
     def _deal_out(self) -> None:
-        """Serve requests that nothing outside a replica can reach, without an event per request."""
+        """Serve requests that no outside event can affect, without an event each. Mutates."""
         ids, gateways = np.flatnonzero(self._admissible), self._main.gateways
         times = self._trace.arrival_time
         if len(self._main.members) == 1:
@@ -125,7 +125,7 @@ class Fleet:
     # -- requests come ---------------------------------------------------------------------------
 
     def send(self, row: int) -> None:
-        """Take a request that is sent now. Mutates."""
+        """Handle a request that is sent now. Mutates."""
         now = self._world.now
         if not self._admissible[row]:
             self.tell_ended([row], now)
@@ -133,7 +133,7 @@ class Fleet:
             self.place(row, now)
 
     def place(self, row: int, now: float) -> None:
-        """Give a request to a replica, when there is one. Mutates."""
+        """Assign a request to a replica, when there is one. Mutates."""
         if not all(pool.is_choosable for pool in self.pools):
             self.unplaced.append(row)
             return
@@ -150,7 +150,7 @@ class Fleet:
         return None if place == REJECT else pool.places[place]
 
     def turn_away(self, row: int) -> None:
-        """Answer a request without serving it, and forget its earlier attempts. Mutates."""
+        """Answer a request without serving it, and reset its earlier attempts. Mutates."""
         self.turned_away[row] = True
         begin_anew(self._main.table, [row])
         self._main.table["num_output_tokens"][row] = 0
@@ -165,14 +165,14 @@ class Fleet:
             self.send(row)
 
     def tell_ended(self, rows: list[int], time: float) -> None:
-        """Tell the clients that requests end at a time. Mutates."""
+        """Notify the clients that requests end at a time. Mutates."""
         self.clients.ended(rows, time)
         for feature in self.features:
             feature.on_answered(time)
 
     @property
     def is_done(self) -> bool:
-        """Whether all requests have been sent and have ended."""
+        """Return whether all requests have been sent and have ended."""
         if not self.clients.all_sent or self.unplaced:
             return False
         if any(feature.num_held_back or feature.num_open for feature in self.features):
@@ -180,48 +180,48 @@ class Fleet:
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
     def submit(self, member: Member, row: int, now: float) -> None:
-        """Give a request to a replica. Mutates."""
+        """Submit a request to a replica. Mutates."""
         for feature in self.features:
             feature.on_submit(member, row, now)
         member.submit(row, now)
         if member.life is not Life.FAILED:
             self.drive.touch(member)
 
-    # -- replicas tell ---------------------------------------------------------------------------
+    # -- events of replicas ----------------------------------------------------------------------
 
     def ended(self, member: Member, rows: list[int], time: float) -> None:
-        """Learn that requests have ended on a replica; see :class:`kvsim.fleet.clock.Watcher`."""
+        """Handle requests that have ended on a replica; see :class:`kvsim.fleet.clock.Watcher`."""
         if not any(feature.on_ended(member, rows, time) for feature in self.features):
             self.tell_ended(rows, time)
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Learn that a request has blocks for KV that is elsewhere, or does without it."""
+        """Handle a request that has blocks for KV from elsewhere, or needs none."""
         for feature in self.features:
             feature.on_started(member, row, num_tokens, time)
 
-    # -- looks -----------------------------------------------------------------------------------
+    # -- scrapes ---------------------------------------------------------------------------------
 
     def next_scrape(self, now: float, limit: float) -> float:
-        """Return when routers' metrics are next read; see :class:`kvsim.fleet.clock.Watcher`."""
+        """Return the time of the routers' next scrape; see :class:`kvsim.fleet.clock.Watcher`."""
         if self.clients.all_sent and not any(one.num_held_back for one in self.features):
             return math.inf
         every = self._coupled
         return min(pool.gateways.next_scrape(now, limit, every=every) for pool in self.pools)
 
     def look(self, time: float) -> None:
-        """Read the metrics of replicas who have all come to a time. Mutates."""
+        """Scrape the replicas, all of which have reached a time. Mutates."""
         for pool in self.pools:
             pool.gateways.look(time)
 
     def unblock(self) -> bool:
-        """Let requests go on that wait for each other; see :class:`kvsim.fleet.clock.Watcher`."""
+        """Release requests that wait for each other; see :class:`kvsim.fleet.clock.Watcher`."""
         return any(feature.unblock() for feature in self.features)
 
 
 def serve_alone(
     replica: Replica, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
 ) -> None:
-    """Serve requests to their end while nothing outside reaches the replica. Mutates."""
+    """Serve requests to their end on a replica that no outside event reaches. Mutates."""
     replica.state.limits.backlog = backlog_of(replica.state)
     replica.submit(request_ids, arrival_times)
     replica.advance(math.inf)

@@ -1,4 +1,4 @@
-"""The gateways of a run: routers, what each of them sees, and what its choices came to."""
+"""The gateways of a run: routers, their views of the replicas, and records of their choices."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
-#: Keeps the random numbers of routers apart from those of workloads, which have the same seed.
+#: Seed word that separates the random numbers of routers from those of workloads.
 ROUTING = 0x726F757465
 
-#: What a choice may be.
+#: Types that a router's choice may have.
 WHOLE = (int, np.integer)
 
 
 class Gateways:
-    """Who decides where requests go, request by request, in turn.
+    """The gateways of a pool, which route its requests in turn.
 
     Parameters
     ----------
-    routers : one per gateway; not asked where there is one replica
-    setup : of the replicas; they tell events if any router asks for them
+    routers : one per gateway; unused with a single replica
+    setup : of the replicas; they emit events if any router reads them
     trace : the requests
     table : the run's requests table
     start_time : when the run begins, seconds
-    counts_sent : requests count as on a replica from when they are sent there, not from when they
-        reach it
+    counts_sent : a request counts as on a replica from when it is sent there, not from when it
+        reaches the replica
     role : of the replicas
-    fetch_time : prices reading the KV of so many tokens from another replica, if they do so
-    watches_prefills : somebody asks for ``num_prefill_tokens``
+    fetch_time : prices reading the KV of some tokens from another replica, if replicas do so
+    watches_prefills : a flow control reads ``num_prefill_tokens``
     name : of the router, to the user
 
     Attributes
     ----------
-    rejected : rows of requests that the routers would not have served
+    rejected : rows of requests that the routers rejected
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Gateways:
         self.rejected: list[int] = []
         self._routers = routers
         self._trace = trace
-        everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
+        everyone: list[Any] = list(replicas)  # an empty slot has a replica's interface
         self.prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
         self._request_blocks = PrefixHolders(everyone)
@@ -108,13 +108,13 @@ class Gateways:
         self._scrapers: dict[float, Scraper] = {}
         self._readers: dict[float, EventReader] = {}
         self._looked = -math.inf
-        #: What a store tells of each replica's own tiers, if there is one that does.
+        #: Returns a request's portions in each replica's own tiers, if a store reports them.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
             self._start(setup, start_time, role, fetch_time)
 
     def _watches_requests(self, *, shares: bool) -> bool:
-        """Whether a router reads what has become of its own requests."""
+        """Return whether a router reads the lifecycle events of its own requests."""
         return (self.looks and shares) or any(one.watches_requests for one in self._routers)
 
     def _start(
@@ -124,7 +124,7 @@ class Gateways:
         role: Role,
         fetch_time: Callable[[int], float] | None,
     ) -> None:
-        """Tell every router what its fleet is like."""
+        """Start every router with the properties of its fleet."""
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
@@ -157,29 +157,29 @@ class Gateways:
         return [] if self.own_tiers is None else self.own_tiers(request)
 
     def _reader_of(self, delay: float, setup: Setup) -> EventReader:
-        """Return what reads the replicas' events with a delay, one for all its gateways."""
+        """Return the reader of the replicas' events with a delay, one for all its gateways."""
         if delay not in self._readers:
             self._readers[delay] = make_reader(self._replicas, delay, setup)
         return self._readers[delay]
 
     def reader(self, delay: float, setup: Setup) -> EventReader:
-        """Return what reads the replicas' events; a router's, if it has one, else a new one."""
+        """Return a reader of the replicas' events: a router's, if it has one, else a new one."""
         return next(iter(self._readers.values()), None) or self._reader_of(delay, setup)
 
     def scraper(self, interval: float, start_time: float) -> Scraper:
-        """Return what reads the replicas' metrics at an interval."""
+        """Return the scraper of the replicas' metrics with an interval."""
         if interval not in self._scrapers:
             self._scrapers[interval] = Scraper(self._replicas, interval, start_time)
         return self._scrapers[interval]
 
     def request(self, request_id: int, now: float) -> RoutedRequest:
-        """Return a request that comes now."""
+        """Return a request that arrives now."""
         return RoutedRequest(self._trace, request_id, now, self.prompt_keys)
 
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
-        """Return the tokens of prompts under way at some places, of all gateways together.
+        """Return the prompt tokens in flight at some slots, of all gateways together.
 
-        That is of prompts without a first token, less what routers took for cached.
+        They belong to prompts without a first token, less those that routers predicted as cached.
         """
         self.catch_up()
         return [
@@ -187,7 +187,7 @@ class Gateways:
         ]
 
     def num_known_tokens(self, request_id: int, now: float) -> int:
-        """Return the most tokens of a prompt that any replica's events say that it holds."""
+        """Return the most tokens of a prompt that any replica holds according to its events."""
         most, request = 0, self.request(request_id, now)
         for reader in self._readers.values():
             reader.update(now)
@@ -196,28 +196,28 @@ class Gateways:
         return most
 
     def __len__(self) -> int:
-        """Places for replicas."""
+        """Number of slots for replicas."""
         return len(self._replicas)
 
     @property
     def num_requests(self) -> int:
-        """Requests of the run."""
+        """Number of requests of the run."""
         return len(self._trace)
 
     def alone(self) -> tuple[Any, Any, Any]:
-        """Return the only router, what it reads events by, and its news; None for what is not."""
+        """Return the only router, its event reader and its lifecycle events, or None for each."""
         router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
         reader = next(iter(self._readers.values()), None)
         return router, reader, None if self._ledger is None else self._ledger.lifecycle_events
 
     def prompts(self) -> tuple[NDArray[Any], ...]:
-        """Return what prompts consist of, as :class:`PromptKeys` says."""
+        """Return the contents of prompts as columns; see :class:`PromptKeys`."""
         return self.prompt_keys.columns()
 
     # -- choices -----------------------------------------------------------------------------------
 
     def choose(self, request_id: int, now: float) -> int:
-        """Let the next gateway decide; returns a replica, or REJECT. Mutates."""
+        """Let the next gateway choose; return a replica's index, or REJECT. Mutates."""
         if not self._choosing:
             return 0
         number = self.decisions.num_noted % len(self._routers)
@@ -247,20 +247,20 @@ class Gateways:
         return choice
 
     def predicted_tokens(self, request_id: int) -> int | None:
-        """Return how much of a prompt its router took for cached; None if it has no idea."""
+        """Return the prompt tokens that the router predicted to be cached; None if unknown."""
         if not self._choosing or self.decisions.predicted[request_id] < 0:
             return None
         return int(self.decisions.predicted[request_id])
 
     def _deepest(self, request: IncomingRequest) -> int | None:
-        """Return who holds most of a prompt, if that can be told without asking all of them."""
+        """Return the replica with most of a prompt, if known without looking up all of them."""
         everyone = len(self._shown) == len(self._replicas)
         for reader in self._readers.values() if everyone else ():
             return reader.deepest(request)
         return None
 
     def _refresh(self, number: int, now: float) -> None:
-        """Bring what a router sees to what it can know now."""
+        """Update a router's view to what it can know now."""
         router, views = self._routers[number], self._views[number]
         if self._ledger is not None:
             self._ledger.update()
@@ -277,36 +277,36 @@ class Gateways:
     # -- replicas come and go --------------------------------------------------------------------
 
     def show(self, places: Sequence[int]) -> None:
-        """Let routers choose among the replicas at some places only. Mutates."""
+        """Restrict the routers to the replicas in some slots. Mutates."""
         self._shown = list(places)
         self._request_blocks.show(self._shown)
 
     def withdraw(self, request_id: int, now: float) -> None:
-        """Learn that a request is about to be taken from its replica. Mutates."""
+        """Handle a request that is about to be taken from its replica. Mutates."""
         if self._ledger is not None:
             self._ledger.withdraw(request_id, now)
 
     def follow(self, request_id: int, place: int) -> None:
-        """Learn that a request goes on at another place. Mutates."""
+        """Handle a request that continues in another slot. Mutates."""
         if self._ledger is not None:
             self._ledger.follow(request_id, place)
 
     def catch_up(self) -> None:
-        """Take in what has happened, before it is undone. Mutates."""
+        """Process all pending lifecycle events before they are undone. Mutates."""
         if self._ledger is not None:
             self._ledger.update()
 
     def lose(self, place: int) -> None:
-        """Hear nothing of a replica any more, without knowing that it is gone. Mutates."""
+        """Stop reading a replica, without knowing that it is gone. Mutates."""
         if self._ledger is not None:
             self._ledger.lose(place)
 
     def forget(self, place: int, now: float) -> None:
-        """Learn that there is no replica at a place any more. Mutates."""
+        """Empty the slot of a replica that is gone. Mutates."""
         self.replace(place, EmptySlot(), now)
 
     def replace(self, place: int, replica: Any, now: float) -> None:
-        """Put another replica, on which nothing has happened, at a place. Mutates."""
+        """Put another replica, on which nothing has happened, into a slot. Mutates."""
         self._replicas[place] = replica
         self._request_blocks.show(self._shown)
         for scraper in self._scrapers.values():
@@ -327,10 +327,10 @@ class Gateways:
     # -- metrics that replicas must stop for -----------------------------------------------------
 
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
-        """Return when metrics are asked for after now and up to a limit, ``inf`` for never.
+        """Return the time of a scrape after now and up to a limit, ``inf`` for never.
 
-        That is the last time that counts, or, if something may come before the limit, ``every``
-        one. All replicas are asked then; see :meth:`look`.
+        It is the last scrape that counts, or, if an event may come before the limit, the next one
+        (``every``). All replicas are scraped then; see :meth:`look`.
         """
         if limit == math.inf and not every:
             return math.inf
@@ -339,25 +339,25 @@ class Gateways:
         return min((time for time in ask if since < time <= limit), default=math.inf)
 
     def look(self, time: float) -> None:
-        """Ask all replicas, who have come to a time, if it is one for asking. Mutates."""
+        """Scrape all replicas, which have reached a time, if a scrape is due. Mutates."""
         self._looked = time
         for place in range(len(self._replicas)):
             self.reached(place, time)
 
     def reached(self, place: int, time: float) -> None:
-        """Ask a replica that has come to a time, if it is one for asking. Mutates."""
+        """Scrape a replica that has reached a time, if a scrape is due. Mutates."""
         for scraper in self._scrapers.values():
             if time < math.inf and scraper.last_time(time) == time:
                 scraper.ask(place, time)
 
 
 def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:
-    """Let replicas tell events where a router asks for them and there is anything to tell.
+    """Let replicas emit events if a router reads them and there are any.
 
     Raises
     ------
     ValueError
-        If they keep prefixes, and tell nobody.
+        If the replicas cache prefixes and publish no events.
     """
     asked = any(router.event_delay is not None for router in routers)
     if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_unpublished:
@@ -370,13 +370,13 @@ def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:
 
 
 def no_path(request: IncomingRequest) -> NDArray[np.int64]:
-    """Find nothing: the replicas keep no prefixes."""
+    """Return no keys: the replicas cache no prefixes."""
     del request
     return np.empty(0, np.int64)
 
 
 def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> LifecycleEvents:
-    """Follow requests on replicas; compiled ones are looked at in one call."""
+    """Return the lifecycle events of requests; compiled replicas are read in one call."""
     if not replicas[0].compiled:
         return PythonLifecycleEvents(replicas, table)
     from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
@@ -385,7 +385,7 @@ def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> L
 
 
 def make_reader(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventReader:
-    """Follow the blocks of full attention, which look-ups begin with; else those of any kind."""
+    """Return a reader of full-attention blocks, which look-ups begin with; else of any kind."""
     groups = getattr(setup.kv, "groups", ())
     full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
     events = setup.config.kv_events_config

@@ -1,10 +1,10 @@
-"""Data-parallel ranks of a mixture of experts run their forward passes together, as vLLM's do.
+"""Lock step: data-parallel ranks of a mixture of experts run their forward passes together.
 
 Every layer's experts are spread over the ranks, so a pass begins when all ranks have begun it and
 ends when the slowest one is done. A rank without work runs a dummy pass. A wave of passes lasts
 until an all-reduce, after its first pass and after every 16th one, finds no request unfinished;
-then all ranks pause, and the next request begins a wave. A request that comes during a pass is seen
-at its end.
+then all ranks pause, and the next request begins a wave. A request that arrives during a pass is
+seen at its end.
 
 Source: vLLM 0.33's ``DPEngineCoreProc``, ``coordinate_batch_across_dp`` and ``dp_sync_interval``.
 """
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
     from kvsim.records.engine import Batch
 
-#: Passes after which the ranks ask each other whether any request is unfinished.
+#: Passes after which the ranks check together whether any request is unfinished.
 SYNC_INTERVAL = 16
 
 
 def shares_experts(setup: Setup) -> bool:
-    """Whether the replicas of a configuration are ranks that share routed experts."""
+    """Return whether the replicas of a configuration are ranks that share routed experts."""
     return setup.memory.model.is_moe and expert_replicas(setup.config) > 1
 
 
 def why_independent(setup: Setup, *, changes: bool) -> str | None:
-    """Say why ranks that share experts are simulated as if each ran alone; None if they are not.
+    """Return why ranks that share experts are simulated as if each ran alone; None if they are not.
 
-    ``changes``: replicas come, go or fail while others run.
+    ``changes``: replicas start, stop or fail while others run.
     """
     config = setup.config
     if setup.scheduler_type.rules_of != VLLM:
@@ -59,7 +59,7 @@ def why_independent(setup: Setup, *, changes: bool) -> str | None:
 
 
 def independence_notes(setup: Setup, ranks: dict[str, Any] | None, *, changes: bool) -> list[str]:
-    """Say that ranks that share experts were simulated as if each ran alone, if so."""
+    """Return a note that ranks that share experts were simulated as if each ran alone, if so."""
     if ranks is not None or not shares_experts(setup):
         return []
     reason = why_independent(setup, changes=changes)
@@ -81,7 +81,7 @@ class LockStep(Feature):
         self._ranks: list[Replica] = []
         self.end = -math.inf
         self._num_of_wave = 0
-        self._times: dict[int, float] = {}  # of what grows with a pass's tokens, by their number
+        self._times: dict[int, float] = {}  # seconds that grow with a pass's tokens
         self._num_passes = self._num_dummies = self._num_padding = 0
         self._waited = 0.0
 
@@ -96,7 +96,7 @@ class LockStep(Feature):
 
     @property
     def is_running(self) -> bool:
-        """Whether a wave of passes goes on."""
+        """Return whether a wave of passes is running."""
         return self._num_of_wave > 0
 
     def begin(self, time: float) -> None:
@@ -129,7 +129,7 @@ class LockStep(Feature):
         return num_tokens_of(batch), batch.end - time
 
     def _impose(self, rank: Replica, time: float, seconds: float) -> None:
-        """Stretch a rank's step to the slowest one and move the next step behind it. Mutates."""
+        """Extend a rank's step to the slowest one's end, and shift its later steps. Mutates."""
         state = rank.state
         if state.record_steps:
             rank.passes.append((time, seconds))
@@ -148,7 +148,7 @@ class LockStep(Feature):
         return max(self._token_time(most) - self._token_time(num_tokens), 0.0)
 
     def _token_time(self, num_tokens: int) -> float:
-        """Return the seconds of all that grows with the tokens of a pass but not with its KV."""
+        """Return the seconds of a pass that grow with its tokens but not with its KV."""
         cost = self._ranks[0].state.cost
         if cost.price != ROOFLINE:
             return 0.0
@@ -181,7 +181,7 @@ class LockStep(Feature):
 
 
 def num_tokens_of(batch: Batch) -> int:
-    """Return the tokens that a batch has scheduled."""
+    """Return the number of tokens that a batch has scheduled."""
     entries = batch.entries
     if isinstance(entries, Views):
         return int(entries.array["num_tokens"][: batch.size].sum())
@@ -201,13 +201,13 @@ class LockStepClock(FleetClock):
         super().add(member)
 
     def touch(self, member: Member) -> None:
-        """Learn that something has reached a rank. Mutates."""
+        """Update a rank's next event time after an outside event. Mutates."""
         if self.lock_step.is_running:
             self.lock_step.hold(member.replica)
         super().touch(member)
 
     def _reach(self, target: float) -> bool:
-        """Bring all ranks to a time; False if something new in the world comes before.
+        """Advance all ranks to a time; False if a new event in the world comes before.
 
         At one instant passes end, then requests are sent, then passes are scheduled.
         """

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Life(Enum):
-    """Where a replica is in its life.
+    """State of a replica between its start and its end.
 
-    Who drains gets no new work. Who has failed still gets some, until its gateway notices.
+    A draining replica receives no new requests. A failed one does until its gateway detects the
+    failure.
     """
 
     STARTING = "starting"
@@ -41,20 +42,20 @@ class Member:
     Parameters
     ----------
     number : among all replicas of the run, as in the tables
-    place : among those of its pool, as its router counts them
+    place : its slot in its pool, as its router counts them
     role : of its pool
     replica : its engine
     table : the requests table of its pool
     on_withdraw : called with a request and the time before it is taken from the replica
-    start_time : since when its GPUs are paid for, seconds
-    ready_time : since when it takes requests
-    end_time : until when it is paid for
-    life : where it is between start and end
-    is_first : it was there when the run began
-    drain_time : since when it gets no new work
+    start_time : from when its GPUs are paid for, seconds
+    ready_time : from when it accepts requests
+    end_time : until when its GPUs are paid for
+    life : its state between start and end
+    is_first : it existed when the run began
+    drain_time : from when it receives no new requests
     last_end_time : when its last request ended
-    is_followed : somebody wants to know when its requests end, and what it has in hand
-    rows : requests it has in hand, in order of their coming, if it is followed
+    is_followed : the fleet tracks its requests and their ends
+    rows : its unfinished requests in order of submission, if it is followed
     """
 
     number: int
@@ -74,7 +75,7 @@ class Member:
     rows: dict[int, None] = field(default_factory=dict)
 
     def submit(self, request_id: int, time: float) -> None:
-        """Hand over a request. Mutates."""
+        """Submit a request. Mutates."""
         if self.is_followed:
             self.rows[request_id] = None
         if self.life is Life.FAILED:
@@ -83,16 +84,16 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its engine runs."""
+        """Return whether the replica's engine runs."""
         return self.life in (Life.READY, Life.DRAINING)
 
     @property
     def is_choosable(self) -> bool:
-        """Whether a gateway takes it for ready: it does not drain, and no failure is detected."""
+        """Return whether gateways may choose it: it is not draining, and no failure is detected."""
         return self.life in (Life.READY, Life.FAILED) and self.drain_time == -math.inf
 
     def withdraw(self, request_id: int, time: float) -> None:
-        """Take back a request that is meant for it, if it has come already or not. Mutates."""
+        """Withdraw a request that is meant for it, whether it has arrived or not. Mutates."""
         here = request_id in self.rows
         self.rows.pop(request_id, None)
         if self.is_alive:
@@ -102,17 +103,17 @@ class Member:
                 self.replica.withdraw(request_id, time)
 
     def settle(self, end_time: float) -> Totals:
-        """Let the rest of its life, or of the run, pass idly, and return its totals. Mutates."""
+        """Idle until the end of its life, or of the run, and return its totals. Mutates."""
         return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))
 
     def lifetime(self, end_time: float, whole: float) -> float:
-        """Return how long it lived, seconds; ``whole``, if it is given, if it was always there."""
+        """Return its lifetime, seconds; ``whole``, if given, if it existed for the whole run."""
         if whole and self.end_time == math.inf and self.is_first:
             return whole
         return max(min(self.end_time, end_time) - self.start_time, 0.0)
 
     def take_ended(self) -> list[int]:
-        """Return and forget the requests that have ended since the last call. Mutates."""
+        """Remove and return the requests that have ended since the last call. Mutates."""
         rows = list(self.rows)
         reasons = self.table["finish_reason"][rows]
         ended = [
@@ -124,7 +125,7 @@ class Member:
             del self.rows[row]
         if ended:
             last = float(self.table["finish_time"][ended].max())
-            if math.isnan(last):  # it has refused one, which has no time
+            if math.isnan(last):  # a rejected request has no finish time
                 last = self.replica.clock
             self.last_end_time = max(self.last_end_time, last)
         return ended

@@ -1,9 +1,9 @@
-"""Requests of a fleet that wait for each other for ever, and who of them goes on.
+"""Deadlocks of a fleet: requests that wait for each other forever, and their resolution.
 
-A request that does not run may hold blocks: for KV that comes, that has come, or that somebody is
-to read. Where several do, each may need what another one holds. A real server aborts such requests
-after minutes. Here the oldest one keeps what it holds, and DECISIONS.md, D144, has the proof that
-all requests end.
+A request that does not run may hold blocks: for KV that is in transfer, that has arrived, or that
+another replica is to read. Several such requests may each need blocks that another one holds. A
+real server aborts them after minutes. Here the oldest one keeps its blocks, and DECISIONS.md, D144,
+has the proof that all requests end.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
     from kvsim.fleet.world import World
 
-#: Events of the world, one after another, in which no replica goes on and nothing is on its way.
+#: Consecutive events of the world in which no replica continues and nothing is in transfer.
 MOST_IDLE_EVENTS = 100_000
 
 
 class Standstill(Feature):
-    """Notices that no replica goes on by itself, and takes blocks from all but the oldest request.
+    """Detects that no replica can continue, and takes blocks from all but the oldest request.
 
     Parameters
     ----------
-    world : SimPy's
-    host : the fleet whose replicas they are
+    world : the SimPy environment
+    host : the fleet
     table : the requests table of the run
-    handoffs : of requests between two replicas, if prefill is disaggregated
+    handoffs : requests between two replicas, if prefill is disaggregated
 
     Attributes
     ----------
@@ -53,16 +53,16 @@ class Standstill(Feature):
 
     @property
     def num_held_back(self) -> int:  # type: ignore[override]
-        """Requests that are placed again when another one has ended."""
+        """Number of requests that are placed again when another one has ended."""
         return len(self.held_back)
 
     def unblock(self) -> bool:
-        """Plan what lets requests go on, when no replica does; False if there is nothing to plan.
+        """Schedule what lets requests continue, if no replica can; False if there is nothing.
 
         Raises
         ------
         UnfinishedError
-            If nothing goes on for ever.
+            If no request can ever continue.
         """
         pools, features = self._host.pools, self._host.features
         everybody = [one for pool in pools for one in pool.places if one is not None]
@@ -87,7 +87,7 @@ class Standstill(Feature):
             self._let_in(time)
 
     def _let_in(self, time: float = -math.inf) -> bool:
-        """Place those held back, at a time or now; False if there are none. Mutates."""
+        """Place the requests held back, at a time or now; False if there are none. Mutates."""
         rows, self.held_back = self.held_back, []
         if rows:
             self._world.call_at(max(time, self._world.now), lambda: self._place(rows))
@@ -98,7 +98,7 @@ class Standstill(Feature):
             self._host.place(row, self._world.now)
 
     def _holders(self) -> dict[int, Member | None]:
-        """Return who holds blocks without running, the oldest first; where, if at one replica."""
+        """Return the requests that hold blocks without running, oldest first, and their replica."""
         handoffs = self._handoffs
         found: dict[int, Member | None] = {}
         for pool in self._host.pools:
@@ -111,9 +111,9 @@ class Standstill(Feature):
         return dict(sorted(found.items()))
 
     def _take_back(self) -> None:
-        """Take what they hold from all but the oldest request, and place them again. Mutates.
+        """Free what all but the oldest request hold, and place them again. Mutates.
 
-        At once, if a request has ended since that was done last, else when the next one has.
+        At once, if a request has ended since the last time, else when the next one has.
         """
         self._is_planned = False
         now, handoffs = self._world.now, self._handoffs
@@ -132,7 +132,7 @@ class Standstill(Feature):
             handoffs.num_taken_back += len(rows)
         taken = [row for row, _ in rows]
         self._num_solved += 1
-        if self._num_solved > len(self._table) + 1:  # the proof says: never
+        if self._num_solved > len(self._table) + 1:  # impossible, by the proof
             raise UnfinishedError(f"requests {shown_numbers(taken)} begin anew again and again")
         if self._num_solved == 1:
             self._place(taken)
@@ -140,7 +140,7 @@ class Standstill(Feature):
             self.held_back += taken
 
     def _count_idle(self, everybody: list[Member]) -> None:
-        """Give up when nothing has gone on for long."""
+        """Raise an error when no replica has continued for long."""
         self._num_idle += 1
         if self._num_idle > MOST_IDLE_EVENTS:
             rows = sorted({row for one in everybody for row in one.rows})

@@ -1,4 +1,4 @@
-"""What somebody who reads a fleet's numbers should know: which of its options had no effect."""
+"""Notes on a fleet's results: which of its options had no effect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 def fleet_notes(
     plan: Plan, summary: Mapping[str, Any], *, num_readers: int, has_turns: bool
 ) -> list[str]:
-    """Say which options of a fleet that were given nothing has read.
+    """Return notes on the options of a fleet that were given but not read.
 
     Parameters
     ----------
     plan : of the run
     summary : its results
-    num_readers : replicas that have asked a KV store, or could have
+    num_readers : replicas that have read a KV store, or could have
     has_turns : some session of the trace has a second turn
     """
     config = plan.config
@@ -36,7 +36,7 @@ def fleet_notes(
 
 
 def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
-    """Say that requests began anew, since replicas waited for each other."""
+    """Return a note that requests restarted, since replicas waited for each other."""
     number = transfers["num_taken_back"] if transfers else 0
     if not number:
         return []
@@ -47,7 +47,7 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
 
 
 def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[tuple[str, str]]:
-    """Return options, and why nothing reads them."""
+    """Return the options that are not read, and why."""
     config, apart = plan.config, plan.prefill is not None
     sglang = "sglang" in (config.engine, config.scheduler)
     stores, moves = config.kv_store is not None and not sglang, config.migration is not None
@@ -84,7 +84,7 @@ def _unread_values(plan: Plan, num_readers: int) -> list[tuple[str, str]]:
 
 
 def _unmet(plan: Plan, scaling: Mapping[str, Any] | None) -> list[str]:
-    """Say that a failure was planned of which nothing has come."""
+    """Return a note that a planned failure has not happened."""
     planned = None if plan.failures is None else plan.failures.planned
     if planned is None or scaling is None or scaling["num_failures"]:
         return []

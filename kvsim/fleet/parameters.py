@@ -1,4 +1,4 @@
-"""Types of the parameters of routers, failures and the like; a wrong value is refused."""
+"""Types of the parameters of routers, failures and other policies; a wrong value is refused."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from kvsim.pool_config import MOST_REPLICAS
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: Between two looks at something; a run with shorter ones would not end.
+#: Seconds between two checks; a run with shorter ones would not end.
 Interval = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-#: Points of a replica on a ring: each one is made.
+#: Points of a replica on a hash ring; each one is stored.
 Points = Annotated[int, Field(ge=1, le=10_000)]
 Whole = Annotated[int, Field(ge=0)]
 
 
 def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
-    """Refuse parameters that are given where nothing reads them; None is not given.
+    """Refuse parameters that are given but not read; None is not given.
 
-    ``what`` they are of is a router unless told.
+    ``what`` names the policy that they belong to.
 
     Raises
     ------
@@ -38,12 +38,12 @@ def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
 
 
 def number_of_replicas(given: str, text: str | None) -> int:
-    """Read a number of replicas or gateways; ``given`` is how errors call it.
+    """Parse a number of replicas or gateways; ``given`` is its name in errors.
 
     Raises
     ------
     ValueError
-        For all but a whole number that is large enough and not too large.
+        If it is no whole number from 1 to MOST_REPLICAS.
     """
     if not (text or "").isdecimal() or not 1 <= int(text or 0) <= MOST_REPLICAS:
         raise ValueError(f"{given}: must be a whole number from 1 to {MOST_REPLICAS}")

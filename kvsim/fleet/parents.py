@@ -1,4 +1,4 @@
-"""Clients of requests with several samples, which the fleet serves as requests of their own."""
+"""Clients of requests with several samples, each of which the fleet serves as a request."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Parents(Clients):
-    """Sends all samples of a request together; it has been answered when the last one has ended.
+    """Sends all samples of a request together; the request is answered when the last one ends.
 
     Parameters
     ----------
     family : the requests, and their samples
-    send : takes a row of the samples
-    make : makes the clients of the requests of what sends one
+    send : called with a row of the samples
+    make : makes the clients of the requests, given a function that sends one
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Parents(Clients):
 
     @property
     def sent_time(self) -> NDArray[np.float64]:  # type: ignore[override]
-        """When each sample was sent, seconds, NaN if it was not."""
+        """Time at which each sample was sent, seconds, NaN if it was not."""
         return self._clients.sent_time[self._family.parent_of]
 
     @property
     def waits(self) -> bool:
-        """Whether any request waits for another one's end."""
+        """Return whether requests may wait for others to end."""
         return self._clients.waits
 
     @property
     def all_sent(self) -> bool:
-        """Whether no request will come any more."""
+        """Return whether all requests have been sent."""
         return self._clients.all_sent
 
     def send_all(self) -> None:
-        """Note that every request is sent as planned. Mutates."""
+        """Mark every request as sent at its planned time. Mutates."""
         self._clients.send_all()
 
     def process(self) -> Process:
@@ -68,7 +68,7 @@ class Parents(Clients):
         return self._clients.process()
 
     def ended(self, rows: Iterable[int], time: float) -> None:
-        """Learn that samples have ended at a time, which the world may not have reached."""
+        """Handle samples that have ended at a time, which the world may not have reached."""
         for row in rows:
             parent = int(self._family.parent_of[row])
             self._left[parent] -= 1

@@ -1,4 +1,4 @@
-"""What a configuration asks of its fleet: the only place where policies are made from texts."""
+"""The plan of a fleet from its configuration: the only place that makes policies from texts."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """A pool as it begins.
+    """A pool at the start of a run.
 
     Parameters
     ----------
-    asked : its name, role and number of replicas
-    setup : what its replicas are made of
+    asked : its configured name, role and number of replicas
+    setup : of its replicas
     routers : one per gateway
     router_name : their name, without parameters
     autoscaler : resizes the pool, None for a pool of constant size
@@ -57,13 +57,13 @@ class PoolPlan:
 
     @property
     def most(self) -> int:
-        """The most replicas that there can be at once."""
+        """The largest number of replicas at one time."""
         return max(self.asked.replicas, self.autoscaler.most if self.autoscaler else 0)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A fleet as its configuration asks for it; a policy that is None is off.
+    """A fleet as configured; a policy that is None is off.
 
     Parameters
     ----------
@@ -90,17 +90,17 @@ class Plan:
 
     @property
     def pools(self) -> list[PoolPlan]:
-        """The pools, that of prompts first."""
+        """The pools, the prefill pool first."""
         return [self.main] if self.prefill is None else [self.prefill, self.main]
 
     @property
     def changes(self) -> bool:
-        """Whether replicas start, drain or fail during the run."""
+        """Return whether replicas start, drain or fail during the run."""
         return self.failures is not None or any(one.autoscaler for one in self.pools)
 
     @property
     def couples(self) -> bool:
-        """Whether the end of a request on one replica may reach another replica."""
+        """Return whether the end of a request on one replica may reach another replica."""
         config = self.config
         waits = config.max_concurrency is not None or config.session_think_time is not None
         moves = self.store is not None or self.migration is not None or self.prefill is not None
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def resumes(self) -> bool:
-        """Whether requests may continue on another replica with the tokens they have."""
+        """Return whether requests may continue on another replica with the tokens they have."""
         fails_over = self.failures is not None and self.failures.migrates
         return fails_over or self.migration is not None
 
@@ -119,7 +119,7 @@ def make_plan(config: Config, setup: Setup) -> Plan:
     Raises
     ------
     ValueError
-        For what cannot be made, or does not go together.
+        For invalid options, or options that exclude each other.
     """
     asked, asked_prefill = pools_of(config)
     apart = asked_prefill is not None
@@ -156,7 +156,7 @@ def make_plan(config: Config, setup: Setup) -> Plan:
 
 
 def _pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
-    """Return the plan of a pool whose replicas are made of a setup."""
+    """Return the plan of a pool whose replicas have a setup."""
     text = asked.router or config.router
     name = text.partition("+")[0]
     return PoolPlan(asked, setup, make_routers(text), name, _autoscaler_of(config, asked))
@@ -165,7 +165,7 @@ def _pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
 def _connected_main(
     config: Config, setup: Setup, store: Store | None, failures: Failures | None, *, apart: bool
 ) -> Setup:
-    """Return the setup of the pool that answers, with the connector that the run needs."""
+    """Return the setup of the main pool, with the connector that the run needs."""
     if apart:
         recomputes = failures is not None and failures.recomputes
         return connected(setup, "decode", config.kv_recompute_threshold, recomputes=recomputes)
@@ -177,7 +177,7 @@ def _connected_main(
 
 
 def _connected_prefill(config: Config, setup: Setup, store: Store | None) -> Setup:
-    """Return the setup of the pool that computes prompts, with the connector that it needs."""
+    """Return the setup of the prefill pool, with the connector that it needs."""
     if store is None:
         return connected(setup, "prefill")
     return with_store(setup, "prefill", config, store)
@@ -191,7 +191,7 @@ def _check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> Non
 
 
 def _check_disaggregated_options(config: Config, *, apart: bool) -> None:
-    """Refuse options that disaggregated prefill does not go with, or that need it."""
+    """Refuse options that exclude disaggregated prefill, or that need it."""
     if apart and config.kv_events_config is not None and config.kv_events_config.writes:
         raise ValueError("kv_events_config: not written where prompts are computed apart")
     if config.first_token_from == "prefill" and not apart:

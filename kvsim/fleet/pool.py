@@ -1,4 +1,4 @@
-"""A pool: replicas that are alike, with gateways of their own."""
+"""A pool: identical replicas with gateways of their own."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Pool:
-    """Replicas that are alike.
+    """Identical replicas with gateways of their own.
 
     Parameters
     ----------
-    name, role : as asked for
-    setup : what each replica is made of
-    trace : the requests as these replicas serve them: of a prefill pool with one token of output
-    contents : the same by row
-    table : their rows of the requests table, of this pool's part
-    members : all replicas that have ever been, in the order of their start
-    places : the replica at each place now, as the router counts them
+    name, role : as configured
+    setup : of each replica
+    trace : the requests as these replicas serve them; in a prefill pool with one token of output
+    contents : contents of these requests, by row
+    table : this pool's requests table
+    members : all replicas ever started, in the order of their start
+    places : the present replica in each slot, as the router counts them
 
     Attributes
     ----------
-    gateways : choose among the replicas; there from the first request on
-    own_hits : tokens of each prompt hit in this pool's own caches, where the table adds others
+    gateways : choose among the replicas; set before the first request
+    own_hits : tokens of each prompt hit in this pool's own caches, if the table adds others
     """
 
     name: str
@@ -51,17 +51,17 @@ class Pool:
 
     @property
     def gpus_per_replica(self) -> int:
-        """GPUs of one replica."""
+        """Number of GPUs of one replica."""
         config = self.setup.config
         return config.tensor_parallel_size * config.pipeline_parallel_size
 
     def choosable(self) -> list[Member]:
-        """Return the replicas that the gateways take for ready, by place."""
+        """Return the replicas that the gateways may choose, by slot."""
         return [one for one in self.places if one is not None and one.is_choosable]
 
     @property
     def is_choosable(self) -> bool:
-        """Whether the gateways take any replica for ready."""
+        """Return whether the gateways may choose any replica."""
         return any(one is not None and one.is_choosable for one in self.places)
 
     def served(self) -> NDArray[Any]:

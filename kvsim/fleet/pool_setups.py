@@ -1,4 +1,4 @@
-"""The pools that a configuration asks for, and what the replicas of each are made of."""
+"""The pools of a configuration, and the setups of their replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvsim.pool_config import PoolConfig
 if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
 
-#: Options that say what the fleet is like, not what one of its pools is.
+#: Options of the whole fleet, which a pool does not have.
 OF_THE_FLEET = frozenset(
     (
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
@@ -30,7 +30,7 @@ OF_THE_FLEET = frozenset(
 
 
 def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
-    """Return the pool that answers requests, and the one that computes their prompts, if any.
+    """Return the main pool, and the prefill pool, if any.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def _counted_pools(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
 
 
 def resolve_fleet(config: Config) -> Setup:
-    """Return what the replicas that answer requests are made of.
+    """Return the setup of the replicas that answer requests.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def resolve_fleet(config: Config) -> Setup:
 
 
 def pool_setup(config: Config, pool: PoolConfig) -> Setup:
-    """Return what the replicas of a pool are made of.
+    """Return the setup of a pool's replicas.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def check_alike(decode: Setup, prefill: Setup) -> None:
     Raises
     ------
     ValueError
-        With what differs.
+        Naming the difference.
     """
     for what, one, other in (
         ("model", decode.memory.model.name, prefill.memory.model.name),

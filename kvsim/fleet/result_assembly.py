@@ -1,4 +1,4 @@
-"""From the replicas of a run to its result."""
+"""Assembly of a run's result from its replicas."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ OF_FEATURES = (
 
 
 def rules_basis(setup: Setup) -> str:
-    """Say what the schedules and the blocks rest on."""
+    """Return the basis of the scheduling and allocation rules."""
     scheduler, kv = evidence_of(setup.scheduler_type), evidence_of(type(setup.kv))
     return f"scheduler {setup.scheduler}: {scheduler}; allocator {setup.config.allocator}: {kv}"
 
 
 def step_time_basis(setup: Setup) -> str:
-    """Say what the step times rest on."""
+    """Return the basis of the step times."""
     if setup.config.cost_model.partition("+")[0] != "roofline":
         return f"cost model {setup.config.cost_model}"
     config, memory = setup.config, setup.memory
@@ -73,14 +73,14 @@ def step_time_basis(setup: Setup) -> str:
 
 
 def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, Totals]]:
-    """Bring all replicas to the end of a run, and write the requests in flight. Mutates.
+    """Advance all replicas to the end of a run, and write the requests in flight. Mutates.
 
     The end is no earlier than ``waited_until``: requests may have waited at a replica whose failure
     was not detected. A step that computes only requests that have ended does not count.
 
     Returns
     -------
-    end_time : when the last of them came to its end, seconds
+    end_time : when the last replica ended, seconds
     totals : of each replica, by number
     """
     members = _by_number(pools)
@@ -104,11 +104,10 @@ def collect(
     described: Mapping[str, Any],
     family: Family | None = None,
 ) -> Result:
-    """Sum up a run whose replicas have come to their end; see :func:`close`.
+    """Summarize a run whose replicas have ended; see :func:`close`.
 
-    The first pool answers the requests; one that follows computes prompts for it. ``described`` has
-    the entries of the summary that the run's features made, ``family`` whose samples the trace's
-    requests are.
+    The first pool answers the requests; a second one computes prompts for it. ``described`` has the
+    summary's entries of the run's features, ``family`` the requests whose samples the trace has.
     """
     config = plan.config
     entries = dict.fromkeys(OF_FEATURES) | dict(described)
@@ -157,7 +156,7 @@ def _summarize_requests(
     entries: Mapping[str, Any],
     family: Family | None,
 ) -> dict[str, Any]:
-    """Return the part of the summary that any run has, of one replica or of many."""
+    """Return the part of the summary that every run has, with one replica or many."""
     config, kv = plan.config, pools[0].setup.kv
     seconds = None
     if entries["scaling"]:
@@ -227,7 +226,7 @@ def _describe_pools(
 def _provenance(
     plan: Plan, trace: Trace, pools: Sequence[Pool], summary: Mapping[str, Any], reason: str
 ) -> dict[str, Any]:
-    """Return what the results rest on; ``reason`` says why plain Python ran, if it did."""
+    """Return the provenance of the results; ``reason`` says why plain Python ran, if it did."""
     config, setup = plan.config, pools[0].setup
     try:
         installed = version("kvsim")
@@ -256,7 +255,7 @@ def _provenance(
 
 
 def _has_turns(trace: Trace) -> bool:
-    """Whether some session has a second turn."""
+    """Return whether some session has a second turn."""
     sessions = trace.session_id[trace.session_id >= 0]
     return len(np.unique(sessions)) < len(sessions)
 
@@ -302,7 +301,7 @@ def _describe_pool(
 
 
 def clipped_notes(setup: Setup, number: int) -> list[str]:
-    """Say that requests got fewer tokens than they asked for, and why."""
+    """Return a note that requests got fewer tokens than they asked for, and why."""
     if not number:
         return []
     longest, settings = setup.memory.limits.max_model_len, setup.scheduler_config.sglang
@@ -313,15 +312,15 @@ def clipped_notes(setup: Setup, number: int) -> list[str]:
 
 
 def num_clipped(table: NDArray[Any], trace: Trace) -> int:
-    """Return how many requests were ended, by their length, before all tokens asked for."""
+    """Count the requests that the length limit ended before all tokens asked for."""
     done = table["finish_reason"] == FinishReason.FINISHED
     return int((done & (table["num_output_tokens"] < trace.num_output_tokens)).sum())
 
 
 def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
-    """Return the most GPUs that replicas had at one time, from start to end of each.
+    """Return the most GPUs that replicas used at one time, from start to end of each.
 
-    One that ends when another one starts hands its GPUs on.
+    A replica that ends when another one starts passes its GPUs on.
     """
     changes = []
     for pool in pools:
@@ -337,12 +336,12 @@ def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
     return most
 
 
-#: How reasons begin for which no idle replica would serve a request.
+#: Prefixes of the reasons for which no idle replica would serve a request.
 HOPELESS = ("prompt not below", "more sequences than", "needs more KV memory")
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a reason of ``rejections`` is one that no lower load would change."""
+    """Return whether a reason of ``rejections`` would hold at any load."""
     return reason.startswith(HOPELESS)
 
 
@@ -362,7 +361,7 @@ def _rejections(
     too_many = rejected & ~too_long & (setup.kv_config.max_num_samples > 1)
     too_many &= trace.num_samples > most
     unfit, reasons = rejected & ~too_long & ~too_many, {}
-    for pool in pools[1:]:  # of prompts
+    for pool in pools[1:]:  # prefill pools
         own = pool.setup.memory.limits.max_model_len
         too_long_there = unfit & (table["num_prompt_tokens"] >= own)
         said = f"prompt not below max_model_len ({own}) of pool {pool.name}"

@@ -1,4 +1,4 @@
-"""Serve a trace on a fleet: assemble it, let clients and replicas run, sum up."""
+"""Serve a trace on a fleet: assemble it, run clients and replicas, and summarize."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def write_event_file(pool: Pool) -> None:
     assert config is not None
     names = RunNames(pool.setup, pool.trace, pool.contents, token_ids=config.token_ids)
     streams = [
-        # What was read for a router comes before what nobody has read.
+        # Events read for a router precede those not read yet.
         batches([*pool.gateways.events_read(rank), *one.replica.take_events()], names, rank)
         for rank, one in enumerate(pool.members)
     ]
@@ -99,7 +99,7 @@ def settle_table(
     refused: NDArray[np.bool_],
     horizon: float,
 ) -> None:
-    """Make one row of the parts that the pools wrote of a request. Mutates the main pool's table.
+    """Merge the pools' rows of each request into one. Mutates the main pool's table.
 
     ``refused`` marks the requests that no idle replica could serve.
     """

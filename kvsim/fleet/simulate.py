@@ -78,7 +78,7 @@ def run(
 ) -> Result:
     """Serve a trace by a validated configuration; see :func:`simulate`.
 
-    ``on_progress`` is called with the number of requests that have ended, now and then.
+    ``on_progress`` is called periodically with the number of requests that have ended.
     """
     config = of_engine(config)
     return serve(resolve_fleet(config), trace, on_progress=on_progress, config=config)
@@ -96,9 +96,9 @@ def serve(
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
-    ``observer`` looks at every replica after each of its steps, ``on_start`` before the first.
-    ``config`` is the run's where its pools have options of their own. ``make_clients`` is called
-    as :class:`kvsim.fleet.clients.Clients` is.
+    ``observer`` is called with every replica after each of its steps, ``on_start`` before the
+    first. ``config`` is the run's if its pools have options of their own. ``make_clients`` is
+    called as :class:`kvsim.fleet.clients.Clients` is.
     """
     check_trace(trace)
     given, trace = trace, requests_asked(setup.config, trace)
@@ -132,19 +132,19 @@ def serve(
 
 
 def requests_asked(config: Config, trace: Trace) -> Trace:
-    """Return a trace with what a configuration says of its requests in its place."""
+    """Return a trace with the settings of a configuration for its requests."""
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     return trace if config.ends_by is None else trace.with_ends_by(config.ends_by)
 
 
 def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
-    """Return what serves a trace's samples, and its family if they are requests of their own.
+    """Return the setup for a trace's samples, and their family if they are separate requests.
 
     Raises
     ------
     ValueError
-        If several sequences are asked for that cannot be served, or beams of one sequence.
+        If several sequences are requested that cannot be served, or beams of one sequence.
     """
     if not (trace.num_samples > 1).any():
         if setup.config.use_beam_search:
@@ -161,7 +161,7 @@ def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
 
 
 def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> Result:
-    """Return a run with what was written down of its blocks, and a note if that is not all."""
+    """Return a run with its recorded block events, and a note if the record is not complete."""
     said = dict(result.provenance)
     if recorder.full_since is not None:
         until = f"{recorder.full_since:.6g} s, {len(recorder.table()):,} events"
@@ -171,7 +171,7 @@ def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> 
 
 
 def choose_backend(setup: Setup) -> str:
-    """Say why plain Python runs a configuration; empty if the compiled engine does.
+    """Return why plain Python runs a configuration; empty if the compiled engine does.
 
     Raises
     ------
@@ -210,15 +210,15 @@ def compare(
 ) -> Comparison:
     """Serve one trace by several allocators, all other things equal, KV bytes included.
 
-    With ``engines`` by each of these instead, each with the defaults, the settings and the KV
-    memory of its own.
+    With ``engines``, serve it by each of these instead, each with its own defaults, settings and KV
+    memory.
 
     Parameters
     ----------
     trace : the requests
     allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``
     engines : ``"vllm"``, ``"sglang"``
-    on_progress : called as ``on_progress(allocator, num_ended)`` now and then
+    on_progress : called periodically as ``on_progress(allocator, num_ended)``
     **options : as for :func:`simulate`
 
     Raises
@@ -262,7 +262,7 @@ def compare_engines(
 ) -> Comparison:
     """Serve one trace by several engines, each as its own users run it; see :func:`compare`.
 
-    SGLang's own settings reach SGLang alone.
+    Only SGLang receives its own settings.
 
     Raises
     ------
@@ -282,12 +282,12 @@ def compare_engines(
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
-    """Refuse what is no list of different names.
+    """Refuse anything but a list of different names.
 
     Raises
     ------
     ValueError
-        With what is wrong.
+        Naming the error.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{what}: must be a list of names")
@@ -301,7 +301,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 def serve_each(
     configs: Sequence[Config], trace: Trace, names: Sequence[str], on_progress: OnProgress | None
 ) -> dict[str, Result]:
-    """Serve a trace by each configuration; every mistake shows before the first long run."""
+    """Serve a trace by each configuration; all are checked before the first run."""
     check_trace(trace)
     make_router(configs[0].router)
     setups = [resolve_fleet(one) for one in configs]
@@ -313,7 +313,7 @@ def serve_each(
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """Return what there is to say about a trace in a few numbers; None for an infinite rate."""
+    """Return statistics of a trace; an infinite rate is None."""
     rate = trace.request_rate
     return {
         "num_requests": len(trace),

@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
 
 class World(simpy.Environment):
-    """A SimPy environment whose events stand at exact times."""
+    """A SimPy environment whose events happen at exact times."""
 
     def at(self, time: float, phase: Phase) -> simpy.Event:
         """Return an event at an absolute time; ``now + (time - now)`` need not be ``time``."""
@@ -37,7 +37,7 @@ class World(simpy.Environment):
         return event
 
     def call_at(self, time: float, action: Callable[[], object]) -> None:
-        """Do something at a time, before requests that are sent at it are seen by replicas."""
+        """Call an action at a time, before replicas see requests that are sent at it."""
 
         def act(_: simpy.Event) -> None:
             action()

@@ -1,4 +1,4 @@
-"""Requests before a run: what is wrong with them, and which can be served at all."""
+"""Request validation before a run: errors of the trace, and requests that no replica can serve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 1 << 14
 
 
 def check_trace(trace: object) -> None:
-    """Refuse what is no trace, with a hint.
+    """Refuse an object that is not a trace, with a hint.
 
     Raises
     ------
@@ -41,12 +41,12 @@ def check_trace(trace: object) -> None:
 
 
 def check_columns(setup: Setup, trace: Trace) -> None:
-    """Refuse a trace whose requests ask for what the configuration does not serve.
+    """Refuse a trace whose requests need features that the configuration lacks.
 
     Raises
     ------
     ValueError
-        With the row and what serves it.
+        Names the row and a configuration that serves it.
     """
     if trace.has("lora_id") and not setup.config.enable_lora:
         row = int(np.argmax(trace.lora_id > 0))
@@ -66,7 +66,7 @@ def check_columns(setup: Setup, trace: Trace) -> None:
 
 
 def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
-    """Forget what an attempt of requests came to, but for its tokens. Mutates."""
+    """Reset the results of an attempt of requests, except their token counts. Mutates."""
     for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         table[name][rows] = math.nan
     for name in ("num_cached_tokens", "num_preemptions"):
@@ -103,8 +103,8 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     admissible = trace.num_prompt_tokens < longest
     admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
     if admissible.any() and trace.num_samples.max() == 1:
-        # What fits still fits with fewer tokens, so the worst case often answers for all; not so
-        # with several sequences, which share more of a longer prompt.
+        # A request that fits still fits with fewer tokens, so checking the worst case often
+        # suffices; not with several sequences, which share more of a longer prompt.
         prompts = trace.num_prompt_tokens[admissible]
         prompt = int(prompts.max())
         outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
@@ -119,7 +119,7 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
 
 
 def whole_requests(decode: Setup, prefill: Setup, trace: Trace) -> NDArray[np.bool_]:
-    """Mark the requests that prefill replicas could serve to the end that decode replicas do."""
+    """Mark the requests that prefill replicas can serve to the same end as decode replicas."""
     longest, own = (setup.memory.limits.max_model_len for setup in (decode, prefill))
     ends = np.minimum(trace.num_prompt_tokens + trace.num_output_tokens, longest)
     whole: NDArray[np.bool_] = admissible_requests(prefill, trace) & (ends <= own)

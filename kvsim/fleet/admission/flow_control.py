@@ -1,4 +1,4 @@
-"""Who waits, and who is turned away, before any replica is chosen."""
+"""Flow control: requests wait or are turned away before a replica is chosen."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """A request that is about to wait.
+    """A request that is about to be queued.
 
     Attributes
     ----------
     time : now, seconds
-    num_uncached_tokens : of its prompt, what no replica is known to hold
+    num_uncached_tokens : prompt tokens that no replica is known to hold
     """
 
     time: float
     num_uncached_tokens: int
 
 
-#: How requests of one priority take turns: one per tenant, or in the order of their coming.
+#: Order among requests of one priority: tenants take turns, or one order for all tenants.
 Fairness = Literal["round-robin", "global"]
 
 
@@ -43,8 +43,8 @@ class FlowControl(ABC):
     ----------
     interval : seconds between two readings of the replicas' metrics
     fairness : among requests of one priority
-    most_waiting : requests that wait at once; more are turned away
-    watches_prefills : it reads what the routers have sent and what has no first token yet
+    most_waiting : largest number of waiting requests; further ones are turned away
+    watches_prefills : reads the prompt tokens in flight that have no first token yet
     """
 
     interval: float = 0.05
@@ -54,27 +54,27 @@ class FlowControl(ABC):
 
     @abstractmethod
     def saturation(self, replicas: Sequence[Scraped]) -> float:
-        """Return how full the fleet is; requests go on while it is below 1."""
+        """Return how full the fleet is; queued requests are released while it is below 1."""
 
     def prefill_saturation(self, num_tokens: Sequence[int], max_num_batched_tokens: int) -> float:
-        """Return how full the fleet is by the prompts that it computes; 0 unless watched.
+        """Return how full the fleet is with prompts being computed; 0 unless watched.
 
         Parameters
         ----------
-        num_tokens : of each replica, tokens of prompts without a first token, less what their
-            routers took for cached
-        max_num_batched_tokens : of a step of theirs
+        num_tokens : per replica, tokens of prompts without a first token, less those that the
+            routers predicted to be cached
+        max_num_batched_tokens : of a replica's step
         """
         del num_tokens, max_num_batched_tokens
         return 0.0
 
     def rank(self, request: Waiting) -> float:
-        """Return the place of a request in its line: the lowest first, of equals who came first."""
+        """Return the sort key of a request in its queue: lowest first, ties in order of arrival."""
         del request
         return 0.0
 
     def shedding(self, priority: int, saturation: float) -> float:
-        """Return the probability that a request is turned away when it comes."""
+        """Return the probability that an arriving request is turned away."""
         del priority, saturation
         return 0.0
 
@@ -87,7 +87,7 @@ FLOW_CONTROLS: Registry[FlowControl] = Registry(
 
 @FLOW_CONTROLS.register("llm-d")
 class UtilisationBands(FlowControl):
-    """Bands by priority, strictly, while the replicas' queues or KV caches are full.
+    """Strict priority bands while the replicas' queues or KV caches are full.
 
     Saturation is the mean over replicas of ``max(waiting / queue, kv_usage / kv)``, and 1 while
     none is ready. Priorities are vLLM's: lower first. With ``sheds`` a request whose priority is
@@ -98,12 +98,12 @@ class UtilisationBands(FlowControl):
 
     Parameters
     ----------
-    queue : waiting requests of a replica that is full
-    kv : share of the KV blocks in use of a replica that is full
+    queue : number of waiting requests at which a replica is full
+    kv : share of the KV blocks in use at which a replica is full
     interval : seconds between two readings of the metrics
-    fairness : round-robin (tenants take turns) or global (who came first)
-    most_waiting : requests that wait at once; more are turned away
-    sheds : turn requests away that can be spared
+    fairness : round-robin (tenants take turns) or global (first come, first served)
+    most_waiting : largest number of waiting requests; further ones are turned away
+    sheds : turn sheddable requests away
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class UtilisationBands(FlowControl):
 
     def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
         if not replicas:
-            return 1.0  # nobody could take it
+            return 1.0  # no replica could take a request
         full = [max(one.num_waiting / self._queue, one.kv_usage / self._kv) for one in replicas]
         return sum(full) / len(full)
 
@@ -136,24 +136,24 @@ class UtilisationBands(FlowControl):
 
 @FLOW_CONTROLS.register("dynamo")
 class PrefillQueue(FlowControl):
-    """Dynamo's router queue: requests wait while every worker computes more prompts than enough.
+    """Dynamo's router queue: requests wait while every worker has too many prompt tokens in flight.
 
-    That is, while the prompt tokens in flight, cached ones left out, are above ``threshold`` steps
-    of ``max_num_batched_tokens`` at every worker, by the router's own prediction. Who waits goes on
-    in the order of coming, the last first (``lcfs``), or the shortest first (``wspt``, by the
-    tokens of its prompt that no worker is known to hold when it comes), which lowers the mean time
-    to the first token.
+    Requests wait while the prompt tokens in flight, without cached ones, exceed ``threshold`` steps
+    of ``max_num_batched_tokens`` at every worker, by the router's own prediction. They are released
+    in order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``, by the
+    prompt tokens that no worker is known to hold on arrival), which lowers the mean time to the
+    first token.
 
-    Source: lib/kv-router of ai-dynamo/dynamo at 0243c51. There a queue is looked at whenever a
-    first token comes or a request ends, here every ``interval``; and priorities are bands here, as
-    before every router, where Dynamo's move a request forward by seconds.
+    Source: lib/kv-router of ai-dynamo/dynamo at 0243c51. Dynamo checks its queue at every first
+    token and every end of a request, kvsim every ``interval``. Priorities are bands here, as before
+    every router; Dynamo's move a request forward by seconds.
 
     Parameters
     ----------
     threshold : steps
-    order : of those who wait
-    interval : seconds between two looks
-    most_waiting : requests that wait at once; more are turned away
+    order : of waiting requests
+    interval : seconds between two checks
+    most_waiting : largest number of waiting requests; further ones are turned away
     """
 
     fairness = "global"
@@ -172,7 +172,7 @@ class PrefillQueue(FlowControl):
         self.most_waiting = math.inf if most_waiting is None else most_waiting
 
     def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
-        return 0.0 if replicas else 1.0  # nobody could take it
+        return 0.0 if replicas else 1.0  # no replica could take a request
 
     def prefill_saturation(  # noqa: D102
         self, num_tokens: Sequence[int], max_num_batched_tokens: int

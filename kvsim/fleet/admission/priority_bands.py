@@ -1,4 +1,4 @@
-"""A waiting line with bands by priority, in which tenants take turns."""
+"""A queue with priority bands in which tenants take turns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from heapq import heappop, heappush
 
 
 class PriorityBands:
-    """Requests that wait: the most urgent band first, strictly.
+    """Waiting requests: the most urgent band first, strictly.
 
-    Within a band every tenant has a line of its own, the lowest rank first and of equals who came
-    first, and the lines take turns; a tenant who comes, or comes back, is the last to have its
-    turn.
+    Each tenant of a band has a queue of its own, the lowest rank first and ties in order of
+    arrival. The queues take turns; a tenant that arrives or returns is the last to have its turn.
     """
 
     def __init__(self) -> None:
@@ -19,18 +18,18 @@ class PriorityBands:
         self._num_pushed = 0
 
     def __len__(self) -> int:
-        """Requests."""
+        """Number of waiting requests."""
         return self._number
 
     def push(self, row: int, priority: int, tenant: int, rank: float = 0.0) -> None:
-        """Let a request wait. Mutates."""
+        """Add a request. Mutates."""
         line = self._bands.setdefault(priority, {}).setdefault(tenant, [])
         heappush(line, (rank, self._num_pushed, row))
         self._num_pushed += 1
         self._number += 1
 
     def pop(self) -> int:
-        """Take out the next request. Mutates.
+        """Remove and return the next request. Mutates.
 
         Raises
         ------
@@ -43,7 +42,7 @@ class PriorityBands:
         line = band.pop(tenant)
         _, _, row = heappop(line)
         if line:
-            band[tenant] = line  # behind the others
+            band[tenant] = line  # last in the rotation
         elif not band:
             del self._bands[priority]
         self._number -= 1

@@ -1,4 +1,4 @@
-"""The gate before the routers: requests wait there while the fleet is saturated, or are shed."""
+"""Admission before the routers: requests wait while the fleet is saturated, or are shed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from kvsim.fleet.world import World
     from kvsim.trace import Trace
 
-#: Keeps these random numbers apart from those of workloads, routers and failures.
+#: Seed word that separates these random numbers from those of workloads, routers and failures.
 SHEDDING = 0x73686564
 
 
 class Admission(Feature):
-    """Lets requests through, holds them back, or turns them away.
+    """Admits requests, queues them, or turns them away.
 
-    Saturation changes when metrics are read; so those who wait go on at such times, as many as
-    there are, while it is below 1.
+    Saturation changes when metrics are read, so queued requests are released at such times, while
+    it stays below 1.
 
     Parameters
     ----------
-    world : SimPy's
-    pool : whose metrics are read
+    world : the SimPy environment
+    pool : the pool whose metrics are read
     trace : the requests
     control : the policy
     host : the fleet
     table : the requests table of the run
     seed : of the run
-    end_time : from then on nobody goes on
+    end_time : no request is released from this time on, seconds
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Admission(Feature):
 
     @property
     def num_held_back(self) -> int:  # type: ignore[override]
-        """Requests that are held back."""
+        """Number of requests that are held back."""
         return len(self._line)
 
     def on_send(self, row: int) -> bool:  # noqa: D102
@@ -96,7 +96,7 @@ class Admission(Feature):
         return True
 
     def _saturation(self) -> float:
-        """Return how full the replicas are that take requests, as last read."""
+        """Return how full the choosable replicas are, as last scraped."""
         self._scraper.ask_idle(self._world.now)
         members = self._pool.choosable()
         full = self._control.saturation([self._scraper.values[m.place] for m in members])
@@ -107,14 +107,14 @@ class Admission(Feature):
         return max(full, self._control.prefill_saturation(tokens, most))
 
     def _waiting(self, row: int, now: float) -> Waiting:
-        """Return what a request is that has to wait, to those who rank it."""
+        """Return a request that has to wait, as the flow control ranks it."""
         prompt = int(self._trace.num_prompt_tokens[row])
         if not self._control.watches_prefills:
             return Waiting(now, prompt)
         return Waiting(now, prompt - min(self._gateways.num_known_tokens(row, now), prompt))
 
     def _await(self) -> None:
-        """Try again when metrics are read next."""
+        """Try again at the next scrape."""
         time = self._scraper.next_time(self._world.now)
         if not self._awaited and time < self._end_time:
             self._awaited = True
@@ -131,7 +131,7 @@ class Admission(Feature):
             self._await()
 
     def describe(self) -> dict[str, Any]:
-        """Return how many requests waited and were turned away, of those that were sent."""
+        """Return how many of the requests sent waited, and how many were turned away."""
         waits, sent = np.array(self._waits), self._table["finish_reason"] != FinishReason.UNSENT
         described = {
             "num_held_back": int((waits > 0).sum()) + len(self._line),

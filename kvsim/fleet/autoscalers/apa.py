@@ -14,8 +14,8 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class AibrixAutoscaler(Autoscaler):
     """``ceil(current * mean / target)``, of a replica's metric over a window.
 
-    No change within the tolerances. At most the double, at least the half per decision; a cool-down
-    before it shrinks.
+    No change within the tolerances. A decision at most doubles and at least halves the number; a
+    cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 
@@ -25,7 +25,7 @@ class AibrixAutoscaler(Autoscaler):
     target : of the metric per replica
     window : seconds that are averaged
     up_tolerance, down_tolerance : share of the target
-    cooldown : seconds since it last grew, before it shrinks
+    cooldown : seconds from the last growth until the pool may shrink
     """
 
     interval = 10.0

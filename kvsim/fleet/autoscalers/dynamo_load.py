@@ -8,15 +8,14 @@ from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
 
 @AUTOSCALERS.register("dynamo-load")
 class LoadPlanner(Autoscaler):
-    """One more if any replica's utilisation is above ``up``, one less if all are below ``down``.
+    """Add a replica if any one's utilisation is above ``up``; remove one if all are below ``down``.
 
-    Utilisation is KV in use, and the tokens of prompts not computed yet, over the capacity. In a
-    pool that computes prompts for others it is these tokens over ``max_model_len``: one more from
-    ``prefill-up`` on, one less below ``prefill-down``. Nothing is decided while a replica is
-    starting.
+    Utilisation is KV in use plus prompt tokens not computed yet, over the capacity. In a prefill
+    pool it is these tokens over ``max_model_len``: one replica more from ``prefill-up`` on, one
+    less below ``prefill-down``. Nothing is decided while a replica is starting.
 
-    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e; the defaults are of
-    throughput, those of latency are 0.4 and 0.1, and for prompts 0.1 and 0 (here the least above).
+    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e. The defaults are those
+    for throughput; for latency they are 0.4 and 0.1, and for prompts 0.1 and 0 (here just above 0).
 
     Parameters
     ----------

@@ -10,20 +10,20 @@ from kvsim.fleet.scaling.forecast import Forecast, Predictor
 
 @AUTOSCALERS.register("dynamo-sla")
 class LatencyPlanner(Autoscaler):
-    """One more if every replica is estimated to miss a target, one less if all would keep them.
+    """Add a replica if all are estimated to miss a target; remove one if all would keep them.
 
-    A prompt's estimate is what is queued before it at the rate of full steps, and its own time.
-    One less only if with the queues of one fewer every replica keeps ``headroom`` of what the
-    targets leave, and KV fits. Nothing is decided while a replica is starting. With
-    ``throughput_interval`` there are never fewer than ``dynamo-throughput`` says, which is asked as
-    often.
+    A prompt's estimated time is the queue before it at the rate of full steps, plus its own time.
+    A replica is removed only if, with the queues of one fewer, every replica stays within
+    ``headroom`` of what the targets leave, and KV fits. Nothing is decided while a replica is
+    starting. With ``throughput_interval``, ``dynamo-throughput`` sets a minimum, evaluated at that
+    interval.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
 
     Parameters
     ----------
     ttft, itl : targets, seconds
-    headroom : share of a target that may be used with one fewer
+    headroom : share of a target that may be used with one replica fewer
     throughput_interval : seconds; 0 for never
     predictor : of the next such interval: constant or kalman
     """
@@ -76,7 +76,7 @@ class LatencyPlanner(Autoscaler):
         )
 
     def _gap(self, pool: PoolLoad, one: Load, more: float) -> float:
-        """Return a step's time with so many times the requests that run."""
+        """Return a step's time with ``more`` times the running requests."""
         if not one.num_running:
             return 0.0
         tokens = one.kv_usage * pool.num_kv_tokens / one.num_running

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("dynamo-throughput")
 class ThroughputPlanner(Autoscaler):
-    """As many as the last interval's requests need at the rate that a replica sustains.
+    """The number of replicas that the last interval's requests need at a replica's sustained rate.
 
-    A request takes the time of what is not cached of its prompt, at the rate of full steps, and its
-    share of decode steps, of the most requests whose steps keep ``itl`` and whose KV fits, halfway
-    through their outputs. The next interval is taken to be like the last one, or by a Kalman filter
-    to go on as those before it. An interval in which nobody came, or was answered, tells nothing.
+    A request costs the time of its uncached prompt tokens at the rate of full steps, plus its share
+    of decode steps with the most requests whose steps keep ``itl`` and whose KV fits, halfway
+    through their outputs. The next interval is predicted to equal the last one, or by a Kalman
+    filter to continue those before it. An interval without arrivals or answers changes nothing.
 
     Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
     replicas; a replica's rate is by the run's own step times.
@@ -42,9 +42,9 @@ class ThroughputPlanner(Autoscaler):
 
 
 def replicas_for(pool: PoolLoad, interval: float, itl: float, forecast: Forecast) -> int:
-    """Return how many replicas the requests need that are expected in so many seconds.
+    """Return the number of replicas for the requests expected in ``interval`` seconds.
 
-    0 if none came in the last ones, or none was answered: then it cannot be told.
+    0 if the last interval had no arrivals or no answers: then it cannot be estimated.
     """
     traffic = pool.traffic(interval)
     if not traffic.num_requests or not traffic.output_tokens:

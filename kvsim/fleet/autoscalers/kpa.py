@@ -1,4 +1,4 @@
-"""Knative's pod autoscaler, as AIBrix has it."""
+"""Knative's pod autoscaler, as AIBrix implements it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class PodAutoscaler(Autoscaler):
     """``ceil(total / target)`` over a stable and a panic window.
 
-    In panic, when the panic window asks for more than ``panic_threshold`` times what there is,
-    nothing shrinks. At most the double, at least the half per decision; a cool-down before it
-    shrinks.
+    It panics while the panic window's mean exceeds ``panic_threshold`` times the stable window's;
+    then nothing shrinks. A decision at most doubles and at least halves the number; a cool-down
+    precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 
@@ -25,9 +25,9 @@ class PodAutoscaler(Autoscaler):
     metric : waiting, running, requests (both) or kv
     target : of the metric per replica
     stable_window, panic_window : seconds that are averaged
-    panic_threshold : panic over stable from which on it panics
+    panic_threshold : ratio of the panic mean to the stable mean above which it panics
     tolerance : share of the target within which nothing changes
-    cooldown : seconds since it last grew, before it shrinks
+    cooldown : seconds from the last growth until the pool may shrink
     """
 
     interval = 10.0

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("llumnix")
 class Freeness(Autoscaler):
-    """One more below ``up``, one less if what is left would still be above ``down``.
+    """Add a replica below ``up``; remove one if the rest would stay above ``down``.
 
-    Freeness of the summed fleet: free blocks, less those that the waiting need, over requests.
+    Freeness of the pool: (free blocks - blocks that waiting requests need) / requests.
 
     Source: llumnix at 24220fb8, scaling_policy.py.
 

@@ -11,23 +11,23 @@ from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds between two looks at the metrics, as Prometheus is often told to; and in which they peak.
+#: Seconds between two reads of the metrics, a usual Prometheus setting; and the peaks' window.
 LOOK_INTERVAL, PEAK = 15.0, 60.0
 
 
 @AUTOSCALERS.register("wva")
 class SaturationAnalyzer(Autoscaler):
-    """One more where little is spare, one less where the load would fit into fewer.
+    """Add a replica where spare capacity is low; remove one where the load fits into fewer.
 
     A replica is saturated from ``kv`` usage or ``queue`` waiting requests on, at the peaks of the
-    last minute. What the others have to spare, on average, triggers a change of one.
+    last minute. The mean spare capacity of the other replicas triggers a change of one.
 
     Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md.
 
     Parameters
     ----------
-    kv, queue : from which on a replica is saturated
-    spare_kv, spare_queue : below which there is one more
+    kv, queue : KV usage and number of waiting requests from which a replica is saturated
+    spare_kv, spare_queue : mean spare capacity below which a replica is added
     """
 
     interval = 60.0
@@ -53,7 +53,7 @@ class SaturationAnalyzer(Autoscaler):
                 seen.popleft()
 
     def _peak(self, one: Load) -> Load:
-        """Return a replica with the most of the last minute."""
+        """Return a replica's load with the peaks of the last minute."""
         loads = [load for _, load in self._seen[one.replica]] or [one]
         return one._replace(
             kv_usage=max(load.kv_usage for load in loads),
@@ -73,7 +73,7 @@ class SaturationAnalyzer(Autoscaler):
         return number - fewer
 
     def spare(self, free: Sequence[Load]) -> tuple[float, float]:
-        """Return what replicas that are not saturated have to spare on average."""
+        """Return the mean spare capacity of replicas that are not saturated."""
         kv = sum(self._kv - r.kv_usage for r in free) / len(free)
         return kv, sum(self._queue - r.num_waiting for r in free) / len(free)
 

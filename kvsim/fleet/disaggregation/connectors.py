@@ -1,4 +1,4 @@
-"""Connectors: how the replicas of a pool hand KV over, or take it."""
+"""Connectors: how the replicas of a pool send or receive KV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.pool_config import Role
 
-#: vLLM's role of the replicas of a pool; those that do everything read a store, and fill it.
+#: vLLM's connector role of the replicas of a pool; mixed replicas read and fill a store.
 CONNECTOR_ROLES: dict[Role, ConnectorRole] = {
     "prefill": "kv_producer",
     "decode": "kv_consumer",
@@ -34,12 +34,12 @@ def connected(
     recomputes: bool = False,
     option: str = "num_prefill_workers",
 ) -> Setup:
-    """Return the same with a connector that gives or takes KV.
+    """Return the setup with a connector that sends or receives KV.
 
     Raises
     ------
     ValueError
-        If its scheduler has no connectors or it has one already, or its KV cannot be handed over.
+        If its scheduler has no connectors, it has one already, or its KV cannot be handed over.
     """
     config = setup.config
     if setup.scheduler_config.kv_transfer is not None:

@@ -1,8 +1,9 @@
-"""From prefill to decode: the KV of a request, once it is computed, goes where the rest is done.
+"""Handoff from prefill to decode: a request's computed KV moves to its decode replica.
 
-vLLM's pull (NIXL): the decode replica sees a request when the prefill replica has ended its part,
-takes blocks for it, and reads. SGLang's push: it sees it at once, takes blocks, and the KV is
-written when both are ready. docs/howto/disaggregation.md tells the terms of a TTFT.
+vLLM's pull (NIXL): the decode replica receives a request when the prefill replica has ended its
+part, allocates blocks for it, and reads. SGLang's push: the decode replica receives it at once and
+allocates blocks; the KV is written when both are ready. docs/howto/disaggregation.md lists the
+terms of a TTFT.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class Handoff:
     Parameters
     ----------
     row : of the trace
-    source, target : the replica that computes its prompt, and the one that goes on
+    source, target : the prefill replica, and the decode replica
     num_offered : tokens whose KV the source has for the target, when it is computed
-    num_tokens : that the target lacks; NaN-like -1 until it has asked
-    asked_time : when it asked, seconds
+    num_tokens : tokens that the target lacks; -1 until it has blocks for them
+    asked_time : when the target got these blocks, seconds
     is_computed : the source has ended its part
-    is_sent_on : the target knows of it
+    is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one
-    start_time, end_time : of it, seconds
+    start_time, end_time : of the transfer, seconds
     """
 
     row: int
@@ -48,11 +49,11 @@ class Handoff:
 
     @property
     def has_asked(self) -> bool:
-        """Whether the target has blocks for what it lacks."""
+        """Return whether the target has blocks for the tokens it lacks."""
         return self.num_tokens >= 0
 
     @property
     def is_on_its_way(self) -> bool:
-        """Whether something goes on by itself: its KV, the word of it, or a lost replica's end."""
+        """Return whether an event will advance it: a transfer, a notice, or a replica's loss."""
         moves = self.is_computed and (self.has_asked or not self.is_sent_on)
         return moves or not (self.source.is_alive and self.target.is_alive)

@@ -1,6 +1,6 @@
-"""The requests of a fleet that are between two replicas, and the KV that goes from one to another.
+"""Requests between two replicas of a fleet, and the transfers of their KV.
 
-docs/howto/disaggregation.md tells the terms of a TTFT.
+docs/howto/disaggregation.md lists the terms of a TTFT.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 
 class Handoffs(Feature):
-    """Brings requests from where their prompts are computed to where they go on.
+    """Moves requests from their prefill replicas to their decode replicas.
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     host : the fleet
-    prefill, main : where prompts are computed, and where requests go on
+    prefill, main : the prefill pool and the decode pool
     plan : of the run
-    carried : tells how many tokens of output a request has that another replica computed
+    carried : returns the number of output tokens of a request that another replica computed
 
     Attributes
     ----------
-    prefill_place : number of the replica that computed each prompt apart, -1 for none
-    num_taken_back : times that a request began anew
+    prefill_place : number of the prefill replica of each prompt, -1 for none
+    num_taken_back : number of restarts of requests
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Handoffs(Feature):
         self._open: dict[int, Handoff] = {}
         self._earlier: list[float] = []
         self._leases: dict[tuple[int, int], Handoff] = {}  # by replica and row
-        self._stayed: dict[int, Member] = {}  # where requests are served whole, of prefill replicas
+        self._stayed: dict[int, Member] = {}  # prefill replicas that serve whole requests, by row
         self._transfer_time = np.zeros(num_requests)
         self.prefill_place = np.full(num_requests, -1, dtype=np.int32)
         self.num_taken_back = 0
-        self._own_tokens: dict[int, int] = {}  # of prompts, in the cache where they go on
+        self._own_tokens: dict[int, int] = {}  # cached prompt tokens at the decode replica, by row
 
     @property
     def num_open(self) -> int:  # type: ignore[override]
-        """Requests between two replicas."""
+        """Number of requests between two replicas."""
         return len(self._open)
 
     def describe(self) -> dict[str, Any]:
-        """Return the transfers of KV from one replica to another."""
+        """Return statistics of the KV transfers between replicas."""
         times = self._transfer_time[self._transfer_time > 0]
         times = np.concatenate([times, self._earlier]) if self._earlier else times
         described = {
@@ -135,7 +135,7 @@ class Handoffs(Feature):
         return True
 
     def begin(self, row: int, source: Member, target: Member, num_tokens: int, now: float) -> None:
-        """Let one replica compute a prompt of so many tokens, and another one go on. Mutates."""
+        """Assign a prompt of ``num_tokens`` to one replica and its decode to another. Mutates."""
         self._open[row] = Handoff(row, source, target, num_tokens)
         self.prefill_place[row] = source.number
         # A replica holds blocks for one attempt of a request only.
@@ -147,7 +147,7 @@ class Handoffs(Feature):
             self._send_on(self._open[row])
 
     def stay(self, row: int, source: Member, now: float) -> None:
-        """Let a prefill replica serve a whole request. Mutates."""
+        """Assign a whole request to a prefill replica. Mutates."""
         self._stayed[row] = source
         self._end_lease(self._leases.get((source.number, row)))
         source.replica.keep(row, keeps=False)
@@ -156,18 +156,18 @@ class Handoffs(Feature):
         source.replica.limit(row, int(self._main.trace.num_output_tokens[row]), asked=asked)
 
     def leave(self, row: int) -> None:
-        """Learn that a request does not go on where it stayed. Mutates."""
+        """Remove a request that stayed at its prefill replica. Mutates."""
         self._stayed.pop(row).replica.limit(row, 1)
         begin_anew(self._prefill.table, [row])
 
     def has_stayed(self, row: int) -> bool:
-        """Whether a prefill replica serves a whole request, or has done so."""
+        """Return whether a prefill replica serves, or has served, the whole request."""
         return row in self._stayed
 
     def write_down(self, row: int) -> None:
-        """Write a request that stayed into the table of those that decode replicas end. Mutates.
+        """Copy the results of a request that stayed into the main pool's table. Mutates.
 
-        It came when it was sent, which may be before a prefill replica got it.
+        Its arrival is when it was sent, which may be before a prefill replica received it.
         """
         table = self._main.table
         sent = table["arrival_time"][row]
@@ -175,7 +175,7 @@ class Handoffs(Feature):
         table["arrival_time"][row] = sent
 
     def prompts_at(self, member: Member) -> list[int]:
-        """Return the requests whose prompts are in hand at a prefill replica."""
+        """Return the requests whose prompts a prefill replica has yet to compute."""
         rows = list(member.rows)
         if not any(row in self._stayed for row in rows):
             return rows
@@ -188,7 +188,7 @@ class Handoffs(Feature):
         return list(dict.fromkeys([*member.rows, *coming]))
 
     def forget(self, row: int) -> None:
-        """Forget what became of earlier attempts of a request, which is placed (again). Mutates."""
+        """Reset earlier attempts of a request that is placed, perhaps again. Mutates."""
         if self.prefill_place[row] < 0:
             return
         self._prefill.gateways.catch_up()
@@ -199,19 +199,19 @@ class Handoffs(Feature):
             self._transfer_time[row] = 0.0
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Learn that the target has blocks for the tokens it lacks, or does without. Mutates."""
+        """Handle a target that has blocks for the tokens it lacks, or needs none. Mutates."""
         if member.role == "prefill":
             return
         handoff = self._open[row]
         handoff.num_tokens, handoff.asked_time = num_tokens, time
         if num_tokens > 0:
             self._own_tokens[row] = handoff.num_offered - num_tokens
-        else:  # all is there, or computed there: its engine says how much it hit
+        else:  # nothing to transfer: the target's engine reports its hits
             self._own_tokens.pop(row, None)
         self._start_if_ready(handoff, time)
 
     def prompt_ended(self, row: int, time: float) -> None:
-        """Learn that the source has ended its part. Mutates."""
+        """Handle the end of a prompt at its source. Mutates."""
         handoff = self._open[row]
         if self._prefill.table["finish_reason"][row] != FinishReason.FINISHED:
             raise RuntimeError(f"request {row}: its prompt cannot be computed, and was sent")
@@ -223,7 +223,7 @@ class Handoffs(Feature):
             self._world.call_at(arrival, lambda: self._send_on(handoff))
 
     def _send_on(self, handoff: Handoff) -> None:
-        """Give a request to the replica that goes on."""
+        """Submit a request to its decode replica."""
         if self._is_open(handoff):
             handoff.is_sent_on = True
             self._host.submit(handoff.target, handoff.row, self._world.now)
@@ -233,7 +233,7 @@ class Handoffs(Feature):
             return
         if not (handoff.source.is_alive and handoff.target.is_alive):
             return
-        if handoff.num_tokens == 0:  # all is there, or is computed there: only the notice goes
+        if handoff.num_tokens == 0:  # nothing to transfer: only the notice is sent
             self._world.call_at(time, lambda: self._release(handoff))
             return
         setup, tokens = self._main.setup, handoff.num_tokens
@@ -248,7 +248,7 @@ class Handoffs(Feature):
         )
 
     def _see_end(self, handoff: Handoff) -> None:
-        """Learn that the KV of a request is where it goes on."""
+        """Handle the arrival of a request's KV at its target."""
         now = self._world.now
         handoff.end_time = now
         self._transfer_time[handoff.row] = now - handoff.start_time
@@ -257,7 +257,7 @@ class Handoffs(Feature):
         self._release(handoff)
 
     def _release(self, handoff: Handoff) -> None:
-        """Let the source free what was read."""
+        """Let the source free the blocks that were read."""
         if not self._is_open(handoff):
             return
         source, now = handoff.source, self._world.now
@@ -271,9 +271,9 @@ class Handoffs(Feature):
         return self._open.get(handoff.row) is handoff
 
     def on_run_ended(self) -> None:
-        """Note how many tokens of each prompt its decode replica had in its own cache. Mutates.
+        """Record the tokens of each prompt that its decode replica had in its own cache. Mutates.
 
-        Where a prompt was computed apart, what was handed over is none of them.
+        Tokens that a prefill replica handed over do not count.
         """
         found = self._main.table["num_cached_tokens"].astype(np.int64)
         apart = [row for row in self._own_tokens if self.prefill_place[row] >= 0]
@@ -289,9 +289,9 @@ class Handoffs(Feature):
         self.on_resumed(range(len(table)))
 
     def on_resumed(self, rows: Sequence[int]) -> None:
-        """Add the results of their prompts to what the table says of requests. Mutates.
+        """Add the results of prefill replicas to the rows of requests. Mutates.
 
-        A decode replica that lacks little of a pushed prompt may compute that itself, and before.
+        A decode replica that lacks little of a pushed prompt may compute the rest itself, earlier.
         """
         for row in [row for row in rows if row in self._stayed]:
             self.write_down(row)
@@ -310,22 +310,22 @@ class Handoffs(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Whether KV is on its way, or blocks of a lost replica's requests will be free."""
+        """Return whether KV is in transfer, or a lost replica's leases will free blocks."""
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
     def is_open(self, row: int) -> bool:
-        """Whether a request is between two replicas."""
+        """Return whether a request is between two replicas."""
         return row in self._open
 
     def holders(self) -> list[int]:
-        """Return the requests between two replicas of which one has blocks for what is handed over.
+        """Return the requests between two replicas for which one of them holds blocks.
 
-        They are those that a replica has computed, or has room for.
+        Their prompt is computed, or their target has blocks for them.
         """
         return [one.row for one in self._open.values() if one.is_computed or one.has_asked]
 
     def take_back(self, row: int, now: float) -> None:
-        """Take a request from both its replicas, which free what they hold for it. Mutates."""
+        """Withdraw a request from both its replicas, which free what they hold for it. Mutates."""
         handoff = self._open.pop(row)
         source, target = handoff.source, handoff.target
         if handoff.is_computed:
@@ -341,13 +341,13 @@ class Handoffs(Feature):
     # -- replicas come and go ----------------------------------------------------------------------
 
     def waits_for(self, member: Member) -> bool:
-        """Whether a request is on its way from or to a replica."""
+        """Return whether a request is in handoff from or to a replica."""
         return any(member in (one.source, one.target) for one in self._open.values())
 
     def on_lost(self, member: Member) -> None:
-        """Break off the transfers from and to a replica, which runs no more. Mutates.
+        """Cancel the transfers from and to a replica that has stopped. Mutates.
 
-        What it held for others is gone.
+        The blocks it held for others are gone.
         """
         for handoff in self._open.values():
             if member in (handoff.source, handoff.target):
@@ -359,16 +359,16 @@ class Handoffs(Feature):
             member.replica.drop_pinned(row, self._world.now)
 
     def on_detected(self, member: Member) -> list[int]:
-        """Forget the requests from and to a replica that is found to have failed. Mutates.
+        """Remove the handoffs from and to a replica whose failure is detected. Mutates.
 
-        The other replica gives up what it does for them; but a prompt's blocks that nobody comes
-        for are held until so many seconds after the failure, and where decode replicas recompute,
-        one that has blocks for a prompt goes on alone.
+        The other replica stops its part of them. But a computed prompt's blocks that no target
+        reads are held until ``lease`` seconds after the failure; and where decode replicas
+        recompute, one that has blocks for a prompt continues alone.
 
         Returns
         -------
         list[int]
-            Those who are lost: neither have they ended, nor can the other replica go on alone.
+            The lost requests: not ended, and the other replica cannot continue alone.
         """
         lease, recomputes = self._failures.lease, self._failures.recomputes
         for row in [row for row in member.rows if row in self._stayed]:
@@ -391,16 +391,16 @@ class Handoffs(Feature):
         return lost
 
     def forget_refused(self, rows: Sequence[int], time: float) -> None:
-        """Free what is held for requests that their decode replica has refused for ever. Mutates.
+        """Free what is held for requests that their decode replica has rejected. Mutates.
 
-        Their KV and the slots it leaves to drafts do not fit there at once.
+        Their KV and its slots for draft tokens do not fit there at once.
         """
         for row in [row for row in rows if row in self._open]:
             if self._main.table["finish_reason"][row] == FinishReason.REJECTED:
                 self._lose_target(self._open.pop(row), time)
 
     def _lose_source(self, handoff: Handoff, *, recomputes: bool) -> bool:
-        """Take a request back from where it would have gone on, unless it does so alone."""
+        """Withdraw a request from its target, unless that continues alone; True if withdrawn."""
         row, target, now = handoff.row, handoff.target, self._world.now
         computes = recomputes and handoff.has_asked and target.is_alive
         if handoff.num_tokens == 0 or computes:
@@ -415,7 +415,7 @@ class Handoffs(Feature):
         return True
 
     def _lose_target(self, handoff: Handoff, lease_end: float) -> None:
-        """Let the source give up, and free in the end what is computed."""
+        """Withdraw a request from its source, or free its computed blocks when the lease ends."""
         row, source, now = handoff.row, handoff.source, self._world.now
         if handoff.is_computed and source.is_alive:
             self._leases[source.number, row] = handoff
@@ -426,7 +426,7 @@ class Handoffs(Feature):
             self._drive.touch(source)
 
     def _end_lease(self, handoff: Handoff | None) -> None:
-        """Let a replica free what nobody has come for, unless it has."""
+        """Free blocks that no target has read, unless they are free already."""
         if handoff is None or handoff not in self._leases.values():
             return
         source = handoff.source

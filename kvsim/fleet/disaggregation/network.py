@@ -1,4 +1,4 @@
-"""KV on its way between replicas: transfers that share what their two ends can carry."""
+"""KV in transfer between replicas: transfers share the bandwidth of their two ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: Bytes under which a transfer counts as done: clocks of days, in floats, leave crumbs.
+#: Bytes up to which a transfer counts as done: float clocks of days leave rounding errors.
 CRUMB = 1024.0
 
 
@@ -26,8 +26,8 @@ class Transfer:
 class Network:
     """Links of equal bandwidth, one out of and one into every replica.
 
-    All transfers of a link get the same share of it (processor sharing), and a transfer goes at the
-    slower of its two ends' shares.
+    All transfers of a link get the same share of it (processor sharing), and a transfer runs at the
+    smaller of its two ends' shares.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class Network:
         self._now = -math.inf
 
     def __len__(self) -> int:
-        """Transfers under way."""
+        """Number of transfers under way."""
         return len(self._transfers)
 
     def start(
         self, key: int, source: Hashable, target: Hashable, num_bytes: float, now: float
     ) -> None:
-        """Begin a transfer. Mutates."""
+        """Start a transfer. Mutates."""
         self._pass(now)
         remaining = 0.0 if self._bandwidth == math.inf else float(num_bytes)
         self._transfers[key] = Transfer(source, target, remaining)
@@ -56,7 +56,7 @@ class Network:
         self._incoming[target] += 1
 
     def cancel(self, key: int, now: float) -> bool:
-        """Break a transfer off; False if it is not under way. Mutates."""
+        """Cancel a transfer; False if it is not under way. Mutates."""
         if key not in self._transfers:
             return False
         self._pass(now)
@@ -64,7 +64,7 @@ class Network:
         return True
 
     def next_end(self) -> float:
-        """Return when the next transfer ends if none begins before, ``inf`` if there is none."""
+        """Return when the next transfer ends if none starts before, ``inf`` if there is none."""
         ends = [
             self._now + (t.remaining / self._rate(t) if t.remaining else 0.0)
             for t in self._transfers.values()
@@ -72,7 +72,7 @@ class Network:
         return min(ends, default=math.inf)
 
     def ended(self, now: float) -> list[int]:
-        """Return and forget the transfers that have ended by now, in order of their start."""
+        """Remove and return the transfers that have ended by now, in order of their start."""
         self._pass(now)
         done = [key for key, t in self._transfers.items() if self._is_done(t)]
         for key in done:
@@ -80,7 +80,7 @@ class Network:
         return done
 
     def _is_done(self, transfer: Transfer) -> bool:
-        """Whether all has arrived, or the rest takes less than the clock can tell."""
+        """Return whether all bytes have arrived, or the rest takes less than the clock resolves."""
         rest = transfer.remaining
         return rest <= CRUMB or self._now + rest / self._rate(transfer) == self._now
 

@@ -1,4 +1,4 @@
-"""What is known of a request when it is decided where its prompt will be computed."""
+"""The context of a placement decision: a request, its decode replica, and both pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PlacementContext:
-    """A request whose decode replica is chosen; what nobody asks for is not looked up.
+    """A request whose decode replica is chosen; values are computed only when read.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class PlacementContext:
     prompts_at : returns the requests whose prompts a prefill replica has yet to compute
     rows_for : returns the requests at a decode replica or on their way to it
     can_stay : a prefill replica can serve the whole request
-    predicted_tokens : of its prompt, what its router takes for cached; None if that has no idea
+    predicted_tokens : prompt tokens that its router predicts to be cached; None if unknown
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class PlacementContext:
     def num_cached_tokens(self) -> int:
         """Tokens of the prompt that the decode replica's prefix cache holds.
 
-        That is what its router believes, right or wrong; the replica itself is asked where there is
-        no belief.
+        This is the router's prediction, right or wrong; without one the replica's cache is looked
+        up.
         """
         if self._predicted_tokens is not None:
             return self._predicted_tokens
@@ -76,7 +76,7 @@ class PlacementContext:
 
     @cached_property
     def num_pending_tokens(self) -> int:
-        """Tokens of prompts in hand at the prefill replica that has the fewest of them."""
+        """Prompt tokens pending at the prefill replica that has the fewest of them."""
         prompts, members = self._trace.num_prompt_tokens, self._prefill.choosable()
         return min(int(prompts[self._prompts_at(one)].sum()) for one in members)
 
@@ -86,11 +86,11 @@ class PlacementContext:
 
     @property
     def num_scheduled(self) -> int:
-        """Requests at the decode replica or on their way to it."""
+        """Number of requests at the decode replica or on their way to it."""
         return len(self._scheduled)
 
     @cached_property
     def num_scheduled_tokens(self) -> int:
-        """Tokens that these have so far."""
+        """Tokens that these requests have so far."""
         prompts, lengths = self._trace.num_prompt_tokens, self._target.replica.lengths()
         return int(sum(lengths.get(row, prompts[row]) for row in self._scheduled))

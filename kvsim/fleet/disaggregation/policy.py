@@ -1,4 +1,4 @@
-"""When the prompt of a request is computed apart from its output, and when where it will go on."""
+"""Disaggregation policies: where the prompt and the output of a request are computed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from kvsim.fleet.disaggregation.placement_context import PlacementContext
 
 
-#: Where a request is served, its prompt on a prefill replica and the rest on a decode replica, or
-#: all of it on one of these.
+#: Placement of a request: its prompt on a prefill replica and the rest on a decode replica, or all
+#: of it on one of these.
 Place = Literal["apart", "decode", "prefill"]
 
 
 class Disaggregation(ABC):
-    """Decides request by request, once its decode replica is chosen.
+    """Places each request, once its decode replica is chosen.
 
     Attributes
     ----------
-    stays : it may answer ``prefill``
+    stays : the policy may return ``prefill``
     """
 
     stays: bool = False
 
     @abstractmethod
     def place(self, request: PlacementContext) -> Place:
-        """Say where a request is served; ``prefill`` only for one that ``can_stay``."""
+        """Return where a request is served; ``prefill`` only for one that ``can_stay``."""
 
 
 #: Factories take keyword parameters only.
@@ -39,12 +39,12 @@ DISAGGREGATIONS: Registry[Disaggregation] = Registry(
 
 
 def placed(rule: Disaggregation, request: PlacementContext) -> Place:
-    """Ask a rule where a request is served.
+    """Return a policy's placement of a request.
 
     Raises
     ------
     ValueError
-        If that is no place, or one where this request cannot be served.
+        If it is no placement, or one where this request cannot be served.
     """
     place = rule.place(request)
     said = f"disaggregation {type(rule).__name__} answered {place!r}"
@@ -58,7 +58,7 @@ def placed(rule: Disaggregation, request: PlacementContext) -> Place:
 
 @DISAGGREGATIONS.register("always")
 class Always(Disaggregation):
-    """Every prompt is computed apart, as vLLM's and SGLang's plain proxies have it."""
+    """Disaggregate every prompt, as vLLM's and SGLang's plain proxies do."""
 
     def place(self, request: PlacementContext) -> Place:  # noqa: D102
         del request
@@ -67,14 +67,14 @@ class Always(Disaggregation):
 
 @DISAGGREGATIONS.register("llm-d")
 class Uncached(Disaggregation):
-    """Prompts of which the decode replica lacks at least so many tokens.
+    """Disaggregate prompts of which the decode replica lacks at least ``tokens`` tokens.
 
     Source: the disaggregation handler of llm-d-inference-scheduler, 520af478, whose deployments
-    take 16.
+    use 16.
 
     Parameters
     ----------
-    tokens : that it must lack; 0 computes none apart
+    tokens : smallest number of missing tokens; 0 disaggregates no prompt
     """
 
     def __init__(self, *, tokens: Whole = 16) -> None:
@@ -87,20 +87,20 @@ class Uncached(Disaggregation):
 
 @DISAGGREGATIONS.register("dynamo")
 class Conditional(Disaggregation):
-    """Prompts that are long, or of which little is cached, where they are decoded.
+    """Disaggregate prompts that are long, or of which the decode replica has little cached.
 
-    Computed in place iff fewer than ``tokens`` are left to compute and these are less than
-    ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more prompt tokens
-    in hand than so many of its full steps. Never in place where the decode replica is busy.
+    A prompt is computed in place iff fewer than ``tokens`` are left to compute and these are less
+    than ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more pending
+    prompt tokens than that many of its full steps. A busy decode replica never computes in place.
 
-    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50, which has 16 for
-    ``prefill-busy`` where that decides, and looks at the prefill worker that it has chosen.
+    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. It has 16 for
+    ``prefill-busy`` where that decides, and checks the prefill worker that it has chosen.
 
     Parameters
     ----------
-    tokens : left to compute
-    share : of the prompt
-    prefill_busy : steps of the most batched tokens; 0 for the rule by tokens and share
+    tokens : limit on the tokens left to compute
+    share : limit on their share of the prompt
+    prefill_busy : full steps of pending prompt tokens; 0 for the rule by tokens and share
     decode_busy : tokens of the requests at the decode replica over its KV slots, above which it is
         busy; 0 for never
     """
@@ -134,21 +134,21 @@ class Conditional(Disaggregation):
 
 @DISAGGREGATIONS.register("splitwise")
 class MixedPool(Disaggregation):
-    """Splitwise's mixed pool: replicas of either pool help the other one where that is full.
+    """Splitwise's mixed pool: replicas of either pool help the other pool when it is full.
 
-    A prompt is computed apart, unless every prefill replica has prompts in hand, and with this one
-    the least loaded had more than ``tokens`` of them: then the decode replica serves the request. A
-    request for which the decode replica has no room, beside what those have that are there or on
-    their way, or that would be one too many to run there, stays where its prompt is computed. A
-    replica is mixed while it has such requests.
+    A prefill replica computes the prompt, unless every prefill replica has pending prompts, and
+    with this one the least loaded had more than ``tokens`` of them: then the decode replica serves
+    the request. A request stays at its prefill replica if the decode replica has no KV slots for it
+    beside its present and coming requests, or would run one too many. A replica is mixed while it
+    has such requests.
 
     Source: Splitwise (Patel et al., ISCA 2024, section 4), and the mixed pool scheduler of its
-    simulator. There the lent replica may be another one than the request's own, and KV goes on from
-    it; here it serves the request to its end.
+    simulator. There the lent replica may be another one than the request's own, and the KV moves on
+    from it; here it serves the request to its end.
 
     Parameters
     ----------
-    tokens : of prompts in hand
+    tokens : limit on pending prompt tokens
     """
 
     stays = True

@@ -1,4 +1,4 @@
-"""The size of a transfer of KV: its bytes, and its pieces of memory."""
+"""The size of a KV transfer: its bytes and its descriptors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def transfer_bytes(setup: Setup, num_tokens: int) -> int:
-    """Return the bytes of KV that a replica reads for so many tokens, all its GPUs together.
+    """Return the bytes of KV that a replica reads for ``num_tokens`` tokens, over all its GPUs.
 
-    Heads that are there more than once, since there are more ranks than heads, are read more than
-    once; a latent that every rank has is read once.
+    Heads that are replicated, since there are more ranks than heads, are read once per copy; a
+    latent that every rank has is read once.
     """
     config, total = setup.config, 0
     for layer in setup.kv_config.layout.layers:
@@ -23,13 +23,13 @@ def transfer_bytes(setup: Setup, num_tokens: int) -> int:
 
 
 def _stages(setup: Setup) -> float:
-    """Return how many times the layers of the largest pipeline stage the model has."""
+    """Return the ratio of the model's layers to those of the largest pipeline stage."""
     num_layers = setup.memory.model.num_layers
     return num_layers / -(-num_layers // setup.config.pipeline_parallel_size)
 
 
 def num_descriptors(setup: Setup, num_tokens: int) -> int:
-    """Return how many pieces a transfer has: a block of a layer's keys, or values, is one."""
+    """Return the descriptors of a transfer: one per block of a layer's keys, or values."""
     blocks = -(-num_tokens // setup.kv.block_size)
     pieces = sum(layer.num_tensors for layer in setup.kv_config.layout.layers)
     return round(blocks * pieces * _stages(setup))

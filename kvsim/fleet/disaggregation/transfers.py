@@ -1,4 +1,4 @@
-"""KV on its way over one fabric: a fixed time each, then bytes over shared links."""
+"""KV transfers over one fabric: a fixed time each, then bytes over shared links."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Transfers:
 
     Parameters
     ----------
-    world : SimPy's
-    fabric : what they go over
+    world : the SimPy environment
+    fabric : the fabric that carries them
 
     Attributes
     ----------
-    num_bytes : of all that have arrived, or flow
+    num_bytes : bytes of all transfers that have arrived or are under way
     """
 
     def __init__(self, world: World, fabric: Fabric) -> None:
@@ -46,7 +46,7 @@ class Transfers:
         time: float,
         on_end: Callable[[], object],
     ) -> int:
-        """Begin a transfer at a time, not before now; its end is told by a call. Mutates.
+        """Schedule a transfer at a time, not before now; ``on_end`` is called at its end. Mutates.
 
         Returns its number.
         """
@@ -57,7 +57,7 @@ class Transfers:
         return number
 
     def cancel(self, number: int) -> None:
-        """Break a transfer off, if it has not ended; nothing of it arrives. Mutates."""
+        """Cancel a transfer, if it has not ended; nothing of it arrives. Mutates."""
         if self._on_end.pop(number, None) is None:
             return
         self.num_bytes -= self._flowing.pop(number, 0)
@@ -65,7 +65,7 @@ class Transfers:
             self._await_next_end()
 
     def _start(self, number: int, source: Hashable, target: Hashable, num_bytes: int) -> None:
-        if number not in self._on_end:  # broken off before
+        if number not in self._on_end:  # canceled before
             return
         self.num_bytes += num_bytes
         self._flowing[number] = num_bytes
@@ -73,7 +73,7 @@ class Transfers:
         self._await_next_end()
 
     def _await_next_end(self) -> None:
-        """Look again when the next transfer ends, unless another one begins or ends before."""
+        """Check at the end of the next transfer, unless another one starts or ends before."""
         self._version += 1
         version, time = self._version, self._network.next_end()
         if time < math.inf:

@@ -1,7 +1,7 @@
 """Prefixes that replicas read from a store, or from each other, rather than compute them.
 
-Whether it pays is decided when a request comes to its replica; where its KV lies is looked up again
-when it has got its blocks there, and what is gone by then is computed.
+The fetch is decided when a request arrives at its replica. Its KV is looked up again when the
+request has blocks there; what is gone by then is computed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """The prefix of one request, on its way to its replica.
+    """One request's prefix, in transfer to its replica.
 
     Parameters
     ----------
     row : of the trace
     target : the replica
     keys : of the prompt's entries
-    num_offered : tokens from the front that a store had when it came
+    num_offered : tokens from the front that a store had when the request arrived
     start_time : when its transfers could begin, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
     sources : replicas that it is read from
-    ways : its transfers, and over what each goes
+    ways : for each transfer, the transfers it belongs to and its number
     """
 
     row: int
@@ -59,24 +59,24 @@ class Fetch:
 
     @property
     def has_sources(self) -> bool:
-        """Whether all replicas that it is read from are there."""
+        """Return whether all its source replicas are alive."""
         return all(is_there(one) for one in self.sources)
 
 
 def is_there(member: Member | None) -> bool:
-    """Whether a replica's memory can be read and written."""
+    """Return whether a replica's memory can be read and written."""
     return member is not None and member.life in (Life.READY, Life.DRAINING)
 
 
 class Fetches(Feature):
-    """Offers requests what a store holds of them, and brings it.
+    """Offers requests the prefixes that a store holds, and fetches them.
 
     Parameters
     ----------
-    world : SimPy's
-    drive : of the replicas
-    pool : whose replicas ask
-    store : what they ask
+    world : the SimPy environment
+    drive : the replicas' clock
+    pool : the pool whose replicas read
+    store : the store they read
     fabric : the fleet's own
     """
 
@@ -105,18 +105,18 @@ class Fetches(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Whether something is on its way."""
+        """Return whether a fetch is under way."""
         return any(one.start_time < math.inf for one in self._open.values())
 
-    # -- a request comes ---------------------------------------------------------------------------
+    # -- a request arrives -------------------------------------------------------------------------
 
     def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
         if member.role == self.pool.role and member.life is not Life.FAILED:
             self._offer(row, member, now)
 
     def _offer(self, row: int, target: Member, now: float) -> None:
-        """Let a replica know what it may fetch for a request that comes to it now. Mutates."""
-        self._open.pop(row, None)  # it comes again, since its replica was lost
+        """Offer a replica the prefix it may fetch for an arriving request. Mutates."""
+        self._open.pop(row, None)  # it is placed again, since its replica was lost
         request = self._gateways.request(row, now)
         keys: list[int] = self._reader.entry_path(request).tolist()
         portions = self._look_up(keys, target, now)
@@ -136,7 +136,7 @@ class Fetches(Feature):
         target.replica.offer(row, num_tokens)
 
     def _own_tiers(self, request: IncomingRequest) -> list[list[Portion]]:
-        """Return what a store tells routers of every replica's own tiers."""
+        """Return a request's portions in each replica's own tiers, as the store reports them."""
         keys, now = self._reader.entry_path(request).tolist(), self._world.now
         self._reader.update(now)
         return [self._store.own_tiers(keys, place, now) for place in range(len(self.pool.places))]
@@ -157,7 +157,7 @@ class Fetches(Feature):
         return max(times)
 
     def _beyond(self, portions: Sequence[Portion], cached: int) -> list[tuple[Portion, int, int]]:
-        """Return what lies behind the tokens that a replica holds: where, and from and to which."""
+        """Return the portions beyond a replica's cached tokens, each with its token range."""
         found, end = [], 0
         for portion in portions:
             begin, end = end, end + self._tokens * portion.num_entries
@@ -173,10 +173,10 @@ class Fetches(Feature):
             self._transfers[tier] = Transfers(self._world, fabric)
         return self._transfers[tier]
 
-    # -- it has got its blocks ---------------------------------------------------------------------
+    # -- its blocks are allocated ------------------------------------------------------------------
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Learn that a request has blocks for so many tokens more, or computes all. Mutates."""
+        """Handle a request that has blocks for ``num_tokens`` more, or computes all. Mutates."""
         fetch = self._open.get(row)
         if fetch is None or member.role != self.pool.role:
             return
@@ -226,7 +226,7 @@ class Fetches(Feature):
         self._close(fetch, failed=not fetch.has_sources)
 
     def _close(self, fetch: Fetch, *, failed: bool) -> None:
-        """Let a replica go on: with what it wanted to read, or to compute it."""
+        """Close a fetch: the replica continues with the KV read, or computes it."""
         self._counts["num_gone"] += failed
         self._counts["num_fetches"] += not failed
         del self._open[fetch.row]
@@ -234,7 +234,7 @@ class Fetches(Feature):
         self._drive.touch(fetch.target)
 
     def on_lost(self, member: Member) -> None:
-        """Break off what a replica reads that has failed. Mutates."""
+        """Cancel the fetches of a replica that has failed. Mutates."""
         for fetch in [one for one in self._open.values() if one.target is member]:
             for way, number in fetch.ways:
                 way.cancel(number)
@@ -243,13 +243,13 @@ class Fetches(Feature):
     # -- the end -----------------------------------------------------------------------------------
 
     def settle(self, totals: Mapping[int, Totals]) -> None:
-        """Write how long fetches took, unless a transfer to a decode replica follows. Mutates."""
+        """Record durations of fetches, unless a transfer to a decode replica follows. Mutates."""
         del totals
         if self.pool.role == "mixed" and self._transfer_time.any():
             self.pool.table["transfer_time"] = self._transfer_time
 
     def describe(self) -> dict[str, Any]:
-        """Return what was found and what became of it."""
+        """Return statistics of the fetches for the summary."""
         times = self._transfer_time[self._transfer_time > 0]
         described = {
             **self._counts,

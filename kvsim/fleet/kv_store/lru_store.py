@@ -1,4 +1,4 @@
-"""Memory or disks that hold entries until they are full: who was not used for longest leaves."""
+"""Memory or disks that store entries until they are full, and evict the least recently used."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class LruStore:
 
     Parameters
     ----------
-    num_entries : that there is room for
-    mark : share of the room above which entries leave
-    batch : share of the room that then becomes free at once, at least one entry
+    num_entries : capacity
+    mark : share of the capacity above which entries are evicted
+    batch : share of the capacity that is then freed at once, at least one entry
     """
 
     def __init__(self, num_entries: float, *, mark: float = 1.0, batch: float = 0.0) -> None:
@@ -26,20 +26,20 @@ class LruStore:
         self.num_evicted = 0
 
     def __len__(self) -> int:
-        """Entries."""
+        """Number of entries."""
         return len(self._held)
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether an entry is here."""
+        """Return whether an entry is stored."""
         return key in self._held
 
     def touch(self, keys: Iterable[Hashable]) -> None:
-        """Use entries that are here, in order. Mutates."""
+        """Mark stored entries as used, in order. Mutates."""
         for key in keys:
             self._held.move_to_end(key)
 
     def put(self, keys: Iterable[Hashable]) -> None:
-        """Store entries, in order; those that are here are used. Mutates."""
+        """Store entries, in order; those already stored count as used. Mutates."""
         held = self._held
         if self._most < 1:
             return  # there is no room at all

@@ -1,4 +1,4 @@
-"""Replicas that read a store: what they are made of, and who tells them what there is."""
+"""Replicas that read a store: their setup, and the feature that offers them its contents."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from kvsim.fleet.world import World
     from kvsim.pool_config import Role
 
-#: Seconds that SGLang waits for a token of a read at most, under ``timeout``.
+#: Longest time that SGLang waits for a token of a read under ``timeout``, seconds.
 TIMEOUT_PER_TOKEN = 0.25 / 1024
 
 
 def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
-    """Return replicas that read a store, and tell of what they compute.
+    """Return a setup whose replicas read a store, and publish what they compute.
 
     Raises
     ------
     ValueError
-        If they keep no prefixes, or cannot take KV from others.
+        If they cache no prefixes, or cannot receive KV.
     """
     if setup.scheduler_type.rules_of == SGLANG:
         return with_storage(setup, config, store)
@@ -45,12 +45,12 @@ def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
 
 
 def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
-    """Return replicas of SGLang that read a store into their hosts.
+    """Return a setup whose SGLang replicas read a store into their hosts.
 
     Raises
     ------
     ValueError
-        If they have no host tier, or the store is none for it.
+        If they have no host tier, or the store does not serve hosts.
     """
     settings = setup.scheduler_config.sglang
     if settings is None or not setup.kv_config.host_slots:
@@ -70,7 +70,7 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
 def fetches_of(
     world: World, drive: FleetClock, reader: Pool, store: Store, fabric: Fabric
 ) -> Fetches | StorageReads:
-    """Let a pool's replicas read a store; vLLM's ask for each read, SGLang's read by themselves."""
+    """Return the feature by which a pool reads a store; SGLang's replicas read by themselves."""
     if reader.setup.scheduler_type.rules_of == SGLANG:
         return StorageReads(reader, store, fabric, reader.gateways.prompt_keys)
     return Fetches(world, drive, reader, store, fabric)

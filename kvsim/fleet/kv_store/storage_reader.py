@@ -1,4 +1,4 @@
-"""What SGLang's replicas tell of copies that their hosts get: what may be stored behind them."""
+"""Events of SGLang's replicas about host copies, which a store may keep."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class StorageReader:
-    """Names the pages of host copies by the tokens they hold, as a store wants them.
+    """Maps the pages of host copies to a store's keys, by the tokens they hold.
 
     Parameters
     ----------
-    replicas : with a host tier, which tell
+    replicas : with a host tier, which emit events
     keys : of the trace's prompts and outputs
     page_size : tokens of a page
     """
@@ -31,9 +31,9 @@ class StorageReader:
         self._replicas = list(replicas)
         self._keys = keys
         self.entry_tokens = page_size
-        #: Called with the time, the place and the keys of what a replica's host has got.
+        #: Called with the time, the slot and the keys of pages that a replica's host has received.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
-        #: Called with a place whose replica is gone; none goes.
+        #: Called with the slot of a replica that is gone; none goes.
         self.leavers: list[Callable[[int], object]] = []
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
@@ -41,14 +41,14 @@ class StorageReader:
         return request.prefix_path(self.entry_tokens)
 
     def update(self, now: float) -> None:
-        """Tell the listeners what has been told. Mutates."""
-        del now  # replicas have not gone beyond it
+        """Pass new events to the listeners. Mutates."""
+        del now  # no replica is past it
         for place, replica in enumerate(self._replicas):
             for rows in replica.take_events() if replica.event_log.has_events else ():
                 self._tell(place, rows.events)
 
     def _tell(self, place: int, events: NDArray[np.void]) -> None:
-        """Tell what one reading of a log has, update by update."""
+        """Pass the events of one reading of a log to the listeners, update by update."""
         keys: list[int] = []
         names = ("kind", "row", "first", "stop", "time")
         for kind, row, first, stop, time in zip(*(events[n].tolist() for n in names), strict=True):
@@ -60,7 +60,7 @@ class StorageReader:
                 keys = []
 
     def _named(self, row: int, first: int, stop: int) -> list[int]:
-        """Return the keys of a request's pages from one token to another."""
+        """Return the keys of a request's pages between two tokens."""
         size = self.entry_tokens
         path = self._keys.whole(row, stop, size)
         named: list[int] = path[first // size : stop // size].tolist()

@@ -1,7 +1,8 @@
-"""What SGLang's replicas read from a store behind their hosts: HiCache's third level.
+"""HiCache's third level: SGLang's replicas read from a store behind their hosts.
 
-A request that comes is told what the store has of its prompt beyond both tiers of its replica. The
-replica reads it by itself, while the request waits; see :mod:`kvsim.rules.sglang.host.storage`.
+An arriving request is offered the part of its prompt that the store has beyond both tiers of its
+replica. The replica reads it by itself while the request waits; see
+:mod:`kvsim.rules.sglang.host.storage`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class StorageReads(Feature):
-    """Tells requests what a store has of them, and the store what hosts have.
+    """Offers requests the store's pages of their prompts, and the store the pages of hosts.
 
     Parameters
     ----------
-    pool : whose replicas read, each over a link of its own
-    store : what they read
+    pool : the pool whose replicas read, each over a link of its own
+    store : the store they read
     fabric : the fleet's own
     keys : of the trace
     """
@@ -53,7 +54,7 @@ class StorageReads(Feature):
             self._offer(row, member, now)
 
     def _offer(self, row: int, target: Member, now: float) -> None:
-        """Let a replica know what it may read for a request that comes to it now. Mutates."""
+        """Offer a replica the pages it may read for an arriving request. Mutates."""
         request = self._gateways.request(row, now)
         self._reader.update(now)
         target.replica.num_cached_tokens(request)
@@ -72,7 +73,7 @@ class StorageReads(Feature):
         self._num_found += number * self._tokens >= self._least
 
     def _times(self, portions: Sequence[Portion]) -> tuple[float, float]:
-        """Return the fixed seconds of a read, and those of its pages, each a piece of memory."""
+        """Return the fixed seconds of a read, and those of its pages, each one descriptor."""
         base = seconds = 0.0
         for portion in portions:
             own = self._store.fabrics.get(portion.tier)
@@ -83,7 +84,7 @@ class StorageReads(Feature):
         return base, seconds
 
     def describe(self) -> dict[str, Any]:
-        """Return what was found and what became of it."""
+        """Return statistics of the reads for the summary."""
         read = [member.replica.state.storage for member in self.pool.members]
         tokens, number = (sum(getattr(s, n) for s in read) for n in ("num_tokens", "num_reads"))
         seconds = sum(one.seconds for one in read)

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from kvsim.fleet.prefix_index.event_reader import EventReader
 
-#: Whether KV is fetched whenever it is found, or where that is faster than to compute it.
+#: Fetch KV only where that is faster than computing it, or whenever it is found.
 PULLS = ("cheaper", "always")
 
 
 class Portion(NamedTuple):
-    """Entries of a prompt, one after another, that lie in one place.
+    """Consecutive entries of a prompt that lie in one place.
 
-    ``tier`` says which fabric they come over; those of one ``source`` share its link, and None is
-    a source that nobody else reads.
+    ``tier`` names the fabric that carries them. Those of one ``source`` share its link; None is a
+    source that no other fetch shares.
     """
 
     tier: str
@@ -29,19 +29,19 @@ class Portion(NamedTuple):
 
 
 class Store(ABC):
-    """Knows where the prefixes of prompts lie.
+    """Locates the prefixes of prompts.
 
     An entry is a block of the replicas, named by a key that covers all tokens before it.
 
     Attributes
     ----------
-    fabrics : by tier; a tier that is not there uses the fleet's own
-    event_delay : seconds from the end of a step until the store knows what it computed
+    fabrics : by tier; a missing tier uses the fleet's own
+    event_delay : seconds from the end of a step until the store knows the blocks it computed
     pull : ``cheaper`` or ``always``
-    num_evicted : entries that left it for want of room
-    reads_replicas : it holds nothing but what other replicas do
-    serves_hosts : it may stand behind the host tier of SGLang's replicas, and get what that has:
-        it needs no more of a feed than listeners
+    num_evicted : entries evicted for lack of room
+    reads_replicas : it holds only what other replicas hold
+    serves_hosts : it may stand behind the host tier of SGLang's replicas, and receive its pages;
+        it uses only the listeners of its reader
     """
 
     reads_replicas: ClassVar[bool] = False
@@ -53,39 +53,39 @@ class Store(ABC):
 
     @abstractmethod
     def start(self, reader: EventReader, entry_bytes: float) -> None:
-        """Begin a run. Mutates.
+        """Start a run. Mutates.
 
         Parameters
         ----------
-        feed : what the replicas tell of their caches
+        reader : the events of the replicas' caches
         entry_bytes : of KV in an entry, all layers and GPUs
         """
 
     @abstractmethod
     def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
-        """Find the first entries of a prompt, from its front without a gap. May mutate.
+        """Return the stored entries of a prompt, from its front without a gap. May mutate.
 
         Parameters
         ----------
         keys : of all its entries
-        replica : place of the one that asks
+        replica : slot of the replica that reads
         now : seconds
         """
 
     def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
-        """Say what of a prompt lies in a replica's own tiers, as routers are told; may mutate.
+        """Return a prompt's portions in a replica's own tiers, for routers; may mutate.
 
-        Nothing is used by that.
+        The entries do not count as used.
         """
         del keys, replica, now
         return []
 
     def read(self, keys: Sequence[int], replica: int, now: float) -> None:
-        """Learn that a replica has read the first entries of a prompt. May mutate."""
+        """Handle a replica's read of the first entries of a prompt. May mutate."""
         del keys, replica, now
 
     def forget(self, replica: int) -> None:
-        """Learn that the replica at a place is gone, with what was its own. May mutate."""
+        """Handle the loss of the replica in a slot, with its own entries. May mutate."""
         del replica
 
 

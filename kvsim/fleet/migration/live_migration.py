@@ -1,6 +1,6 @@
-"""Requests that move from one replica to another while they run.
+"""Live migration: requests move from one replica to another while they run.
 
-Their KV is copied in stages: what is there while more is computed, then, the request being
+Their KV is copied in stages: first what exists, while more is computed; then, with the request
 stopped, the rest. Only the last stage shows between two tokens.
 """
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class LiveMigration:
-    """One request on its way.
+    """One request in migration.
 
     Parameters
     ----------
     row : of the trace
     source, target : the replicas
-    num_copied : tokens whose KV is at the target, or on its way
-    num_stages : copies begun while it runs
-    num_tokens : whose KV it has when it is stopped; -1 before
+    num_copied : tokens whose KV is at the target, or in transfer
+    num_stages : copies started while it runs
+    num_tokens : tokens with KV when it is stopped; -1 before
     stop_time : when it was stopped, seconds
     """
 
@@ -55,19 +55,19 @@ class LiveMigration:
 
 
 class LiveMigrations(Feature):
-    """Looks at the replicas from time to time, and moves requests between them.
+    """Checks the replicas periodically, and moves requests between them.
 
-    What a request takes at its target is allocated when it comes there; while it runs elsewhere
-    nothing is held for it. A target without room for it by then refuses it, and it stays.
+    The target allocates blocks for a request when it arrives there; while it runs elsewhere nothing
+    is reserved. A target without room by then refuses it, and it stays.
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     host : the fleet
-    pool : whose requests move
-    policy : who moves where
-    fabric : what KV is moved over
-    migrations : what requests take along
+    pool : the pool whose requests move
+    policy : chooses the requests and their targets
+    fabric : the fabric that carries the KV
+    migrations : carries the progress of requests over
     end_time : when replicas stop, seconds
     """
 
@@ -102,7 +102,7 @@ class LiveMigrations(Feature):
             self._look()
 
     def _look(self) -> None:
-        """Begin what the policy wants, between replicas that have no move in hand."""
+        """Start the policy's migrations, between replicas that take part in none."""
         busy = {one for move in self._open.values() for one in (move.source, move.target)}
         members = [m for m in self._pool.places if m is not None and m.is_alive and m not in busy]
         sizes = [self._fullness(member) for member in members]
@@ -129,7 +129,7 @@ class LiveMigrations(Feature):
         return cdiv(num_tokens, self._pool.setup.kv.block_size)
 
     def _candidates(self, member: Member) -> list[Candidate]:
-        """Return who decodes on a replica."""
+        """Return the requests that decode on a replica."""
         return [
             Candidate(request.request_id, request.num_tokens)
             for request in member.replica.held_requests()
@@ -137,7 +137,7 @@ class LiveMigrations(Feature):
         ]
 
     def _copy(self, move: LiveMigration) -> None:
-        """Begin a stage: the blocks that are full by now. Mutates."""
+        """Start a stage, which copies the blocks that are full by now. Mutates."""
         size = self._pool.setup.kv.block_size
         full = self._num_computed(move) // size * size
         move.num_copied, before = full, move.num_copied
@@ -145,7 +145,7 @@ class LiveMigrations(Feature):
         self._send(move, full - before, self._world.now, lambda: self._see_stage(move))
 
     def _num_computed(self, move: LiveMigration) -> int:
-        """Return how many tokens of a request its source has the KV of; -1 if it runs no more."""
+        """Return the tokens of a request whose KV its source has; -1 if it no longer runs there."""
         for request in move.source.replica.held_requests():
             if request.request_id == move.row:
                 return min(int(request.num_computed_tokens), int(request.num_tokens) - 1)
@@ -165,7 +165,7 @@ class LiveMigrations(Feature):
         )
 
     def _see_stage(self, move: LiveMigration) -> None:
-        """Go on once a stage is at the target: with another one, or the last. Mutates."""
+        """Continue once a stage is at the target: with another stage, or the last. Mutates."""
         num_tokens = self._num_computed(move)
         if num_tokens < move.num_copied:  # it has ended, or was preempted
             del self._open[move.row]
@@ -177,7 +177,7 @@ class LiveMigrations(Feature):
             self._stop(move)
 
     def _stop(self, move: LiveMigration) -> None:
-        """Take a request from its source, and give it to its target. Mutates."""
+        """Move a request from its source to its target. Mutates."""
         row, source, target, now = move.row, move.source, move.target, self._world.now
         room = self._fullness(target)
         needed = self._blocks(self._num_computed(move) + 1)
@@ -199,7 +199,7 @@ class LiveMigrations(Feature):
         self._host.submit(target, row, now)
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Learn that the target has blocks for so many tokens that it lacks. Mutates."""
+        """Handle a target that has blocks for ``num_tokens`` that it lacks. Mutates."""
         del member
         move = self._open[row]
         if num_tokens == 0:
@@ -219,7 +219,7 @@ class LiveMigrations(Feature):
         self._downtimes.append(time - move.stop_time)
 
     def describe(self) -> dict[str, Any]:
-        """Return what was moved, and for how long nobody computed it."""
+        """Return statistics of the migrations, with their downtimes."""
         times = np.array(self._downtimes)
         described = {
             "num_moves": len(times),

@@ -1,4 +1,4 @@
-"""When requests that run are moved to another replica, and which: live migration."""
+"""Policies of live migration: when running requests move to another replica, and which."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Victim = Literal["shortest", "longest", "first"]
 
 
 class Fullness(NamedTuple):
-    """What a replica's memory has room for.
+    """Free and wanted KV blocks of a replica.
 
     Attributes
     ----------
-    num_free : blocks that nobody uses
+    num_free : unused blocks
     num_wanted : blocks that the prompts of its waiting requests need
     num_requests : running and waiting
-    is_leaving : it drains
+    is_leaving : the replica drains
     """
 
     num_free: int
@@ -37,11 +37,11 @@ class Fullness(NamedTuple):
 
     @property
     def freeness(self) -> float:
-        """Blocks per request."""
+        """Free blocks, less the wanted ones, per request."""
         return (self.num_free - self.num_wanted) / max(self.num_requests, 1)
 
     def with_one(self, num_blocks: int) -> Fullness:
-        """Return the same with a running request of so many blocks more; less, if negative."""
+        """Return the same with one more request of ``num_blocks`` blocks; one less, if negative."""
         one = 1 if num_blocks > 0 else -1
         return self._replace(
             num_free=self.num_free - num_blocks, num_requests=self.num_requests + one
@@ -49,20 +49,20 @@ class Fullness(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A running request: its row of the trace, and the tokens it has."""
+    """A running request: its row of the trace, and its number of tokens."""
 
     row: int
     num_tokens: int
 
 
 class Migration(ABC):
-    """Decides who moves where.
+    """Chooses the requests that move, and their targets.
 
     Attributes
     ----------
-    interval : seconds between two looks at the replicas
-    most_stages : a request is stopped for the last copy at the latest after so many while it runs
-    last_blocks : it is stopped as soon as fewer blocks than that are left to copy
+    interval : seconds between two checks of the replicas
+    most_stages : number of copies while a request runs, after which it is stopped for the last one
+    last_blocks : a request is stopped as soon as fewer blocks than these are left to copy
     """
 
     interval: float = 0.05
@@ -71,15 +71,15 @@ class Migration(ABC):
 
     @abstractmethod
     def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:
-        """Return between which replicas one request each could move: sources and targets."""
+        """Return pairs of source and target between which one request each could move."""
 
     @abstractmethod
     def pick(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return who moves, of at least one."""
+        """Return the request that moves, out of at least one."""
 
     @abstractmethod
     def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:
-        """Whether a request of so many blocks should move."""
+        """Return whether a request of ``num_blocks`` blocks should move."""
 
 
 #: Factories take keyword parameters only.
@@ -88,11 +88,12 @@ MIGRATIONS: Registry[Migration] = Registry("migration", None, Migration, "kvsim.
 
 @MIGRATIONS.register("llumnix")
 class Freest(Migration):
-    """From the fullest replicas, and those that drain, to the freest, one request a pair.
+    """Move requests from the fullest and the draining replicas to the freest, one per pair.
 
-    Freeness is free blocks, less what the waiting need, per request. Replicas below ``threshold``
-    give, the others take: the worst to the best. A pair moves one if the target stays freer than
-    the source and the two come closer; off a replica that drains, whenever there is room.
+    Freeness is free blocks, less those that waiting requests need, per request. Replicas below
+    ``threshold`` are sources, the others targets, paired worst with best. A pair moves a request if
+    the target stays freer than the source and the two come closer; off a draining replica, a
+    request moves whenever there is room.
 
     Source: AlibabaPAI/llumnix at 24220fb8, docs/Arguments.md (``remaining_steps``, 3.0, 50 ms,
     shortest running, 16 blocks, three stages); Llumnix, OSDI'24, section 4.
@@ -100,7 +101,7 @@ class Freest(Migration):
     Parameters
     ----------
     threshold : freeness, blocks per request
-    victim : of the running requests that with the fewest tokens, the most, or who came first
+    victim : the running request with the fewest tokens, the most, or the first to arrive
     interval, most_stages, last_blocks : see :class:`Migration`
     """
 

@@ -1,4 +1,4 @@
-"""Requests that go on elsewhere when their replica fails, with the tokens that clients have."""
+"""Requests that resume on another replica after a failure, with the tokens that clients have."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Attempts(NamedTuple):
-    """What a request came to on the replicas that it has left.
+    """Results of a request on the replicas that it has left.
 
     Attributes
     ----------
     first_scheduled_time, first_token_time : seconds, NaN for not yet
-    num_cached_tokens : hit where it was admitted first
+    num_cached_tokens : hit at the first admission
     num_preemptions : of all attempts
-    last_token_time : when the client got the last token, NaN for none
+    last_token_time : when the client received the last token, NaN for none
     """
 
     first_scheduled_time: float = math.nan
@@ -38,10 +38,10 @@ class Attempts(NamedTuple):
 
 
 class ResumedRequests(Feature):
-    """Remembers what requests took along.
+    """Keeps the progress of requests that move to another replica.
 
-    A request is sent again as its prompt and the tokens it has, with as many fewer to come: all of
-    that is computed anew, or hit in the other replica's cache. No token is sent twice.
+    A request is sent again as its prompt and the tokens it has, with as many fewer to generate. All
+    of that is computed anew, or hit in the other replica's cache. No token is sent twice.
 
     Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, which is 0 there
     unless it is given, and ``--migration-max-seq-len``).
@@ -60,17 +60,17 @@ class ResumedRequests(Feature):
 
     @property
     def number(self) -> int:
-        """Migrations so far."""
+        """Number of migrations so far."""
         return self._counts.total()
 
     def see(self, rows: Sequence[int], last_tokens: Mapping[int, float]) -> None:
-        """Note when requests of a replica that fails got their last tokens. Mutates."""
+        """Record when requests of a failing replica got their last tokens. Mutates."""
         self._last_token |= {row: last_tokens[row] for row in rows if row in last_tokens}
 
     def split(
         self, rows: Sequence[int], limit: int, max_seq_len: float
     ) -> tuple[list[int], list[int]]:
-        """Return who migrates, and who has done so as often as may be or is too long for it."""
+        """Return the requests that migrate, and those past the limit or too long for it."""
         prompts, outputs = (self._table[f"num_{name}_tokens"] for name in ("prompt", "output"))
         again = [
             row
@@ -81,14 +81,14 @@ class ResumedRequests(Feature):
         return again, [row for row in rows if row not in kept]
 
     def leave(self, rows: Sequence[int], *, is_lost: bool = True) -> None:
-        """Take along what requests have, whose replica is lost or works. Mutates."""
+        """Keep the progress of requests that leave a replica, lost or alive. Mutates."""
         for row in rows:
             self._counts[row] += is_lost
             self._left[row] = self._joined(row)
         begin_anew(self._table, rows)
 
     def on_submit(self, member: Member, row: int, now: float) -> None:
-        """Let a request that comes to a replica have what it took along."""
+        """Restore the progress of a request that is submitted to a replica."""
         del now
         if row in self._left:
             member.replica.carry(row, self.carried(row))
@@ -96,20 +96,20 @@ class ResumedRequests(Feature):
                 member.replica.limit(row, self.carried(row) + 1)
 
     def on_turned_away(self, row: int) -> None:
-        """Forget what a request took along. Mutates."""
+        """Drop the progress of a request. Mutates."""
         self._left.pop(row, None)
 
     def carried(self, row: int) -> int:
-        """Return how many tokens of output a request has taken along."""
+        """Return the number of output tokens that a request has carried over."""
         return int(self._table["num_output_tokens"][row]) if row in self._left else 0
 
     def settle(self, totals: Mapping[int, Totals]) -> None:
-        """Write what requests came to on all their replicas. Mutates.
+        """Write the results of requests over all their replicas. Mutates.
 
         Parameters
         ----------
         totals : of each replica, by number; the gap between the last token of one and the first of
-            the next is counted where it ended
+            the next counts at the latter
         """
         for row in self._left:
             whole, one = self._joined(row), self._table[row]
@@ -121,7 +121,7 @@ class ResumedRequests(Feature):
             totals[number].peak_token_gap = max(totals[number].peak_token_gap, seconds)
 
     def _joined(self, row: int) -> Attempts:
-        """Join what the table says of the last attempt with those before. Mutates."""
+        """Merge the last attempt in the table with those before it. Mutates."""
         one, before = self._table[row], self._left.get(row, Attempts())
         first_token = float(one["first_token_time"])
         gap = first_token - before.last_token_time

@@ -1,1 +1,1 @@
-"""Which replica holds which prefix: indices, and the events that fill them."""
+"""Indices of the prefixes that replicas hold, and the events that fill them."""

@@ -1,4 +1,4 @@
-"""Which replica holds which blocks, as the replicas' own events tell."""
+"""Index of the blocks that replicas hold, according to their own events."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class KeyIndex(Protocol):
-    """What a router asks of an index of prefixes."""
+    """An index of prefixes, as routers read it."""
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
-        """Return how many of the first keys each replica holds."""
+        """Return the number of leading keys that each replica holds."""
 
     def holders(self, key: int) -> int:
-        """Who holds an entry: the bit of each replica."""
+        """Return the replicas that hold an entry, one bit each."""
 
     def size(self, replica: int) -> int:
-        """Entries of a replica."""
+        """Return the number of entries of a replica."""
 
 
 class EventIndex(KeyIndex, Protocol):
-    """An index that events keep."""
+    """An index that events update."""
 
     def take(
         self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
     ) -> None:
-        """Take in events of a replica, and the keys that they name. Mutates."""
+        """Apply events of a replica, with the keys that they name. Mutates."""
 
     def forget(self, replica: int) -> None:
-        """Forget what a replica held. Mutates."""
+        """Remove all entries of a replica. Mutates."""
 
 
 class PlainEventIndex(PrefixIndex):
@@ -45,7 +45,7 @@ class PlainEventIndex(PrefixIndex):
     Parameters
     ----------
     num_replicas : replicas
-    group : of KV, whose blocks are followed
+    group : KV cache group whose blocks are followed
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:
@@ -68,7 +68,7 @@ class PlainEventIndex(PrefixIndex):
                     self._remove(place, key)
 
     def _store(self, place: int, keys: list[int]) -> None:
-        """Count blocks by key: several may hold the same content."""
+        """Count blocks by key: several blocks may hold the same content."""
         numbers = self._numbers[place]
         for key in keys:
             number = numbers.get(key, 0)

@@ -1,4 +1,4 @@
-"""What reads the replicas' KV cache events, and tells an index of them after a delay.
+"""Reader of the replicas' KV cache events, which updates an index after a delay.
 
 vLLM publishes what its blocks hold at the end of every update of its scheduler; a consumer that
 counts what is stored and removed knows the pool's content (docs/vllm-rules.md, section 13).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Chunk:
     """Events that were read together, of which the first ``taken`` are in the index.
 
-    ``ends`` are the places behind the ends of updates, and ``times`` when these were.
+    ``ends`` are the indices after the ends of updates, and ``times`` the times of these updates.
     """
 
     rows: EventRows
@@ -40,7 +40,7 @@ class Chunk:
 
     @classmethod
     def of(cls, rows: EventRows) -> Chunk:
-        """Look where updates end."""
+        """Locate the ends of updates."""
         last = np.flatnonzero(rows.events["kind"] == UPDATE)
         return cls(rows, last + 1, rows.events["time"][last])
 
@@ -50,10 +50,10 @@ class EventReader:
 
     Parameters
     ----------
-    replicas : that tell events
-    delay : seconds from the end of a step until the index knows what it changed
-    group : of KV, whose blocks are followed
-    keeps : keep what was read, for the file that gets all events
+    replicas : replicas that emit events
+    delay : seconds from the end of a step until the index has its changes
+    group : KV cache group whose blocks are followed
+    keeps : keep the events read, for the file of all events
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class EventReader:
         self._keeps = keeps
         self._coming: list[deque[Chunk]] = [deque() for _ in replicas]
         self._open: list[list[int]] = [[] for _ in replicas]
-        #: Called with the time, the place and the keys of what a replica stored in a step.
+        #: Called with the time, the slot and the keys of blocks that a replica stored in a step.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
-        #: Called with a place whose replica is gone.
+        #: Called with the slot of a replica that is gone.
         self.leavers: list[Callable[[int], object]] = []
 
     def _make_index(self, num_replicas: int, group: int) -> EventIndex:
@@ -80,23 +80,23 @@ class EventReader:
 
     @property
     def entry_tokens(self) -> int:
-        """Tokens that an entry stands for: a block's, whatever the look-ups of a router are."""
+        """Tokens per entry: those of a block, whatever the look-ups of a router are."""
         return int(self._unit * self._per_entry)
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
-        """Return the keys by which the replicas know a prompt's blocks."""
+        """Return the keys that the replicas give to a prompt's blocks."""
         keys = request.prefix_path(self._unit, self._ahead)
         return keys[self._per_entry - 1 :: self._per_entry]
 
     def deepest(self, request: IncomingRequest) -> int | None:
-        """Return who holds most of a prompt now, known or not; None if that takes asking all."""
+        """Return the replica with most of a prompt now; None if all must be looked up for that."""
         del request
         return None
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow another replica, whose cache is empty. Mutates.
+        """Follow a new replica, whose cache is empty. Mutates.
 
-        Listeners still learn what the one before had stored.
+        Listeners still receive what the previous replica had stored.
         """
         if self.listeners and self._replicas[place].event_log.has_events:
             self._fetch(place)
@@ -108,19 +108,19 @@ class EventReader:
         self._open[place] = []
 
     def update(self, now: float) -> None:
-        """Bring the index to what has arrived by now. Mutates."""
+        """Update the index to the events that have arrived by now. Mutates."""
         for place in range(len(self._replicas)):
             self._read(place, now)
 
     def _read(self, place: int, now: float) -> None:
-        """Take in what a replica has told and what has arrived by now."""
+        """Read a replica's events, and apply those that have arrived by now."""
         if self._replicas[place].event_log.has_events:
             self._fetch(place)
         if self._coming[place]:
             self._apply(place, now - self._delay)
 
     def _fetch(self, place: int) -> None:
-        """Take what a replica has told out of its log."""
+        """Move a replica's events out of its log."""
         chunks = self._replicas[place].take_events()
         self.read[place] += chunks if self._keeps else ()
         self._coming[place] += map(Chunk.of, chunks)
@@ -128,7 +128,7 @@ class EventReader:
             self._tell(place, chunks)
 
     def _apply(self, place: int, until: float) -> None:
-        """Take in all updates up to a time."""
+        """Apply all updates up to a time."""
         coming = self._coming[place]
         last, stop = -1, 0
         for number, chunk in enumerate(coming):
@@ -147,7 +147,7 @@ class EventReader:
                 coming.popleft()
 
     def _tell(self, place: int, chunks: Sequence[EventRows]) -> None:
-        """Tell the listeners what was stored, update by update."""
+        """Pass the stored keys to the listeners, update by update."""
         for events, keys, _ in chunks:
             names = ("kind", "group", "first_key", "key_count", "time")
             for kind, group, first, count, time in zip(

@@ -1,4 +1,4 @@
-"""Which replica holds which prefixes, as a router believes.
+"""Index of the prefixes that replicas hold, as a router predicts them.
 
 An entry stands for the same number of tokens everywhere, and is named by a key that covers all
 tokens before it, too; so a set of keys is a radix tree, and equal keys are equal nodes.
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class PrefixIndex:
     """Keys by replica, the least recently used first.
 
-    A path is touched from its end to its root, so that what is dropped first is a leaf.
+    A path is touched from its end to its root, so the first entry to be evicted is a leaf.
 
     Parameters
     ----------
     num_replicas : replicas
-    max_entries : most entries of one replica; more drop the least recently used at once
-    ttl : seconds after which an entry that was not used again is forgotten
+    max_entries : most entries of one replica; more evict the least recently used at once
+    ttl : seconds without use after which an entry expires
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PrefixIndex:
         self._used: list[OrderedDict[int, float]] = [OrderedDict() for _ in range(num_replicas)]
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
-        """Return how many of the first keys each replica holds."""
+        """Return the number of leading keys that each replica holds."""
         if self._ttl < math.inf:
             self._expire(now)
         matched = [0] * self._num_replicas
@@ -53,7 +53,7 @@ class PrefixIndex:
         return matched
 
     def insert(self, replica: int, keys: Sequence[int], now: float = 0.0) -> None:
-        """Note that a replica holds a path, and that it was used now. Mutates."""
+        """Record that a replica holds a path, and that it was used now. Mutates."""
         used, bit, holders = self._used[replica], 1 << replica, self._holders
         for key in reversed(keys):
             used[key] = now
@@ -62,12 +62,12 @@ class PrefixIndex:
         self.shrink(replica, self._max_entries)
 
     def add(self, replica: int, key: int) -> None:
-        """Note that a replica holds one entry more; for an index without limits. Mutates."""
+        """Record one more entry of a replica, in an index without limits. Mutates."""
         self._used[replica][key] = 0.0
         self._holders[key] = self._holders.get(key, 0) | 1 << replica
 
     def remove(self, replica: int, key: int) -> None:
-        """Note that a replica holds an entry no longer. Mutates."""
+        """Remove an entry of a replica. Mutates."""
         if self._used[replica].pop(key, None) is None:
             return
         left = self._holders[key] & ~(1 << replica)
@@ -77,21 +77,21 @@ class PrefixIndex:
             del self._holders[key]
 
     def shrink(self, replica: int, num_entries: float) -> None:
-        """Drop the least recently used entries of a replica, down to so many. Mutates."""
+        """Evict the least recently used entries of a replica, down to a number. Mutates."""
         used = self._used[replica]
         while len(used) > num_entries:
             self.remove(replica, next(iter(used)))
 
     def forget(self, replica: int) -> None:
-        """Forget what a replica held. Mutates."""
+        """Remove all entries of a replica. Mutates."""
         self.shrink(replica, 0)
 
     def size(self, replica: int) -> int:
-        """Entries of a replica."""
+        """Return the number of entries of a replica."""
         return len(self._used[replica])
 
     def holders(self, key: int) -> int:
-        """Who holds an entry: the bit of each replica."""
+        """Return the replicas that hold an entry, one bit each."""
         return self._holders.get(key, 0)
 
     def _expire(self, now: float) -> None:
@@ -101,7 +101,7 @@ class PrefixIndex:
 
 
 def _end(matched: list[int], mask: int, depth: int) -> None:
-    """Note a depth for every replica of a mask."""
+    """Record a depth for every replica of a mask."""
     while mask:
         low = mask & -mask
         matched[low.bit_length() - 1] = depth

@@ -1,7 +1,7 @@
-"""What replicas hold, in compiled tables.
+"""Keys that replicas hold, in compiled tables.
 
-They answer as ``PrefixIndex`` does, for fleets whose replicas are
-compiled; millions of blocks come and go there.
+The tables answer as ``PrefixIndex`` does, for fleets of compiled replicas, where millions of blocks
+are stored and removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: Rows of a table at first.
+#: Initial number of rows of a table.
 FIRST_ROWS = 1 << 12
 
 
@@ -28,7 +28,7 @@ class KeyTable:
 
     Parameters
     ----------
-    width : values of a key
+    width : number of values per key
     """
 
     def __init__(self, width: int = 1) -> None:
@@ -42,12 +42,12 @@ class KeyTable:
         self.values = np.zeros((rows, self._width), np.int64)
 
     def reserve(self, more: int) -> None:
-        """Make room for so many keys more, so that probing stays short. Mutates."""
+        """Make room for ``more`` keys, so that probing stays short. Mutates."""
         if 2 * (self.number + more) > len(self.keys):
             self.refill(self.number + more)
 
     def refill(self, number: int) -> None:
-        """Drop the keys without a value, and make room for a number. Mutates."""
+        """Drop the keys without a value, and make room for a number of keys. Mutates."""
         keys, values, rows = self.keys, self.values, len(self.keys)
         while rows < 3 * number:
             rows *= 2
@@ -56,12 +56,12 @@ class KeyTable:
 
 
 class CompiledEventIndex:
-    """Keys by replica, kept by the replicas' events.
+    """Keys by replica, updated by the replicas' events.
 
     Parameters
     ----------
     num_replicas : replicas
-    group : of KV, whose blocks are followed
+    group : KV cache group whose blocks are followed
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:
@@ -69,11 +69,11 @@ class CompiledEventIndex:
         self._num_replicas = num_replicas
         self._group = group
         self._held = KeyTable(-(-num_replicas // 64))
-        self._more = KeyTable(2)  # beyond the first of a replica with a key: number, replica
+        self._more = KeyTable(2)  # further blocks of a replica with a key: number, replica
         self._sizes = np.zeros(num_replicas, np.int64)
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
-        """Take in events of a replica. Mutates."""
+        """Apply events of a replica. Mutates."""
         if start == stop:
             return
         held, more, rows = self._held, self._more, np.zeros(3, np.int64)
@@ -87,7 +87,7 @@ class CompiledEventIndex:
         self._sizes[place] += rows[2]
 
     def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
-        """Take in what the logs of replicas tell up to a time, beyond what was taken. Mutates."""
+        """Apply the logs of replicas up to a time, beyond what was applied before. Mutates."""
         held, more, place = self._held, self._more, 0
         while place >= 0:
             rows = np.array([held.number, more.number, 0], np.int64)
@@ -104,7 +104,7 @@ class CompiledEventIndex:
         self._more.reserve(num_keys)
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
-        """Return how many of the first keys each replica holds."""
+        """Return the number of leading keys that each replica holds."""
         del now
         matched = np.zeros(self._num_replicas, np.int64)
         self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
@@ -112,16 +112,16 @@ class CompiledEventIndex:
         return found
 
     def holders(self, key: int) -> int:
-        """Who holds an entry: the bit of each replica."""
+        """Return the replicas that hold an entry, one bit each."""
         row = self._held.values[self._tables.find(self._held.keys, key)]
         return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
 
     def size(self, replica: int) -> int:
-        """Entries of a replica."""
+        """Return the number of entries of a replica."""
         return int(self._sizes[replica])
 
     def forget(self, replica: int) -> None:
-        """Forget what a replica held. Mutates."""
+        """Remove all entries of a replica. Mutates."""
         held, word = self._held, replica // 64
         held.values[:, word] &= ~np.array(1 << replica % 64, np.uint64).view(np.int64)
         held.refill(held.number)
@@ -131,7 +131,7 @@ class CompiledEventIndex:
 
 
 def _array(keys: Iterable[int]) -> Ints:
-    """Return keys as compiled code reads them."""
+    """Return keys as an array for compiled code."""
     if isinstance(keys, np.ndarray):
         return np.ascontiguousarray(keys)
     return np.fromiter(keys, np.int64)

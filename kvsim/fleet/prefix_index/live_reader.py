@@ -1,4 +1,4 @@
-"""What replicas told of their blocks, without a table of it: their own pools are looked up."""
+"""A delayed view of the replicas' blocks without a table: it looks up their own pools."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
 
-#: Longest delay, seconds: all that is not known yet is read again at every look-up.
+#: Longest delay, seconds: every look-up reads all events again that are not known yet.
 LONGEST_DELAY = 0.05
 
 
 def is_live(replicas: Sequence[Any], delay: float) -> bool:
-    """Whether pools can be looked up: one kind of blocks, the least recently used one evicted."""
+    """Return whether pools can be looked up: one kind of blocks, and LRU eviction."""
     there = [one for one in replicas if one.address]
     return delay <= LONGEST_DELAY and all(variant_of(one.state) == "with-events" for one in there)
 
 
 class LiveIndex:
-    """Answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` would, kept by events.
+    """Answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` does if events update it.
 
     Parameters
     ----------
-    replicas : by place; who stands there may change
+    replicas : by slot; the replica in a slot may change
     """
 
     def __init__(self, replicas: Sequence[Any]) -> None:
         self._live = load_live()
         self._replicas = replicas
         self.guesses = np.zeros(len(replicas), np.int64)  # of depths
-        self.known = np.zeros(len(replicas), np.int64)  # of each log, the first so many events
+        self.known = np.zeros(len(replicas), np.int64)  # number of known events of each log
         self.until = -np.inf
         self._look_up()
 
     def _look_up(self) -> None:
-        """Note where the replicas lie. Mutates."""
+        """Update the addresses of the replicas. Mutates."""
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
 
     def forget(self, replica: int) -> None:
-        """Look at another replica, on which nothing has happened. Mutates."""
+        """Follow a new replica, on which nothing has happened. Mutates."""
         self.known[replica] = 0
         self._look_up()
 
     def take(self, *args: object) -> None:
-        """Take nothing in: what events tell is in the pools."""
+        """Do nothing: the pools hold what events report."""
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
-        """Return how many of the first keys each replica holds."""
+        """Return the number of leading keys that each replica holds."""
         del now
         path = keys if isinstance(keys, np.ndarray) else np.array(list(keys), np.int64)
         matched, now_held = np.zeros((2, len(self._addresses)), np.int64)
@@ -74,23 +74,23 @@ class LiveIndex:
         return found
 
     def deepest(self, path: NDArray[np.int64]) -> int:
-        """Return who holds most of a path now, known or not."""
+        """Return the replica that holds most of a path now, known or not yet."""
         return int(self._live.deepest(self._addresses, path, self.guesses))
 
     def learn(self, place: int, until: float) -> None:
-        """Move on to what is known of a replica by a time. Mutates."""
+        """Advance the known events of a replica to a time. Mutates."""
         address = self._addresses[place]
         self.known[place] = self._live.learn(address, self.known[place], until)
 
     def holders(self, key: int) -> int:
-        """Who holds an entry: the bit of each replica."""
+        """Return the replicas that hold an entry, one bit each."""
         held = np.zeros(len(self._addresses), np.bool_)
         self._learn_all()
         self._live.held_by(self._addresses, self.known, key, held)
         return sum(1 << place for place in np.flatnonzero(held).tolist())
 
     def size(self, replica: int) -> int:
-        """Entries of a replica."""
+        """Return the number of entries of a replica."""
         if not self._addresses[replica]:
             return 0
         self._learn_all()
@@ -112,10 +112,10 @@ class LiveIndex:
 
 
 class LiveReader(EventReader):
-    """Takes no events in: says of each log up to where it is known.
+    """Applies no events, but tracks up to where each log is known.
 
-    Nothing is copied, and nothing can be told to others; a log that is full lets go of what is
-    known already.
+    Nothing is copied, and listeners receive nothing; a full log drops the events that are known
+    already.
     """
 
     index: LiveIndex
@@ -143,7 +143,7 @@ class LiveReader(EventReader):
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
         if self._shown[place].address:
-            self._shown[place].event_log.on_full = None  # nobody looks at it any more
+            self._shown[place].event_log.on_full = None  # it is not read any more
         super().replace(place, replica)
         self._follow(place, replica)
 
@@ -152,13 +152,13 @@ class LiveReader(EventReader):
 
     @property
     def names_whole_blocks(self) -> bool:
-        """Whether its entries are the blocks of prompts, and their keys name nothing else."""
+        """Return whether its entries are blocks of prompts, whose keys name nothing else."""
         return self._per_entry == 1 and self._ahead == 0
 
     def columns(self) -> tuple[Any, ...]:
-        """Return known events of each log, guesses of depths, and the delay."""
+        """Return the number of known events of each log, guesses of depths, and the delay."""
         return self.index.known, self.index.guesses, self._delay
 
     def deepest(self, request: IncomingRequest) -> int:
-        """Return who holds most of a prompt now, known or not."""
+        """Return the replica that holds most of a prompt now, known or not yet."""
         return self.index.deepest(self.entry_path(request))

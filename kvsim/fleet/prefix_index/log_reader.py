@@ -1,4 +1,4 @@
-"""What reads the events of compiled replicas where they lie, in the replicas' logs."""
+"""Reader of compiled replicas' events in place, in the replicas' logs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 
 
 class LogReader(EventReader):
-    """Takes events in without copying them, from all replicas in one call.
+    """Applies events without copying them, from all replicas in one call.
 
-    What has to be kept or told to others, and what a log had no room for, is read as elsewhere.
+    Events to be kept or passed to listeners, and those that a log had no room for, are read as in
+    :class:`EventReader`.
     """
 
     index: CompiledEventIndex
 
     def __init__(self, replicas: Sequence[Replica], *args: Any, **options: Any) -> None:
         super().__init__(replicas, *args, **options)
-        self._taken = np.zeros(len(replicas), np.int64)  # of each log, the first so many events
+        self._taken = np.zeros(len(replicas), np.int64)  # number of applied events of each log
         self._look_up()
 
     def _make_index(self, num_replicas: int, group: int) -> CompiledEventIndex:
         return CompiledEventIndex(num_replicas, group)
 
     def _look_up(self) -> None:
-        """Note where the replicas lie."""
+        """Update the addresses of the replicas."""
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
         self._spilled = [one.event_log.spilled for one in self._replicas]
 

@@ -1,4 +1,4 @@
-"""How much of a prompt the caches of a fleet hold: what no router knows, and a run tells of."""
+"""Prompt tokens that a fleet's caches hold: routers do not know them, but a run reports them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class PrefixHolders:
-    """Asks the replicas at some places; compiled ones in one call.
+    """Looks up prompts at the replicas in some slots; compiled ones in one call.
 
     Parameters
     ----------
-    replicas : by place; who stands there may change
+    replicas : by slot; the replica in a slot may change
     """
 
     def __init__(self, replicas: Sequence[Any]) -> None:
         self._replicas = replicas
         self._places: Sequence[int] = range(len(replicas))
-        self._is_looked_up = False  # what is never called need not be compiled
+        self._is_looked_up = False  # an unused look-up need not be compiled
 
     def show(self, places: Sequence[int]) -> None:
-        """Ask those at some places only. Mutates."""
+        """Restrict look-ups to some slots. Mutates."""
         self._places = places
         self._is_looked_up = False
 
     def most(self, request: IncomingRequest, place: int | None = None) -> int:
         """Return the most tokens of a prompt that any of them holds. Mutates nothing else.
 
-        Only who stands at a place is asked, where it is known who that is.
+        If ``place`` is known to hold the most, only that slot is looked up.
         """
         if place is not None:
             return int(self._replicas[place].num_cached_tokens(request))

@@ -1,7 +1,7 @@
-"""Keys of prompts' blocks for routers, of many requests at once: every router asks for all of them.
+"""Keys of prompts' blocks for routers, computed for many requests at once.
 
-A key names its block and all before it, so within a prompt one follows from the other; what can be
-computed side by side is the same place of different prompts. The naming is that of
+A key names its block and all before it, so within a prompt each key follows from the previous one.
+Keys at the same position of different prompts can be computed side by side. The naming is that of
 :mod:`kvsim.rules.blocks.keys`, in unsigned arithmetic that wraps around.
 """
 
@@ -35,12 +35,12 @@ SHIFTS = tuple(np.uint64(s) for s in (30, 27, 31, 1))
 
 
 class PromptKeys:
-    """Keys of a trace's prompts, computed as the requests come.
+    """Keys of a trace's prompts, computed as the requests arrive.
 
     Parameters
     ----------
-    trace : the requests; they are asked for in order, or nearly so
-    compiled : name them one by one, in compiled code
+    trace : the requests; their keys are read in order, or nearly so
+    compiled : compute them one by one, in compiled code
     """
 
     def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
@@ -67,7 +67,7 @@ class PromptKeys:
         return known[request_id].view(np.int64)
 
     def whole(self, request_id: int, num_tokens: int, block_size: int) -> NDArray[np.int64]:
-        """Return the keys of the full blocks of a prompt and its output, up to so many tokens."""
+        """Return the keys of the full blocks in the first tokens of a prompt and its output."""
         if self._name is None:
             request = Contents.of(self._trace).request(request_id, 0.0, num_tokens + 1)
             return np.array(block_keys(request, num_tokens // block_size, block_size), np.int64)
@@ -96,13 +96,13 @@ class PromptKeys:
         return [column[first:stop] for column in self._columns]
 
     def _next_rows(self, first: int) -> range:
-        """Return the requests from one on whose keys take bounded memory."""
+        """Return the requests from one on whose keys fit into bounded memory."""
         tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
         return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
 
 
 class RoutedRequest(IncomingRequest):
-    """A request before a router, with keys that were computed beside those of others."""
+    """A request at a router, with keys that were computed together with those of others."""
 
     __slots__ = ("_paths", "_prompt_keys")
 
@@ -137,7 +137,7 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
     """
     cuts = [cut(trace, row, block_size) for row in rows]
     lengths = np.array([len(pieces) for pieces, _ in cuts])
-    order = np.argsort(-lengths, kind="stable")  # the longest first: who is left is a slice
+    order = np.argsort(-lengths, kind="stable")  # longest first: those left are a slice
     steps = int(lengths.max(initial=0))
     words = np.zeros((steps, len(cuts)), np.uint64)
     for place, i in enumerate(order.tolist()):
@@ -159,13 +159,13 @@ def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp
 
     Returns
     -------
-    pieces : the number of each, as :func:`kvsim.rules.blocks.keys.mix_span` has it
-    ends : which of them end a block
+    pieces : the number of each, as :func:`kvsim.rules.blocks.keys.mix_span` computes it
+    ends : indices of those that end a block
     """
     content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
     ends = np.cumsum(length)
     begins = ends - length
-    # A piece that goes on with the one before it is a part of that one.
+    # A piece that continues the previous one is a part of it.
     fresh = np.append(True, (content[1:] != content[:-1]) | (start[1:] != (start + length)[:-1]))
     content, start, begins = content[fresh], start[fresh], begins[fresh]
     blocks = block_size * np.arange(int(ends[-1]) // block_size + 1)

@@ -1,1 +1,1 @@
-"""The routers, one file each."""
+"""The routers, one per file."""

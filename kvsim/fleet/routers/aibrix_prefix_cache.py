@@ -28,19 +28,19 @@ CHUNK = 128
 class AibrixPrefixCache(Router):
     """AIBrix's prefix-cache: the longest match that is not much busier than the mean.
 
-    If ``max - min`` requests in flight are above ``imbalance``, only those with the fewest are
-    looked at. In order of match, longest first, then of load, the first with at most ``mean + k *
-    sigma`` in flight. The prompt is remembered where it goes, in chunks of 128 characters.
+    If ``max - min`` requests in flight are above ``imbalance``, only the replicas with the fewest
+    are candidates. In order of match, longest first, then of load, the first candidate with at most
+    ``mean + k * sigma`` in flight wins. The prompt is recorded for it, in chunks of 128 characters.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. Its code says 8 and
-    1, its README 16 and 2; the code counts.
+    1, its README 16 and 2; the defaults follow the code.
 
     Parameters
     ----------
     imbalance : requests
     k : standard deviations
     chunk_tokens : tokens of a chunk, at four characters each
-    max_entries : chunks remembered per replica
+    max_entries : chunks recorded per replica
     """
 
     looks_at_replicas = True

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class AibrixThroughput(Router):
     """AIBrix's throughput: the smallest ``2 * prompt rate + generation rate``.
 
-    Rates are tokens per second between the last two looks at the metrics that a request caused. Of
-    equals, each is as likely. Who has done least gets most, whatever it has in hand.
+    Rates are tokens per second between the last two scrapes that a request used. Ties are broken at
+    random. The replica that has done least gets most requests, whatever it has in flight.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. It reads two gauges
-    that vLLM averaged over 5 s; vLLM V1 has counters instead, of which the rates are taken here.
+    that vLLM averaged over 5 s; vLLM V1 has counters instead, which give the rates here.
 
     Parameters
     ----------
-    scrape_interval : seconds between two looks
+    scrape_interval : seconds between two scrapes
     """
 
     takes_changes = True

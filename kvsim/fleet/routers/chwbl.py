@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: A prefix is named in pieces of so many tokens.
+#: Tokens per piece of a prefix.
 PIECE = 16
 
 
 @ROUTERS.register("chwbl")
 class BoundedLoads(Router):
-    """Consistent hashing of the prompt's first tokens, past replicas that have too much to do.
+    """Consistent hashing of the prompt's first tokens, past replicas that are too loaded.
 
-    From the place of the prefix on the ring, the first replica with at most
-    ``ceil((1 + epsilon) * mean)`` requests in flight. Stateless but for the loads.
+    From the point of the prefix on the ring, the first replica with at most
+    ``ceil((1 + epsilon) * mean)`` requests in flight wins. Stateless except for the loads.
 
     Source: Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350; proposed for LLMs in
     vllm-project/production-stack, issue 59. Points and length of the prefix are chosen here.
 
     Parameters
     ----------
-    epsilon : how far above the mean a load may be
-    prefix_tokens : of the prompt, that are hashed; a shorter prompt counts whole pieces of 16
-    points : of each replica on the ring
+    epsilon : allowed excess of a load over the mean, as a share of the mean
+    prefix_tokens : prompt tokens that are hashed; a shorter prompt counts whole pieces of 16
+    points : points of each replica on the ring
     """
 
     looks_at_replicas = True

@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("conductor")
 class Conductor(Router):
-    """Mooncake's Conductor: the earliest first token that is predicted, or nobody.
+    """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
-    The time to the first token at a replica is what is queued there, ``T_queue``, and the prefill
-    of this prompt behind what is cached there; the smallest wins, the first of equals. ``T_queue``
-    is the predicted time of the requests that this gateway sent there and that have no first token.
-    Where replicas read each other's memory (``--kv-store peer``), the best match of all is read
-    first by whoever holds less: if it is ``threshold`` times as long, ``T_transfer`` of the
-    difference is added, and the prefill is behind all of it.
+    The time to first token at a replica is its queue, ``T_queue``, plus the prefill of this prompt
+    after what is cached there; the smallest wins, the first of equals. ``T_queue`` is the predicted
+    time of the requests that this gateway sent there and that have no first token. Where replicas
+    read each other's memory (``--kv-store peer``), a replica that holds less than the best match
+    reads that first: if it is ``threshold`` times as long, ``T_transfer`` of the difference is
+    added, and only the rest is prefilled.
 
-    Among decode replicas the one with the fastest step wins, this request among those who run
-    there. With ``ttft-slo`` and ``tbt-slo``, a request that would have a later first token, or a
-    slower step, than that is turned away.
+    Among decode replicas the one with the fastest step wins, with this request running there. With
+    ``ttft-slo`` and ``tbt-slo``, a request whose first token would be later, or whose step would be
+    slower, is turned away.
 
-    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection looks at the
-    load of decoding when the prefill will have ended; here the load is the present one.
+    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection predicts the
+    decode load at the end of the prefill; here the load is the present one.
 
     Parameters
     ----------
     ttft_slo : seconds until the first token; none for no limit
     tbt_slo : seconds between two tokens; none for no limit
-    threshold : the best match over the replica's own from which on it is read, 1: whenever it is
-        longer
-    event_delay : seconds from a step's end until the index knows
+    threshold : ratio of the best match to the replica's own from which on it is read; 1 reads it
+        whenever it is longer
+    event_delay : seconds from a step's end until the index is updated
     """
 
     watches_requests = True
@@ -91,18 +91,18 @@ class Conductor(Router):
         return choice
 
     def _reads(self, cached: int, longest: int) -> bool:
-        """Whether a replica reads the best match of another one."""
+        """Return whether a replica reads the best match of another one."""
         return self.facts.fetch_time is not None and longest >= self._threshold * cached
 
     def _time(self, prompt: int, cached: int, longest: int) -> float:
-        """Return the seconds of a prompt at a replica, once it has its turn."""
+        """Return the seconds of a prompt at a replica, without its queue."""
         if cached == longest or not self._reads(cached, longest):
             return self.facts.prefill_time(prompt, cached)
         assert self.facts.fetch_time is not None
         return self.facts.fetch_time(longest - cached) + self.facts.prefill_time(prompt, longest)
 
     def _steps(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> list[float]:
-        """Return the seconds of a step of each replica that decodes this request, too."""
+        """Return the step seconds of each replica if it decoded this request, too."""
         needed = self._tbt_slo is not None or self.facts.decodes_only
         if not needed or self.facts.prefills_only:
             return [0.0] * len(replicas)
@@ -114,7 +114,7 @@ class Conductor(Router):
         return steps
 
     def _is_late(self, ttft: float, step: float) -> bool:
-        """Whether a request would have its first token too late, or the others too seldom."""
+        """Return whether a request's first token would be too late, or steps too slow."""
         late = self._ttft_slo is not None and ttft > self._ttft_slo
         return late or (self._tbt_slo is not None and step > self._tbt_slo)
 

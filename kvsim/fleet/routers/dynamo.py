@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from kvsim.fleet.routing.view import ReplicaView
 
 
-#: Seconds, unless given: from a step's end until the index knows, and for which a prompt is taken
-#: for cached without events.
+#: Defaults, seconds: from a step's end until the index is updated, and for which a prompt counts as
+#: cached without events.
 EVENT_DELAY, TTL = 0.005, 120.0
 
 
 def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
-    """Return how likely each cost is chosen: ``softmax(-(cost - min) / ((max - min) * T))``."""
+    """Return the probability of each cost: ``softmax(-(cost - min) / ((max - min) * T))``."""
     from math import exp
 
     low, high = min(costs), max(costs)
@@ -47,7 +47,7 @@ def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
 
 
 class Sent(NamedTuple):
-    """What a router predicts of a request: its full blocks, and what it adds to the prefill."""
+    """A router's prediction of a request: its full blocks, and its part of the prefill."""
 
     path: bytes
     has_rest: bool
@@ -56,32 +56,33 @@ class Sent(NamedTuple):
 
 @ROUTERS.register("dynamo")
 class Dynamo(Router):
-    """NVIDIA Dynamo: the fewest blocks to prefill and to decode, cached ones credited.
+    """NVIDIA Dynamo: the fewest blocks to prefill and to decode, with credit for cached ones.
 
-    Per worker, in blocks: ``prefill-weight * max(0, raw - credit) + decode + active-weight *
-    requests``. ``raw`` is this prompt and the prompt tokens in flight there without their cached
-    part; ``credit`` the cached blocks of this prompt, less where more is in flight than at the
-    least loaded worker (``decay``), and a share of those behind them in the worker's host memory
-    and disks (``--kv-store kvbm``); ``decode`` the different blocks of the prompts that are there.
-    Where other replicas compute the prompts it is ``max(0, decode - credit) + active-weight *
-    requests``.
-    What is in flight is the router's own prediction: added when a request is sent, its prefill
-    taken off at the first token, the rest at the end. The smallest wins, of equals each as likely;
-    with a temperature, one is drawn.
+    The cost of a worker, in blocks, is ``prefill-weight * max(0, raw - credit) + decode +
+    active-weight * requests``. ``raw`` is this prompt and the prompt tokens in flight there,
+    without their cached part. ``credit`` is the cached blocks of this prompt, less where more is in
+    flight than at the least loaded worker (``decay``), and a share of the blocks after them in the
+    worker's host memory and disks (``--kv-store kvbm``). ``decode`` is the number of different
+    blocks of the prompts there. Where other replicas compute the prompts the cost is ``max(0,
+    decode - credit) + active-weight * requests``.
+
+    The work in flight is the router's own prediction: added when a request is sent, its prefill
+    removed at the first token, the rest at the end. The smallest cost wins, with ties at random;
+    with a temperature, the worker is sampled.
 
     Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
     The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Dynamo's
-    queue before it is ``--flow-control dynamo``.
+    queue before the router is ``--flow-control dynamo``.
 
     Parameters
     ----------
-    events : the replicas' events tell what is cached; without, prompts are taken for cached for
+    events : the replicas' events report cached blocks; without them, prompts count as cached for
         ``ttl`` seconds from when they are sent, 120
-    credit : of a cached block, 0 for load balancing alone
-    host_credit, disk_credit : of a block there, 0.75 and 0.25
-    prefill_weight, active_weight, decay : s, a and d of the formula
-    temperature : 0 for the smallest cost
-    event_delay : seconds from a step's end until the index knows, 0.005
+    credit : of a cached block; 0 balances load alone
+    host_credit, disk_credit : of a block in host memory or on disk, 0.75 and 0.25
+    prefill_weight, active_weight, decay : of the formula
+    temperature : 0 chooses the smallest cost
+    event_delay : seconds from a step's end until the index is updated, 0.005
     ttl : seconds
     """
 
@@ -119,7 +120,7 @@ class Dynamo(Router):
 
     @property
     def is_formula(self) -> bool:
-        """Whether a choice is the smallest cost, of what events tell."""
+        """Return whether a choice is the smallest cost, with events."""
         return self._events and not self._temperature
 
     def start(self, facts: Facts) -> None:  # noqa: D102
@@ -129,7 +130,7 @@ class Dynamo(Router):
         self._prefix_affinity = PrefixAffinity(facts, kind, entry_tokens=size, ttl=self._ttl)
         self._blocks = [PathSet() for _ in range(facts.num_replicas)]
         self._sent: dict[int, Sent] = {}
-        # Of every replica: prompt tokens ahead of their first token, and blocks that decode.
+        # Per replica: prompt tokens in flight without a first token, and blocks that decode.
         self._num_prefilling = np.zeros(facts.num_replicas)
         self._num_blocks = np.zeros(facts.num_replicas)
 
@@ -158,7 +159,7 @@ class Dynamo(Router):
     def _beyond(
         self, request: IncomingRequest, cached: NDArray[np.int64], places: Sequence[int]
     ) -> NDArray[np.float64] | float:
-        """Return what the tiers behind each replica's cache are worth, in tokens."""
+        """Return the credit of the tiers behind each replica's cache, in tokens."""
         tiers = self.facts.own_tiers(request) if self.facts.own_tiers else ()
         if not any(tiers):
             return 0.0
@@ -181,10 +182,10 @@ class Dynamo(Router):
         return int(rng.choice(len(costs), p=weights))
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
-        """Remember the blocks of a request until it ends, and its prefill until it is done."""
+        """Record the blocks of a request until it ends, and its prefill until the first token."""
         prompt, size = request.num_prompt_tokens, self._prefix_affinity.entry_tokens
         path = request.prefix_path(size).tobytes()
-        # The block in which a prompt ends is nobody else's.
+        # The block in which a prompt ends is not shared.
         sent = Sent(path, prompt % size > 0, prompt - min(cached, prompt))
         self._sent[request.request_id] = sent
         self._num_prefilling[choice] += sent.num_uncached_tokens

@@ -1,4 +1,4 @@
-"""Requests go where the KV cache is emptiest."""
+"""Routing to the replica with the emptiest KV cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("least-kv")
 class LeastKV(Router):
-    """The smallest share of KV-cache blocks in use, as of the last look at the metrics.
+    """The replica with the smallest share of KV-cache blocks in use, as last scraped.
 
-    Of equals, each is as likely. All requests between two looks see the same numbers.
+    Ties are broken at random. All requests between two scrapes see the same numbers.
 
     Source: AIBrix's least-kv-cache, pkg/plugins/gateway/algorithms at e3e10f9e.
 
     Parameters
     ----------
-    scrape_interval : seconds between two looks
+    scrape_interval : seconds between two scrapes
     """
 
     takes_changes = True

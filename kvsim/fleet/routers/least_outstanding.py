@@ -1,4 +1,4 @@
-"""Requests go where the fewest are unfinished."""
+"""Routing to the replica with the fewest unfinished requests."""
 
 from __future__ import annotations
 

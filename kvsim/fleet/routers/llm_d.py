@@ -31,56 +31,58 @@ if TYPE_CHECKING:
 
 #: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
-#: Of the filter, unless given: the share that passes it by, and seconds.
+#: Defaults of the filter: the share of requests that bypass it, and seconds.
 EXPLORE, MAX_TTFT_PENALTY = 0.01, 5.0
-#: Of predicted latencies, unless given: weights of TTFT and TPOT, and the share that goes to who
-#: misses the targets.
+#: Defaults of predicted latencies: weights of TTFT and TPOT, and the share of requests that go to
+#: replicas that miss the targets.
 LATENCY_WEIGHTS, EXPLORE_LATE = (0.8, 0.2), 0.01
 
 
 @ROUTERS.register("llm-d")
 class LlmD(Router):
-    """llm-d: the largest weighted sum of scores between 0 and 1, behind an optional prefix filter.
+    """llm-d: the largest weighted sum of scores between 0 and 1, after an optional prefix filter.
 
     Scores: the share of the prompt that is cached; waiting requests, and running ones, from 1 for
     the fewest to 0 for the most; the free share of the KV cache; requests in flight; tokens in
     flight; the load-aware score of waiting requests; staying with the session; spreading prompts
-    that nobody has. A weight of 0 switches a score off.
+    that no replica holds. A weight of 0 switches a score off.
 
-    The filter keeps the replicas that hold at least ``affinity`` of the prompt, but for a share
-    ``explore`` of the requests, and while the best of them is predicted to give the first token
-    no more than ``max-ttft-penalty`` seconds later than the best other one.
+    The filter keeps the replicas that hold at least ``affinity`` of the prompt, except for a share
+    ``explore`` of the requests, and while the best of them is predicted to give the first token at
+    most ``max-ttft-penalty`` seconds later than the best other one.
 
-    The latency score is predicted by the run's own step times for what this gateway has in flight
-    at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or ``tpot-slo``
-    those are looked at who meet them, but for a share ``explore-late``, and of these the one with
-    the least headroom is best, or the most. Of one target alone, only that latency counts (llm-d
-    takes a target of TTFT that is not set for missed). A request whose priority is above 0 is
-    turned away where nobody meets the targets, is idle or has an empty cache.
+    The latency score is predicted by the run's own step times for the requests of this gateway in
+    flight at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or
+    ``tpot-slo`` only the replicas that meet them are candidates, except for a share
+    ``explore-late``; the one with the least headroom is best, or the most. With one target alone,
+    only that latency counts (llm-d takes an unset target of TTFT for missed).
+
+    A request whose priority is above 0 is turned away if no replica meets the targets, is idle or
+    has an empty cache.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
-    at 2b0e7579. There a model is trained on what requests took, and errs by some 5 %.
+    at 2b0e7579. There a model is trained on measured requests, and errs by some 5 %.
 
     Parameters
     ----------
-    index : ``precise`` is told by the replicas' events, ``approximate`` remembers what was sent
+    index : ``precise`` follows the replicas' events, ``approximate`` records what was sent
     prefix, queue, kv : weights; by default 3, 2, 2 with a precise index and 1, 1, 1 without
     running, active, tokens, load, session, no_hit_lru, latency : weights
-    picker : ``max-score`` (of equals, each as likely), ``weighted-random`` or ``random``
-    affinity : least share of the prompt to be kept by the filter, 0 for no filter
-    explore : share of the requests that pass the filter by, 0.01
+    picker : ``max-score`` (ties at random), ``weighted-random`` or ``random``
+    affinity : least cached share of the prompt that passes the filter, 0 for no filter
+    explore : share of the requests that bypass the filter, 0.01
     max_ttft_penalty : seconds, 5
-    scrape_interval : seconds between two looks at the metrics
-    event_delay : seconds from a step's end until the precise index knows, 0.01
+    scrape_interval : seconds between two scrapes of the metrics
+    event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
-    max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
-    prefix_scale : a matched prefix scores as its share of the ``prompt``, or as its place between
-        the shortest and the longest one that any of its ``holders`` has
+    max_blocks : of the approximate index: entries of a prompt; later ones are not looked up
+    prefix_scale : a matched prefix scores as its share of the ``prompt``, or by its position
+        between the shortest and the longest match of its ``holders``
     ttft_slo, tpot_slo : targets of the latency score, seconds; none by default
     headroom : ``least`` packs requests where targets are just met, ``most`` spreads them
     ttft_weight, tpot_weight : within the latency score, 0.8 and 0.2
-    explore_late : share of the requests that go to who misses the targets, 0.01
+    explore_late : share of the requests that go to replicas that miss the targets, 0.01
     """
 
     watches_requests = True
@@ -213,7 +215,7 @@ class LlmD(Router):
         cached: Sequence[int],
         kept: list[int],
     ) -> list[int]:
-        """Return those of some replicas who meet the targets, or miss them; nobody to shed."""
+        """Return the replicas that meet the targets, or miss them; none to shed the request."""
         headrooms = self._headrooms(request, replicas, cached)
         if request.priority > 0 and can_be_shed(headrooms, replicas):
             self.branch, self.predicted_tokens = "turned away", None
@@ -229,7 +231,7 @@ class LlmD(Router):
     def _headrooms(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[Headroom]:
-        """Return what is predicted to be left of the targets at some replicas."""
+        """Return the predicted headroom to the targets at some replicas."""
         facts, (ttft_slo, tpot_slo) = self.facts, self._targets
         predicted = [forecast(facts, request, one, cached[one.index]) for one in replicas]
         if not self._has_targets:
@@ -276,13 +278,13 @@ class LlmD(Router):
         return [sum(w * scores[place] for w, scores in used) for place in range(len(replicas))]
 
     def _pick(self, totals: Sequence[float]) -> int:
-        """Return the place of one of the totals."""
+        """Return the index of one of the totals."""
         rng = self.facts.rng
         if self._picker == "random":
             return int(rng.integers(len(totals)))
         if self._picker == "max-score":
             return uniform_argmax(totals, rng)
         draws = rng.random(len(totals)).tolist()
-        # A reservoir of one: the largest U^(1/weight) wins; nobody wins with a total of 0.
+        # A reservoir of one: the largest U^(1/weight) wins; a total of 0 does not win.
         keys = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(draws, totals, strict=True)]
         return uniform_argmax(keys, rng)

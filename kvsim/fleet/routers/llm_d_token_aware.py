@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("llm-d-token-aware")
 class LlmDTokenAware(Router):
-    """llm-d's token-aware routing: of those that hold the prompt, who has least to prefill.
+    """llm-d's token-aware routing: the least prefill among the replicas that hold the prompt.
 
     The replicas that hold at least ``affinity`` of the prompt are kept; the fewest uncached prompt
-    tokens win, those in flight and this prompt's own together. All are let in again when the least
-    loaded one kept has ``tau`` tokens in flight more than the least loaded other one,
-    ``tau = rate * max-wait``. Of equals, each is as likely.
+    tokens win, those in flight and this prompt's own together. All replicas are candidates again
+    when the least loaded one kept has ``tau`` tokens in flight more than the least loaded other
+    one, ``tau = rate * max-wait``. Ties are broken at random.
 
     Source: llm-d's blog of 2026-08-17. Its rate for Qwen3-32B on two H100 is 20,480 tokens/s; by
     default it follows from the run's own step times, a full step's tokens over its time.
 
     Parameters
     ----------
-    index : ``precise`` is told by the replicas' events, ``approximate`` remembers what was sent
-    affinity : least share of the prompt
+    index : ``precise`` follows the replicas' events, ``approximate`` records what was sent
+    affinity : least cached share of the prompt
     max_wait : seconds of prefill that a cached prefix may be worth
     rate : prompt tokens per second of a replica
-    event_delay : seconds from a step's end until the precise index knows, 0.01
+    event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
-    max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
+    max_blocks : of the approximate index: entries of a prompt; later ones are not looked up
     """
 
     watches_requests = True

@@ -1,4 +1,4 @@
-"""Requests go to the better of two replicas drawn at random."""
+"""Routing to the better of two replicas drawn at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("power-of-two")
 class PowerOfTwo(Router):
-    """Of two different replicas drawn at random, the one with fewer unfinished requests.
+    """The one with fewer unfinished requests of two different replicas drawn at random.
 
     Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
     """

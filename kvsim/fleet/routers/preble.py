@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: Seconds per output token of a replica on which nothing has ended.
+#: Seconds per output token of a replica on which no request has ended.
 FIRST_TPOT = 0.15
-#: Ended requests of a replica whose medians count.
+#: Number of ended requests per replica whose medians count.
 MOST_REMEMBERED = 256
 
 
 @ROUTERS.register("preble")
 class Preble(Router):
-    """Preble's E2: where most of the prompt is cached if that is more than is not, else anywhere.
+    """Preble's E2: the longest match if more of the prompt is cached than not, else any replica.
 
     If fewer tokens are missing than cached (exploit), the replicas with the longest match are
     candidates; else (explore) all. The smallest ``L + M`` wins, the first of equals. L: the prefill
-    time of the misses of ``window`` seconds, of each piece shared among its holders, and ``active
+    time of the misses of ``window`` seconds, each piece's shared among its holders, and ``active
     requests * median output * median TPOT`` of the replica. M: the prefill time of what a virtual
-    LRU cache of the replica's size would drop. From ``warm-up`` requests per replica on, what would
-    go to the replica with the largest L goes to the one with the smallest, while the one is above
+    LRU cache of the replica's size would evict. From ``warm-up`` requests per replica on, requests
+    for the replica with the largest L go to the one with the smallest, while the largest L is above
+    ``balance`` times the smallest.
     ``balance`` times the other.
 
     Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
@@ -126,7 +127,7 @@ class Preble(Router):
         return max(too_many, 0) * self._piece_time
 
     def _balanced(self, choice: int, loads: Sequence[float]) -> int:
-        """Return who serves instead where loads are too far apart."""
+        """Return the choice, or the least loaded replica if loads are too far apart."""
         if self._num_seen < self._warm_up * len(loads):
             return choice
         if loads[choice] < max(loads) or max(loads) <= self._balance * min(loads):

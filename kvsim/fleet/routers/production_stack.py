@@ -1,4 +1,4 @@
-"""vLLM production-stack's routers that look at prefixes."""
+"""vLLM production-stack's prefix-aware routers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHUNK = 128
 #: Tokens by which a match may fall short of the prompt.
 THRESHOLD = 2000
-#: Of each replica on the hash ring, and seconds over which requests are counted: as `session`.
+#: Points of each replica on the hash ring, and seconds over which requests count: as `session`.
 POINTS, WINDOW = 160, 60.0
 
 
@@ -42,25 +42,25 @@ class ProductionStack(Router):
     """production-stack: by prefix trie, by KV look-up, or by match against load.
 
     - ``prefixaware``: a trie of chunks of 128 characters that were sent, never evicted; at random
-      among those with the longest match, everybody if there is none.
-    - ``kvaware``: asks where the KV is; the longest match, but if less than ``prompt - threshold``
-      tokens match, the session's place on a hash ring, and without a session the fewest requests
-      of late.
+      among the replicas with the longest match, or among all if there is none.
+    - ``kvaware``: looks up where the KV is; the longest match wins, but if less than ``prompt -
+      threshold`` tokens match, the session's owner on a hash ring, and without a session the
+      replica with the fewest recent requests.
     - ``loadaware``: the largest ``matched / prompt - beta * (load - mean) / max(1, mean)``, loads
       being requests in flight. The first of equals.
 
     Source: routing_logic.py of vllm-project/production-stack at a6c01db0; ``loadaware`` as proposed
-    there in pull request 1035, and ``relief`` in 884. What LMCache's controller knows is taken from
-    the replicas' events.
+    there in pull request 1035, and ``relief`` in 884. The replicas' events stand in for LMCache's
+    controller.
 
     Parameters
     ----------
-    policy : which one
+    policy : one of these
     threshold : tokens (``kvaware``), 2000
-    relief : requests in flight, most less fewest, from which on the fewest wins (``kvaware``); none
-        for never
-    beta : how much load counts (``loadaware``), 1
-    event_delay : seconds from a step's end until a look-up knows (not ``prefixaware``), 0.01
+    relief : requests in flight, most less fewest, from which on the replica with the fewest wins
+        (``kvaware``); none for never
+    beta : weight of the load (``loadaware``), 1
+    event_delay : seconds from a step's end until a look-up sees it (not ``prefixaware``), 0.01
     chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
     """
 
@@ -121,7 +121,7 @@ class ProductionStack(Router):
         return longest[int(self.facts.rng.integers(len(longest)))]
 
     def _relieve(self, replicas: Sequence[ReplicaView]) -> int | None:
-        """Return who has the fewest in flight, if somebody has far more; else None."""
+        """Return the replica with the fewest in flight, if another has far more; else None."""
         if self._relief is None:
             return None
         loads = queues(replicas)

@@ -1,4 +1,4 @@
-"""Requests go anywhere."""
+"""Random routing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("random")
 class Random(Router):
-    """Any replica, each as likely."""
+    """A replica drawn uniformly at random."""
 
     takes_changes = True
 

@@ -29,18 +29,20 @@ class RayPrefixAware(Router):
     """Ray Serve's PrefixCacheAffinityRouter: the best match, or else the smallest tree.
 
     If ``max - min`` requests in flight are above ``imbalanced-threshold``, power of two choices. If
-    the best match is below ``match-rate`` of the prompt, the replicas with the smallest tree;
-    otherwise those with the best match. Of these, the fewest in flight, the first of equals.
+    the best match is below ``match-rate`` of the prompt, the replicas with the smallest tree are
+    candidates; otherwise those with the best match. The candidate with the fewest in flight wins,
+    the first of equals.
 
-    Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults: the gate never
-    opens. Its tree holds text; here entries of ``entry-tokens`` tokens, four characters each.
+    Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults, under which the
+    gate never opens. Its tree holds text; here entries of ``entry-tokens`` tokens, four characters
+    each.
 
     Parameters
     ----------
     imbalanced_threshold : requests
     match_rate : share of the prompt
     eviction_interval : seconds between evictions of the least recently used leaves
-    eviction_threshold, eviction_target : characters per replica above which leaves are dropped, and
+    eviction_threshold, eviction_target : characters per replica above which leaves are evicted, and
         down to which
     entry_tokens : tokens that are matched as one
     """

@@ -1,4 +1,4 @@
-"""Requests go to the replicas in turn."""
+"""Round-robin routing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("round-robin")
 class RoundRobin(Router):
-    """One after the other."""
+    """The replicas in turn."""
 
     takes_changes = True
 

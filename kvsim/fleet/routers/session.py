@@ -1,4 +1,4 @@
-"""Conversations stay where they began."""
+"""Routing by session: a conversation stays at its replica."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("session")
 class Session(Router):
-    """Consistent hashing of the session; without one, the replica that got the fewest requests.
+    """Consistent hashing of the session; without one, the replica with the fewest requests.
 
-    A hash ring with ``points`` points per replica. A request without a session goes where this
-    gateway sent the fewest in the last ``window`` seconds.
+    The hash ring has ``points`` points per replica. A request without a session goes to the replica
+    that received the fewest from this gateway in the last ``window`` seconds.
 
     Source: production-stack's session policy, routing_logic.py at a6c01db0; the number of points
     and the window are chosen here.
 
     Parameters
     ----------
-    points : of each replica on the ring
+    points : points of each replica on the ring
     window : seconds over which requests are counted
     """
 

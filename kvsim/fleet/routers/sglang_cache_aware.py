@@ -29,9 +29,9 @@ class SglangCacheAware(Router):
     """SGLang's cache_aware: the longest match, unless loads are far apart or nothing matches.
 
     Loads are far apart if ``max - min`` requests in flight are above ``balance-abs`` and ``max >
-    balance-rel * min``: then the fewest in flight. Otherwise, if the longest match is above
-    ``cache-threshold`` of the prompt: that replica; else the one with the smallest tree. The prompt
-    is inserted wherever it goes. Of equals, the first.
+    balance-rel * min``: then the replica with the fewest in flight wins. Otherwise, if the longest
+    match is above ``cache-threshold`` of the prompt, that replica wins; else the one with the
+    smallest tree. The prompt is inserted in the winner's tree. Of equals, the first.
 
     The known weakness is the rule's own: with few requests in flight the first gate never opens,
     and one replica may serve everything that shares a prefix (sgl-project/sglang, issue 21199).
@@ -42,9 +42,9 @@ class SglangCacheAware(Router):
     Parameters
     ----------
     cache_threshold : share of the prompt that must match
-    balance_abs, balance_rel : of the gate
+    balance_abs, balance_rel : thresholds of the load gate
     eviction_interval : seconds between evictions of the least recently used leaves
-    max_tree_size : characters per replica that are left
+    max_tree_size : characters per replica that eviction leaves
     entry_tokens : tokens that are matched as one
     """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: A waiting request counts as much as so many running ones.
+#: Number of running requests that one waiting request counts as.
 WAITING = 4
 
 
@@ -23,8 +23,8 @@ WAITING = 4
 class VllmDataParallel(Router):
     """The smallest ``4 * waiting + running``, counted by the coordinator every 100 ms.
 
-    What was sent since the last count is taken to wait. Without that, as ``count-sent=false`` has
-    it, all requests of an interval go to one replica. The first of equals.
+    Requests sent since the last count are taken as waiting. Without that (``count-sent=false``),
+    all requests of an interval go to one replica. The first of equals wins.
 
     Source: vLLM's data-parallel deployment guide; weights and interval as in docs/guide/routing.md
     of inference-sim at f90a1e3a.
@@ -32,7 +32,7 @@ class VllmDataParallel(Router):
     Parameters
     ----------
     scrape_interval : seconds between two counts
-    count_sent : add what was sent since
+    count_sent : add the requests sent since the last count
     """
 
     takes_changes = True

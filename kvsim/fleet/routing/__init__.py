@@ -1,1 +1,1 @@
-"""Routers, and what they know of replicas."""
+"""Routers, and their views of replicas."""

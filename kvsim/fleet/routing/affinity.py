@@ -1,4 +1,4 @@
-"""llm-d's filter: keep to the replicas that hold most of a prompt, while they are not too busy."""
+"""llm-d's filter: prefer the replicas that hold most of a prompt, while they are not too busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sticky(hit_rates: Sequence[float], least: float) -> list[int]:
 
 
 def lead(loads: Sequence[float], warm: Sequence[int]) -> float:
-    """Return how far the least loaded sticky replica is above the least loaded other one.
+    """Return the excess load of the least loaded sticky replica over the other replicas' least.
 
     Minus infinity if there is no other one.
     """

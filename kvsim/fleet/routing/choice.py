@@ -1,4 +1,4 @@
-"""Picking one of several: rules that many routers share."""
+"""Rules that many routers share to pick one of several."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
-    """Return the place of the smallest value, the first of several."""
+    """Return the index of the smallest value, the first of several."""
     places = range(len(values)) if among is None else among
     return min(places, key=lambda place: (values[place], place))
 
 
 def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator) -> int:
-    """Return the place of the smallest value; of several, each is as likely."""
+    """Return the index of the smallest value, at random among equals."""
     if isinstance(values, np.ndarray):
         equal: list[int] = (values == values.min()).nonzero()[0].tolist()
     else:
@@ -32,12 +32,12 @@ def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator
 
 
 def uniform_argmax(values: Sequence[float], rng: Generator) -> int:
-    """Return the place of the largest value; of several, each is as likely."""
+    """Return the index of the largest value, at random among equals."""
     return uniform_argmin([-value for value in values], rng)
 
 
 def power_of_two(loads: Sequence[float], rng: Generator) -> int:
-    """Draw two different places; the smaller load wins, the first drawn of equals."""
+    """Draw two different indices; the smaller load wins, the first drawn of equals."""
     if len(loads) == 1:
         return 0
     first = int(rng.integers(len(loads)))
@@ -47,5 +47,5 @@ def power_of_two(loads: Sequence[float], rng: Generator) -> int:
 
 
 def queues(replicas: Sequence[ReplicaView]) -> list[int]:
-    """Return how many requests of this gateway each replica has in flight."""
+    """Return the number of this gateway's requests in flight at each replica."""
     return [replica.num_outstanding() for replica in replicas]

@@ -1,4 +1,4 @@
-"""Consistent hashing: a replica that comes or goes moves only its own share of the keys."""
+"""Consistent hashing: adding or removing a replica moves only its own share of the keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvsim.rules.blocks.keys import mix
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Keeps a replica's points apart from keys.
+#: Seed word that separates a replica's points from keys.
 POINT = 0x72696E67
 
 
 class HashRing:
-    """Replicas at several points each of a ring of 63-bit numbers."""
+    """A ring of 63-bit numbers on which each replica has several points."""
 
     def __init__(self, num_replicas: int, num_points: int) -> None:
         self._num_replicas = num_replicas
@@ -26,7 +26,7 @@ class HashRing:
         )
 
     def walk(self, key: int) -> Iterator[int]:
-        """Go around from a key; every replica comes once, the owner first."""
+        """Yield every replica once, around the ring from a key, the owner first."""
         start = bisect_left(self._points, (mix(POINT, key), 0))
         seen: set[int] = set()
         for step in range(len(self._points)):

@@ -1,4 +1,4 @@
-"""Paths of block keys, and how many different blocks they have together."""
+"""Paths of block keys, and the number of their different blocks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ KEY = 8
 
 
 class PathSet:
-    """Paths in the order of their bytes; one may be there several times.
+    """Paths in the order of their bytes; duplicates are allowed.
 
-    A key covers all keys before it, so paths share what they begin with and nothing else; of all
-    others, neighbours share most with a path. Nothing is kept by key: prompts have thousands.
+    A key covers all keys before it, so paths share a prefix and nothing else, and a path shares
+    most with its neighbours. Nothing is stored by key: prompts have thousands.
     """
 
     def __init__(self) -> None:
         self._paths: list[bytes] = []
 
     def add(self, path: bytes) -> int:
-        """Take in a path; returns how many of its keys no other path has. Mutates."""
+        """Insert a path; return how many of its keys no other path has. Mutates."""
         place = bisect_left(self._paths, path)
         number = self._num_own(path, place)
         self._paths.insert(place, path)
         return number
 
     def remove(self, path: bytes) -> int:
-        """Take a path out; returns how many of its keys no other path has. Mutates.
+        """Remove a path; return how many of its keys no other path has. Mutates.
 
         Raises
         ------
@@ -40,11 +40,11 @@ class PathSet:
         return self._num_own(path, place)
 
     def clear(self) -> None:
-        """Forget everything. Mutates."""
+        """Remove all paths. Mutates."""
         self._paths.clear()
 
     def _num_own(self, path: bytes, place: int) -> int:
-        """Count the keys of a path that those beside a place, which is its own, have not."""
+        """Count the keys of a path that its neighbours at an index do not have."""
         shared = 0
         for other in self._paths[max(place - 1, 0) : place + 1]:
             shared = max(shared, num_shared(path, other))
@@ -52,7 +52,7 @@ class PathSet:
 
 
 def num_shared(path: bytes, other: bytes) -> int:
-    """Return how many keys two paths begin with together."""
+    """Return the number of leading keys that two paths share."""
     low, high = 0, min(len(path), len(other)) // KEY
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""What a router believes to be cached where: told by the replicas, or by what it sent them."""
+"""A router's prediction of cached prefixes: from the replicas' events, or from what it sent."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from kvsim.fleet.prefix_index.event_index import KeyIndex
 
 Kind = Literal["precise", "approximate"]
-#: Characters of a token, where a rule counts characters.
+#: Characters per token, for rules that count characters.
 CHARS_PER_TOKEN = 4
 
 
-#: Of an approximate index of llm-d: tokens of an entry, and entries of a replica.
+#: Of llm-d's approximate index: tokens per entry, and entries per replica.
 BLOCK_SIZE, LRU_ENTRIES = 64, 31_250
-#: Seconds from a step's end until llm-d's precise index knows.
+#: Seconds from a step's end until llm-d's precise index is updated.
 EVENT_DELAY = 0.01
 
 
 def delay_of(kind: Kind, event_delay: float | None) -> float | None:
-    """Return after how long llm-d's index knows of an event; None for one that reads none."""
+    """Return the event delay of llm-d's index; None if the index reads no events."""
     if kind == "approximate":
         return None
     return EVENT_DELAY if event_delay is None else event_delay
@@ -44,12 +44,12 @@ def entries_of(
     lru_entries: int | None,
     max_blocks: int | None,
 ) -> dict[str, Any]:
-    """Return an index of llm-d as :class:`PrefixAffinity` takes it; None is not given.
+    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None is not given.
 
     Raises
     ------
     ValueError
-        For what the other kind of index has: a precise one has the replicas' own blocks.
+        For options of the other kind of index: a precise one has the replicas' own blocks.
     """
     if kind == "precise":
         why = "with index=precise: its blocks are those of the replicas' KV caches"
@@ -64,16 +64,16 @@ def entries_of(
 
 
 class PrefixAffinity:
-    """Cached tokens of a prompt by replica.
+    """Predicted cached tokens of a prompt by replica.
 
     Parameters
     ----------
     facts : of the fleet
-    kind : ``precise`` reads the index that the replicas' events keep; ``approximate`` takes a
-        prompt for cached from the moment it is sent, whatever the replica does with it
-    entry_tokens : of an approximate index; a prompt's end that fills no entry is not in it
+    kind : ``precise`` reads the index that the replicas' events update; ``approximate`` counts a
+        prompt as cached from the moment it is sent, whatever the replica does with it
+    entry_tokens : of an approximate index; a partial entry at a prompt's end is left out
     max_entries, ttl : of an approximate index; see ``PrefixIndex``
-    max_prompt_entries : of an approximate index: what a prompt has behind so many is not in it
+    max_prompt_entries : of an approximate index: later entries of a prompt are left out
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class PrefixAffinity:
         self.index: KeyIndex = facts.index if self._is_precise else self._sent
 
     def keys(self, request: IncomingRequest) -> Sequence[int]:
-        """Return the names of a prompt's entries."""
+        """Return the keys of a prompt's entries."""
         if self._is_precise:
             return self._facts.entry_keys(request)
         return request.prefix_keys(self.entry_tokens)[: self._max_prompt_entries]
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
-        """Return how many of a prompt's first tokens each replica is taken to hold."""
+        """Return the number of leading prompt tokens that each replica is predicted to hold."""
         found: list[int] = self.cached_array(request).tolist()
         return found
 
@@ -111,25 +111,25 @@ class PrefixAffinity:
         return matched * self.entry_tokens
 
     def block_rates(self, request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
-        """Return which share of a prompt's entries each replica is taken to hold."""
+        """Return the share of a prompt's entries that each replica is predicted to hold."""
         number = len(self.keys(request)) * self.entry_tokens
         return [tokens / number if number else 0.0 for tokens in cached_tokens]
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
-        """Note where a request goes, if that is all there is to know. Mutates."""
+        """Record the replica of a request, in an approximate index. Mutates."""
         if not self._is_precise:
             self._sent.insert(replica, self.keys(request), request.arrival_time)
 
     def forget(self, replica: int) -> None:
-        """Forget a replica that is gone; precise knowledge goes with its events. Mutates."""
+        """Remove a replica that is gone; a precise index follows its events. Mutates."""
         self.shrink(replica, 0)
 
     def shrink(self, replica: int, num_entries: float) -> None:
-        """Keep only so many entries of an approximate index. Mutates."""
+        """Shrink a replica's entries in an approximate index to a number. Mutates."""
         if not self._is_precise:
             self._sent.shrink(replica, num_entries)
 
 
 def hit_rates(request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
-    """Return which share of a prompt each replica is taken to hold."""
+    """Return the share of a prompt that each replica is predicted to hold."""
     return [tokens / request.num_prompt_tokens for tokens in cached_tokens]

@@ -1,4 +1,4 @@
-"""Preble's estimate of what the prefixes on a replica will cost it."""
+"""Preble's estimate of the future cost of a replica's prefixes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Uses:
-    """How often a piece was asked for of late, how often it was not there, and who holds it."""
+    """Recent uses of a piece, their misses, and the replicas that hold it."""
 
     number: int = 0
     missed: int = 0
@@ -25,12 +25,12 @@ class PrefixLoad:
     """Seconds of prefill by replica, over the pieces of prompts used in a window.
 
     A piece costs each replica that holds it ``prefill time * miss rate * uses / holders``, which is
-    the prefill time of its misses, shared among its holders. Who holds a piece is looked up when it
-    is used.
+    the prefill time of its misses, shared among its holders. The holders of a piece are looked up
+    when it is used.
 
     Parameters
     ----------
-    index : who holds what
+    index : the holders of each piece
     num_replicas : replicas
     piece_time : seconds to compute one piece
     window : seconds
@@ -48,18 +48,18 @@ class PrefixLoad:
         self._num_replicas = num_replicas
 
     def note(self, now: float, keys: Sequence[int], num_cached: int) -> None:
-        """Note a prompt of which the first pieces were there, once its place is known. Mutates."""
+        """Record a prompt whose first pieces were cached, once it is placed. Mutates."""
         self._asked.append((now, keys, num_cached))
         self._count(keys, num_cached, 1)
 
     def forget(self, now: float) -> None:
-        """Drop what was asked for before the window. Mutates."""
+        """Drop the uses before the window. Mutates."""
         while self._asked and self._asked[0][0] <= now - self._window:
             _, keys, num_cached = self._asked.popleft()
             self._count(keys, num_cached, -1)
 
     def seconds(self) -> list[float]:
-        """Return what each replica has to expect."""
+        """Return the expected prefill seconds of each replica."""
         loads = [0.0] * self._num_replicas
         for holders in sorted(self._missed):  # one order of additions
             share = self._missed[holders] / max(holders.bit_count(), 1)
@@ -81,7 +81,7 @@ class PrefixLoad:
                 del self._uses[key]
 
     def _file(self, uses: Uses, sign: int) -> None:
-        """Add the misses of a piece to those of its holders, or take them off."""
+        """Add the misses of a piece to those of its holders, or subtract them."""
         if uses.missed:
             self._missed[uses.holders] += sign * uses.missed
             if not self._missed[uses.holders]:

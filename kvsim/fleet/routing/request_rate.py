@@ -1,4 +1,4 @@
-"""How many requests a gateway sent to each replica of late."""
+"""Number of recent requests that a gateway sent to each replica."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RequestRate:
         self._counts = [0] * num_replicas
 
     def count(self, replica: int, now: float) -> None:
-        """Note a request. Mutates."""
+        """Record a request. Mutates."""
         self._sent.append((now, replica))
         self._counts[replica] += 1
 
     def lowest(self, now: float) -> int:
-        """Return who got the fewest in the window, the first of equals. Mutates."""
+        """Return the replica with the fewest in the window, the first of equals. Mutates."""
         while self._sent and self._sent[0][0] <= now - self._window:
             self._counts[self._sent.popleft()[1]] -= 1
         return argmin(self._counts)

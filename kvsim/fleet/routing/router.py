@@ -1,4 +1,4 @@
-"""Which replica serves a request."""
+"""The interface of routers, which choose a replica for each request."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: What a router answers if nobody shall serve a request.
+#: A router's answer if no replica is to serve a request.
 REJECT = -1
 
 
 class Router(ABC):
     """Chooses a replica for each request, in order of arrival.
 
-    It says by attributes what it looks at, and sees nothing else; each can be set by a class or in
-    ``__init__``. :func:`kvsim.testing.check_router` tells whether one does what it says.
+    Attributes declare what a router reads, and it sees nothing else; each can be set by a class or
+    in ``__init__``. :func:`kvsim.testing.check_router` checks a router against its declarations.
 
     Attributes
     ----------
-    looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
-        before the run, and the replicas need not wait for each other. The next four imply it
+    looks_at_replicas : choices depend on the replicas' state; if not, they are made before the run,
+        and the replicas need not wait for each other. Each of the next four implies it
     needs_prefix_cache : it calls ``num_cached_tokens`` of a replica, which no real router can;
-        where prefix caching is off, the answer is 0
-    watches_requests : it reads ``local`` of the replicas, or is told of first tokens and ends
-    scrape_interval : seconds between two looks at the replicas' metrics, which it reads as
+        where prefix caching is off, it is 0
+    watches_requests : it reads ``local`` of the replicas, or handles first tokens and ends
+    scrape_interval : seconds between two scrapes of the replicas' metrics, which it reads as
         ``scraped``; None if it does not
-    event_delay : seconds until what replicas tell of their prefix caches is in ``facts.index``;
-        None if it does not ask
-    takes_changes : replicas may come and go: it reads what it keeps of a replica by the view's
-        ``index``, and forgets it when told
-    branch : which rule made the last choice, for the share of decisions by branch
-    predicted_tokens : how many tokens of the last request's prompt it takes for cached where it
-        sent it; None if it has no idea
+    event_delay : seconds until the events of the replicas' prefix caches are in ``facts.index``;
+        None if it reads none
+    takes_changes : replicas may start and stop: it stores data of a replica by the view's
+        ``index``, and drops them in ``on_leave``
+    branch : name of the rule that made the last choice, for the share of decisions by branch
+    predicted_tokens : prompt tokens of the last request that it predicts to be cached at the
+        replica chosen; None if unknown
     """
 
     looks_at_replicas: bool = False
@@ -55,17 +55,17 @@ class Router(ABC):
 
     @property
     def looks(self) -> bool:
-        """Whether choices depend on the replicas in any way."""
+        """Return whether choices depend on the replicas in any way."""
         asks = self.scrape_interval is not None or self.event_delay is not None
         return self.looks_at_replicas or self.needs_prefix_cache or self.watches_requests or asks
 
     def start(self, facts: Facts) -> None:
-        """Learn what the fleet is like, before the first request. Mutates."""
+        """Receive the properties of the fleet, before the first request. Mutates."""
         self.facts = facts
 
     @abstractmethod
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        """Choose who serves a request. Mutates only the router.
+        """Return the replica that serves a request. Mutates only the router.
 
         Parameters
         ----------
@@ -76,22 +76,22 @@ class Router(ABC):
         Returns
         -------
         int
-            The place of the replica in ``replicas``, or REJECT. Where replicas come and go, only
-            those that take requests are in it.
+            The index of the replica in ``replicas``, or REJECT. Where replicas start and stop, the
+            list has only those that accept requests.
         """
 
     def on_first_token(  # noqa: B027 - not every router wants to know
         self, request_id: int, replica: int, time: float
     ) -> None:
-        """Learn that a request of this gateway has its first token. Mutates."""
+        """Handle the first token of a request of this gateway. Mutates."""
 
     def on_finish(  # noqa: B027
         self, request_id: int, replica: int, time: float, num_tokens: int
     ) -> None:
-        """Learn that a request of this gateway has ended after so many output tokens. Mutates."""
+        """Handle the end of a request of this gateway, with its output tokens. Mutates."""
 
     def on_leave(self, replica: int) -> None:  # noqa: B027
-        """Learn that a replica is gone, and what it held; its index may come again. Mutates."""
+        """Handle the loss of a replica and of its cache; its index may be used again. Mutates."""
 
 
 #: Factories take keyword parameters only.
@@ -112,8 +112,8 @@ def make_router(text: str) -> Router:
 def make_routers(text: str) -> list[Router]:
     """Make the routers of ``NAME[+gateways=N][+KEY=VALUE]...``, one per gateway.
 
-    Gateways take the requests in turn. Each knows what it sent itself, and of the others only what
-    the replicas' metrics and events tell.
+    Gateways take the requests in turn. Each knows its own requests, and of the others' only what
+    the replicas' metrics and events report.
 
     Raises
     ------

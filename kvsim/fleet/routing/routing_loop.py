@@ -1,4 +1,4 @@
-"""A router's decisions in one compiled loop, where nothing happens between two arrivals."""
+"""A router's decisions in one compiled loop, for runs without events between two arrivals."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from kvsim.fleet.gateways import Gateways
     from kvsim.trace import Trace
 
-#: Decisions after which the loop comes back, so that progress shows and Ctrl-C works.
+#: Decisions after which the loop returns, so that progress shows and Ctrl-C works.
 DECISIONS_PER_CALL = 1024
-#: Prompts at one place for which there is room at first.
+#: Initial room for prompts per slot.
 FIRST_ROOM = 64
-#: The most bits of a row of the table of who was sent what: 8 MB.
+#: Most bits of a row number in the table of sent prompts: 8 MB.
 MOST_SENT = 20
 
 
 def can_decide(gateways: Gateways, replicas: Sequence[Replica], trace: Trace) -> bool:
-    """Whether there is such a loop for a router, what it reads, and all replicas."""
+    """Return whether the loop supports a router, what it reads, and all replicas."""
     router, reader, _ = gateways.alone()
     if type(router) is not Dynamo or not router.is_formula or not trace.has_segments:
         return False
@@ -49,15 +49,15 @@ def decide(
     planned: NDArray[np.float64],
     outputs: NDArray[np.int64],
 ) -> None:
-    """Decide where requests go, each at its time, and bring replicas on as they come. Mutates.
+    """Route requests, each at its time, and advance replicas as they arrive. Mutates.
 
     Parameters
     ----------
-    gateways : whose decisions these are
-    replicas : by place
-    rack : in which they stand
+    gateways : the gateways that decide
+    replicas : by slot
+    rack : the set of these replicas
     rows : the requests in order
-    planned : their times
+    planned : their arrival times
     outputs : by request, the content of its output
     """
     from kvsim.compiled.cache import load_routing_loop

@@ -1,4 +1,4 @@
-"""llm-d's scorers: how good each replica is, between 0 and 1.
+"""llm-d's scorers, which score each replica between 0 and 1.
 
 Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling.
 """
@@ -25,9 +25,9 @@ def least_is_best(values: Sequence[float]) -> list[float]:
 
 
 def among_holders(matched: Sequence[int]) -> list[float]:
-    """Score the matched beginnings of who has any: from 0 for the shortest to 1 for the longest.
+    """Score matched prefixes: from 0 for the shortest to 1 for the longest; 0 without a match.
 
-    1 if these are equal. llm-d's scorer of the precise index did so in 2025
+    1 if all matches are equal. llm-d's scorer of the precise index did so in 2025
     (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); today's takes the share of
     the prompt.
     """
@@ -55,21 +55,21 @@ def token_load(in_flight: Sequence[int]) -> list[float]:
 
 
 def load_aware(waiting: Sequence[int]) -> list[float]:
-    """Score waiting requests: a half if none waits."""
+    """Score waiting requests: 0.5 if none waits."""
     return [0.5 * (1 - min(number, MOST_WAITING) / MOST_WAITING) for number in waiting]
 
 
 class NoHitLru:
-    """Spreads prompts that nobody has: first to who never had one, then to who had one longest ago.
+    """Spreads prompts that no replica holds: to replicas that never had one, then to the LRU one.
 
-    By rank among those that may be chosen: from 1 for the first to 0 for the last.
+    Scores are ranks among the candidates: from 1 for the first to 0 for the last.
     """
 
     def __init__(self) -> None:
-        self._order: list[int] = []  # who got cold work, the oldest first
+        self._order: list[int] = []  # replicas that got such prompts, the oldest first
 
     def score(self, matched: Sequence[int], among: Sequence[int]) -> list[float]:
-        """Score some replicas for a prompt: 0.5 for all if anybody has a part of it."""
+        """Score some replicas for a prompt: 0.5 for all if any replica holds a part of it."""
         if any(matched):
             return [0.5] * len(among)
         fresh = [replica for replica in among if replica not in self._order]
@@ -79,12 +79,12 @@ class NoHitLru:
         return [1 - rank[replica] / steps for replica in among]
 
     def sent(self, replica: int, matched: Sequence[int]) -> None:
-        """Note where cold work went. Mutates."""
+        """Record the replica of a prompt that none holds. Mutates."""
         if not any(matched):
             self.forget(replica)
             self._order.append(replica)
 
     def forget(self, replica: int) -> None:
-        """Forget a replica that is gone: another one at its place has had nothing. Mutates."""
+        """Remove a replica that is gone: a new one in its slot has had no prompt. Mutates."""
         if replica in self._order:
             self._order.remove(replica)

@@ -1,4 +1,4 @@
-"""Metrics that a gateway polls: old by up to an interval, and by the step that is under way."""
+"""Metrics that a gateway scrapes: stale by up to an interval, and by the step under way."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Scraper:
-    """Asks every replica for its metrics, all at the same times.
+    """Scrapes the metrics of every replica, all at the same times.
 
-    A replica stops at these times only while somebody will look at what it said then. One that is
-    idle says the same until it gets work, so it is asked when a router looks.
+    A replica stops at these times only while a router will read the values scraped then. An idle
+    replica's values do not change until it gets work, so it is scraped when a router reads them.
 
     Parameters
     ----------
-    replicas : to be asked
-    interval : seconds between two questions
-    start_time : of the first one
+    replicas : the replicas to scrape
+    interval : seconds between two scrapes
+    start_time : of the first scrape
     """
 
     def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:
@@ -33,20 +33,20 @@ class Scraper:
         self.values = [Scraped(start_time) for _ in replicas]
 
     def replace(self, place: int, replica: Replica, now: float) -> None:
-        """Ask another replica from now on. Mutates."""
+        """Scrape another replica from now on. Mutates."""
         self._replicas[place] = replica
         self.values[place] = Scraped(now)
 
     def last_time(self, now: float) -> float:
-        """Return the last time of asking up to now."""
+        """Return the time of the last scrape up to now."""
         return self._start + self._last(now) * self._interval
 
     def next_time(self, now: float) -> float:
-        """Return the first time of asking after now."""
+        """Return the time of the first scrape after now."""
         return self._start + (self._last(now) + 1) * self._interval
 
     def _last(self, now: float) -> int:
-        """Return the number of the last time up to now; a quotient of floats may be one off."""
+        """Return the number of the last scrape up to now; a quotient of floats may be one off."""
         number = math.floor((now - self._start) / self._interval)
         while self._start + (number + 1) * self._interval <= now:
             number += 1
@@ -55,11 +55,11 @@ class Scraper:
         return number
 
     def ask(self, place: int, time: float) -> None:
-        """Read a replica that has come to the time of asking. Mutates."""
+        """Scrape a replica that has reached the time of a scrape. Mutates."""
         self.values[place] = Scraped(time, *self._replicas[place].metrics())
 
     def ask_idle(self, now: float) -> None:
-        """Read those who have had nothing to do since they were last asked. Mutates."""
+        """Scrape the replicas that have been idle since their last scrape. Mutates."""
         time = self.last_time(now)
         for place, replica in enumerate(self._replicas):
             if self.values[place].as_of < time and replica.next_event_time() == math.inf:

@@ -1,4 +1,4 @@
-"""The text that a router has sent to each replica: a radix tree, cut down now and then."""
+"""The text that a router has sent to each replica: a radix tree with periodic eviction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class TextTree:
-    """A tree of prompts by replica, sizes in characters of four to a token.
+    """A tree of prompts by replica; its limits are in characters, four to a token.
 
     Parameters
     ----------
     facts : of the fleet
     entry_tokens : tokens that are matched as one
     interval : seconds between two evictions
-    most, target : characters of a replica above which its least recently used leaves are dropped,
+    most, target : characters of a replica above which its least recently used leaves are evicted,
         and down to which
     """
 
@@ -36,7 +36,7 @@ class TextTree:
         self._num_replicas = facts.num_replicas
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
-        """Return how many of a prompt's first tokens were sent to each replica. Mutates."""
+        """Return the number of leading prompt tokens that were sent to each replica. Mutates."""
         now = request.arrival_time
         if now >= self._next:
             self._next += self._interval * (1 + (now - self._next) // self._interval)

@@ -1,4 +1,4 @@
-"""What a router sees of a replica: values that know their age."""
+"""A router's view of a replica: values with their age."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Scraped(NamedTuple):
-    """What a replica's metrics said when they were last asked for.
+    """A replica's metrics as last scraped.
 
     Attributes
     ----------
-    as_of : when that was, seconds
+    as_of : time of the scrape, seconds
     num_waiting, num_running : requests, after its last step up to then
     kv_usage : share of its blocks in use
-    prompt_tokens, generation_tokens : counted since its beginning: of prompts whose first token is
-        there, and of outputs, as vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
+    prompt_tokens, generation_tokens : counted since its start: of prompts with a first token, and
+        of outputs, as vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
     """
 
     as_of: float
@@ -32,14 +32,14 @@ class Scraped(NamedTuple):
 
 @dataclass(slots=True)
 class Local:
-    """What one gateway knows exactly, without delay: what it sent itself.
+    """Exact counters of one gateway's own requests on a replica, without delay.
 
     Attributes
     ----------
     num_requests : sent and not ended
     num_prefilling : of these, without a first token
-    num_prompt_tokens : of the prompts of all that have not ended
-    num_uncached_tokens : of the prompts without a first token, what the router took for not cached
+    num_prompt_tokens : prompt tokens of all that have not ended
+    num_uncached_tokens : predicted uncached tokens of the prompts without a first token
     """
 
     num_requests: int = 0
@@ -68,7 +68,7 @@ class ReplicaView:
         self.shares = shares  # with other gateways
 
     def replace(self, replica: Backend, now: float) -> None:
-        """Show another replica from now on. Mutates."""
+        """Switch to another replica from now on. Mutates."""
         self._replica = replica
         self.local = Local()
         self.scraped = Scraped(now)
@@ -79,11 +79,11 @@ class ReplicaView:
         return self._replica.clock
 
     def next_event_time(self) -> float:
-        """When it will do something next if nothing arrives, ``inf`` if never."""
+        """Time of the replica's next event if no request arrives, ``inf`` for none."""
         return self._replica.next_event_time()
 
     def num_outstanding(self) -> int:
-        """Requests that this gateway sent and that have not ended."""
+        """Number of requests that this gateway sent and that have not ended."""
         return self.local.num_requests if self.shares else self._replica.num_outstanding()
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:

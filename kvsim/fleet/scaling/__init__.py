@@ -1,1 +1,1 @@
-"""Replicas that come, go and fail: autoscaling, failures, cold starts."""
+"""Changes of a fleet's replicas: autoscaling, failures, cold starts."""

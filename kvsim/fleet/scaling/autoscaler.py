@@ -1,4 +1,4 @@
-"""How many replicas a pool shall have."""
+"""The interface of autoscalers, which set the number of replicas of a pool."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
 
 
-#: What an autoscaler may look at, of all replicas together: see :meth:`PoolLoad.total`.
+#: Metrics that an autoscaler may read, of all replicas together: see :meth:`PoolLoad.total`.
 Metric = Literal["waiting", "running", "requests", "kv"]
 
 
-#: Seconds between two decisions.
+#: Least seconds between two decisions.
 LEAST_INTERVAL = 0.001
 
 
 def no_time(num_requests: int, num_tokens: int) -> float:
-    """Price no step."""
+    """Return 0 for any step."""
     del num_requests, num_tokens
     return 0.0
 
 
 def no_traffic(seconds: float) -> Traffic:
-    """Know of no request."""
+    """Return no requests for any period."""
     del seconds
     return Traffic()
 
 
 class Load(NamedTuple):
-    """What a ready replica's metrics say at the time of a decision.
+    """A ready replica's metrics at the time of a decision.
 
     Attributes
     ----------
     num_waiting, num_running : requests
     kv_usage : share of its blocks in use
     queued_tokens : of prompts, not computed yet
-    mean_prompt_tokens : of the requests it has in hand
-    replica : its number, which is nobody else's in a run
+    mean_prompt_tokens : of its unfinished requests
+    replica : its number, unique in a run
     """
 
     num_waiting: int
@@ -60,22 +60,22 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class PoolLoad:
-    """A pool, to its autoscaler.
+    """The load of a pool, for its autoscaler.
 
     Parameters
     ----------
     now : seconds since the run began
-    ready : load of each replica that takes requests, or seems to: a failure is not noticed at once
-    num_starting : replicas on their way
+    ready : load of each replica that takes requests, or has failed and is not detected yet
+    num_starting : replicas that are starting
     num_unplaced : requests that wait at the gateway, since no replica is ready
     num_kv_tokens : slots of one replica's KV cache
     block_size : tokens per block
     prefill_rate : prompt tokens per second of a full step
-    step_time : seconds of a step in which so many requests decode, each with so many tokens before
+    step_time : seconds of a decode step; takes the numbers of requests and of tokens before each
     max_num_seqs : requests of one replica's step
-    traffic : of the last so many seconds
+    traffic : returns the traffic of the last seconds; takes their number
     max_model_len : tokens of the longest request
-    role : what its replicas do
+    role : of its replicas
     """
 
     now: float
@@ -93,7 +93,7 @@ class PoolLoad:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas that are ready or on their way."""
+        """Number of replicas that are ready or starting."""
         return len(self.ready) + self.num_starting
 
     def total(self, metric: str) -> float:
@@ -108,13 +108,13 @@ class PoolLoad:
 
 
 class Autoscaler(ABC):
-    """Says from time to time how many replicas there shall be.
+    """Sets the number of replicas of a pool, from time to time.
 
     Attributes
     ----------
     interval : seconds between two decisions
-    look_interval : seconds between two looks at the metrics, for those that remember some
-    least, most : replicas, at any time
+    look_interval : seconds between two reads of the metrics, for autoscalers with a history
+    least, most : bounds of the number of replicas, at any time
     grace : seconds that a replica has to drain before it is killed
     """
 
@@ -126,10 +126,10 @@ class Autoscaler(ABC):
 
     @abstractmethod
     def desired(self, pool: PoolLoad) -> int:
-        """Return how many replicas there shall be; it is kept between least and most. Mutates."""
+        """Return the desired number of replicas; it is kept between least and most. Mutates."""
 
     def look(self, pool: PoolLoad) -> None:  # noqa: B027 - not every one remembers
-        """Learn of a pool between two decisions, and right before one. Mutates."""
+        """Record the load of a pool between two decisions, and right before one. Mutates."""
 
 
 #: Factories take keyword parameters only.

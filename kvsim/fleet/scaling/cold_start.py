@@ -1,4 +1,4 @@
-"""How long it takes until a new replica takes requests: one number, or the sum of its parts."""
+"""Cold start: the time until a new replica takes requests, one number or the sum of its parts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ class Parts:
 
     Source: vLLM's start of Llama-3-8B, of which 19.4 s are compilation (Dynamo 4.6, Inductor 14.8)
     and 15 s CUDA graphs (vllm issue 11005; 7.5 and 17 with a warm cache, 20264); 130 GB of weights
-    in 26 s, that is 5 GB/s. A node that is not there yet took 35 to 65 s on one cluster, and its
-    image 300 more.
+    in 26 s, that is 5 GB/s. A new node took 35 to 65 s on one cluster, and its image 300 s more.
 
     Parameters
     ----------
     node, image : seconds until there is a node, and the container's image on it
     bandwidth : GB/s at which a replica reads its weights, of all its GPUs together
     compile, graphs : seconds
-    first_request : seconds that the first request warms up
+    first_request : seconds of warm-up by the first request
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Parts:
         self._bandwidth = bandwidth * 1e9
 
     def seconds(self, weight_bytes: int) -> float:
-        """Return how long a replica with so many bytes of weights takes."""
+        """Return the seconds of a cold start with ``weight_bytes`` of weights."""
         return self._fixed + weight_bytes / self._bandwidth
 
 
@@ -51,7 +50,7 @@ COLD_STARTS.register("parts")(Parts)
 
 
 def make_cold_start(given: float | str) -> Callable[[int], float]:
-    """Return what prices ``SECONDS`` or ``parts[+KEY=VALUE]...`` by a replica's bytes of weights.
+    """Return a function that prices ``SECONDS`` or ``parts[+KEY=VALUE]...`` by bytes of weights.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A place for a replica at which there is none."""
+"""A slot without a replica."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class NoEvents:
-    """An outlet out of which nothing comes."""
+    """An event log without events."""
 
     has_events = False
     spilled: ClassVar[list[EventRows]] = []
 
 
 class EmptySlot:
-    """What a gateway reads where no replica has been started yet: nothing happens there."""
+    """The replica interface of a slot without a replica: nothing happens there."""
 
     clock = -math.inf
     compiled = False
@@ -25,13 +25,13 @@ class EmptySlot:
     event_log = NoEvents()
 
     def next_event_time(self) -> float:
-        """Never."""
+        """Return infinity: nothing will happen."""
         return math.inf
 
     def num_outstanding(self) -> int:
-        """Nothing was sent here."""
+        """Return 0: no request was sent here."""
         return 0
 
     def metrics(self) -> tuple[int, int, float, int, int]:
-        """Nobody waits, nobody runs, no block is used, no token was computed."""
+        """Return zeros: no requests, no used blocks, no computed tokens."""
         return 0, 0, 0.0, 0, 0

@@ -1,4 +1,4 @@
-"""When replicas fail, and what becomes of the requests they had in hand."""
+"""Failures of replicas, and what happens to their unfinished requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvsim.registry import Registry
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Keeps these random numbers apart from those of workloads and routers.
+#: Seed word that separates these random numbers from those of workloads and routers.
 FAILING = 0x4641494C
 
 
@@ -22,12 +22,12 @@ Policy = Literal["retry", "recompute", "migrate", "fail"]
 
 #: Seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
 LEASE = 30.0
-#: How often a request migrates.
+#: Most migrations of a request.
 LIMIT = 3
 
 
 class Planned(NamedTuple):
-    """One failure: seconds after the start of the run, a place, and in a pool of which role.
+    """One failure: seconds after the start of the run, a slot, and the role of its pool.
 
     Without a role it is in the pool that answers requests.
     """
@@ -38,21 +38,21 @@ class Planned(NamedTuple):
 
 
 class Failures:
-    """Failures that the user plans, or that come at a rate.
+    """Failures that the user plans, or that occur at a rate.
 
     Parameters
     ----------
-    detection : seconds until a gateway knows; what it sends meanwhile is lost as well
-    policy : of requests in hand: ``retry`` from the beginning, a hundred times at most,
-        ``migrate``: go on elsewhere with the tokens they have, or ``fail``; ``recompute``: as
+    detection : seconds until a gateway detects a failure; what it sends meanwhile is lost as well
+    policy : of unfinished requests: ``retry`` from the beginning, a hundred times at most,
+        ``migrate``: continue elsewhere with the tokens they have, or ``fail``; ``recompute``: as
         ``retry``, but a decode replica that has blocks for KV of the lost replica computes it
         (vLLM's ``kv_load_failure_policy``)
-    lease : seconds after a decode replica's failure until a prefill replica frees what that one has
-        not read (vLLM's NIXL connector: 30 s without a heartbeat)
-    limit : how often a request migrates, 3; the next failure it meets is its end (Dynamo's own
-        default is 0, no migration)
-    max_seq_len : tokens, prompt and output together, above which a request does not migrate; its
-        replica's failure is its end. None unless told
+    lease : seconds after a decode replica's failure until a prefill replica frees the blocks that
+        were not read (vLLM's NIXL connector: 30 s without a heartbeat)
+    limit : most migrations of a request, 3; the next failure ends it (Dynamo's own default is 0, no
+        migration)
+    max_seq_len : tokens, prompt and output together, above which a request does not migrate but
+        ends with its replica's failure; None by default
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class Failures:
         self.rng: Generator = np.random.default_rng(0)
 
     def seed(self, seed: int) -> None:
-        """Begin with the random numbers of a run's seed. Mutates."""
+        """Seed the random numbers for a run. Mutates."""
         self.rng = np.random.default_rng([seed, FAILING])
 
     def draw(self, num_gpus: int) -> float:
-        """Return how long a replica of so many GPUs lives from now on, seconds."""
+        """Return the remaining lifetime of a replica with ``num_gpus`` GPUs, seconds."""
         del num_gpus
         return math.inf
 
     @property
     def planned(self) -> Planned | None:
-        """Which replica fails when, if that is planned."""
+        """The failure that is planned, if any."""
         return None
 
 
@@ -96,7 +96,7 @@ FAILURES: Registry[Failures] = Registry("failures", None, Failures)
 
 @FAILURES.register("rate")
 class FailuresAtARate(Failures):
-    """Every GPU fails once in so many hours, at random; a replica goes with any of its GPUs.
+    """Every GPU fails once in ``gpu_hours``, at random; its replica fails with it.
 
     Source: 419 unplanned interruptions in 54 days on 16,384 H100s: one per 50,700 GPU-hours
     (Llama 3, arXiv 2407.21783, section 3.3.4).
@@ -133,8 +133,8 @@ class PlannedFailure(Failures):
     Parameters
     ----------
     time : after the start of the run, seconds
-    replica : its place in its pool
-    pool : its pool's role; unless told the one that answers requests
+    replica : its slot in its pool
+    pool : its pool's role; by default the pool that answers requests
     detection, policy, limit, lease, max_seq_len : see :class:`Failures`
     """
 

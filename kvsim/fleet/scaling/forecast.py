@@ -1,4 +1,4 @@
-"""What the traffic of the next interval will be like, by that of those before."""
+"""Forecast of the next interval's traffic from that of the intervals before."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kvsim.fleet.scaling.traffic import Traffic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: ``constant``: as in the last one.
+#: ``constant``: the next interval equals the last one.
 Predictor = Literal["constant", "kalman"]
 
-#: A level goes on by its trend.
+#: Transition matrix: a level changes by its trend.
 STEP = np.array([[1.0, 1.0], [0.0, 1.0]])
 
 
 class Trend:
-    """A Kalman filter of a level and its trend, each of which wanders.
+    """A Kalman filter of a level and its trend, both random walks.
 
     Source: ``KalmanPredictor`` in components/src/dynamo/planner/core/load/predictors.py at 260b6ae,
     with the planner's defaults.
 
     Parameters
     ----------
-    level_noise, trend_noise : variances of what is added to each from one value to the next
+    level_noise, trend_noise : variances of the change of each from one value to the next
     noise : variance of a value around its level
 
     Examples
@@ -46,7 +46,7 @@ class Trend:
         self._spread = 1000.0 * np.eye(2)
 
     def next(self, value: float) -> float:
-        """Take in a value; returns the one that is expected next. Mutates."""
+        """Add a value; return the prediction of the next one. Mutates."""
         if self._state is None:
             self._state = np.array([value, 0.0])
         else:
@@ -59,7 +59,7 @@ class Trend:
 
 
 class Forecast:
-    """Foresees an interval by its predecessors: how many requests, how long, how long answers are.
+    """Predicts an interval from those before it: number of requests, prompt and output tokens.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Forecast:
         self._trends = None if predictor == "constant" else [Trend() for _ in range(3)]
 
     def next(self, traffic: Traffic) -> Traffic:
-        """Take in an interval; returns what is expected of the next one. Mutates."""
+        """Add an interval; return the prediction of the next one. Mutates."""
         if self._trends is None:
             return traffic
         number, prompt, output = (

@@ -1,4 +1,4 @@
-"""How far predicted latencies are below their targets, and llm-d's rules about that.
+"""Headroom of predicted latencies below their targets, and llm-d's rules about it.
 
 Source: llm-d-router at 2b0e7579, pkg/epp/framework/plugins: scheduling/scorer/latency,
 scheduling/filter/sloheadroomtier and requestcontrol/admitter/latencyslo.
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from kvsim.fleet.routing.view import ReplicaView
 
-#: A share of the KV cache below which a replica counts as cold.
+#: Share of the KV cache below which a replica counts as cold.
 COLD = 0.02
-#: Seconds by which headrooms differ at least, if they do.
+#: Smallest range of headrooms that counts, seconds.
 LEAST_RANGE = 1e-12
 #: Steps of a score.
 STEPS = 100
@@ -24,7 +24,7 @@ STEPS = 100
 class Headroom(NamedTuple):
     """Seconds of a target that a prediction leaves; below 0 the target is missed.
 
-    Without a target, the prediction itself, below 0: then only what it is to others counts.
+    Without a target, the negated prediction: then only the comparison with others counts.
     """
 
     ttft: float
@@ -32,17 +32,17 @@ class Headroom(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether both targets would be met."""
+        """Return whether both targets would be met."""
         return self.ttft >= 0 and self.tpot >= 0
 
 
 def meeting(headrooms: Sequence[Headroom]) -> list[int]:
-    """Return the places of those that would meet their targets."""
+    """Return the indices of the headrooms that meet their targets."""
     return [place for place, one in enumerate(headrooms) if one.is_met]
 
 
 def can_be_shed(headrooms: Sequence[Headroom], replicas: Sequence[ReplicaView]) -> bool:
-    """Whether nobody would meet the targets, and nobody is idle or cold."""
+    """Return whether no replica would meet the targets, and none is idle or cold."""
     busy = (r.scraped.num_running > 0 and r.scraped.kv_usage >= COLD for r in replicas)
     return not meeting(headrooms) and all(busy)
 
@@ -54,17 +54,17 @@ def latency_scores(
     *,
     most: bool,
 ) -> list[float]:
-    """Score headrooms from above 0 to 1, and with 0 who is not looked at.
+    """Score headrooms: from above 0 to 1 for candidates, 0 for the other replicas.
 
-    Those are looked at who meet the targets. If nobody does, the idle ones; without any, those who
-    miss the second target alone, or else the first, or else both.
+    Candidates are the replicas that meet the targets. If none does, the idle ones; without any,
+    those that miss the second target alone, or else the first, or else both.
 
     Parameters
     ----------
     headrooms : of each replica
     in_flight : requests there
     weights : of the two targets; one that is alike for all does not count
-    most : among those who meet the targets the most headroom is best, not the least
+    most : among replicas that meet the targets the most headroom is best, not the least
     """
     kept = meeting(headrooms)
     best_is_least = not (most and kept)
@@ -84,7 +84,7 @@ def latency_scores(
 
 
 def _distances(headrooms: Sequence[Headroom], weights: tuple[float, float]) -> list[float]:
-    """Return how far each is from its targets, from 0 for the nearest to 1 for the farthest."""
+    """Return each distance from the targets, from 0 for the nearest to 1 for the farthest."""
     sides = [[abs(one[side]) for one in headrooms] for side in (0, 1)]
     ranges = [max(side) - min(side) for side in sides]
     told = [reach > LEAST_RANGE for reach in ranges]

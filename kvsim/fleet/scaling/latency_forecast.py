@@ -1,4 +1,4 @@
-"""What a router predicts of a request's latencies, by what it knows of replicas itself."""
+"""A router's prediction of a request's latencies, from its own view of replicas."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: Steps of decodes before a first token: half of the one under way, and those that join the prompt.
+#: Decode steps before a first token: half of the one under way, and those that join the prompt.
 STEPS_BEFORE = 1.5
 
 
 class Latencies(NamedTuple):
-    """Seconds until the first token, and from one to the next."""
+    """Predicted TTFT and TPOT, seconds."""
 
     ttft: float
     tpot: float
@@ -23,13 +23,14 @@ class Latencies(NamedTuple):
 def forecast(
     facts: Facts, request: IncomingRequest, replica: ReplicaView, num_cached_tokens: int
 ) -> Latencies:
-    """Predict by the run's own step times what a request would take at a replica.
+    """Predict a request's latencies at a replica by the run's own step times.
 
-    A first token comes behind the uncached tokens that this gateway has in flight there, the
-    prefill of the prompt, and the decodes beside them. A token takes a step of those in flight,
-    whose outputs are unknown. On four replicas at 10 to 80 requests/s, that is 9 to 24 % off for
-    TTFT and 3 to 18 % for TPOT on average, and up to 31 % where requests are packed; too low for
-    TPOT, since prompts come between. Scaling by what the latest requests took made it worse.
+    The first token follows the uncached tokens that this gateway has in flight there, the prefill
+    of the prompt, and the decodes batched with them. A later token takes a step of the requests in
+    flight, whose output lengths are unknown. On four replicas at 10 to 80 requests/s, it is 9 to
+    24 % off for TTFT and 3 to 18 % for TPOT on average, and up to 31 % where requests are packed;
+    too low for TPOT, since prompts run in between. Scaling by the latest requests' latencies made
+    it worse.
     """
     local, number = replica.local, replica.local.num_requests + 1
     tokens = (local.num_prompt_tokens + request.num_prompt_tokens) // number

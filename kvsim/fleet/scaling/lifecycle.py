@@ -1,4 +1,4 @@
-"""Replicas that come, drain, fail and go, and what that costs."""
+"""Replicas that start, drain, fail and end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from kvsim.fleet.world import World
 
 
-#: How often a request begins anew at most: where replicas fail sooner than anybody is served, a run
-#: has to end.
+#: Most restarts of a request: a run has to end even if replicas fail before they serve any
+#: request.
 MOST_RETRIES = 100
 
 
 class Change(NamedTuple):
-    """How many replicas there are from a time on, by where they are in their lives."""
+    """The number of replicas from a time on, by their state."""
 
     time: float
     ready: int
@@ -41,16 +41,16 @@ class Lifecycle:
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     host : the fleet
-    pool : whose places are filled and emptied
-    make : makes a replica for a place, at a time
-    cold_start : seconds from the decision to the first request a replica can take
-    failures : when replicas fail, and what becomes of their requests; None for never
-    grace : seconds after which who drains is killed; its requests are as those of a failed one
+    pool : the pool whose slots are filled and emptied
+    make : makes a replica for a slot, at a time
+    cold_start : seconds from the decision to the first request that a replica can take
+    failures : the failures of replicas, and the policy for their requests; None for no failures
+    grace : seconds after which a draining replica is killed, like a failed one
     table : the requests table of the pool that answers
-    migrations : what requests take along
-    end_time : when replicas stop, whatever they have in hand, seconds; then nothing fails any more
+    migrations : carries the progress of requests over
+    end_time : when replicas stop, even with unfinished requests, seconds; then none fails any more
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Lifecycle:
         self._grace = grace
         self.changes: list[Change] = []
         self.num_failures = 0
-        self.failed: list[tuple[float, int]] = []  # when, and which replica
-        self.num_lost = 0  # requests in hand of replicas that failed
+        self.failed: list[tuple[float, int]] = []  # time, and number of the replica
+        self.num_lost = 0  # unfinished requests of replicas that failed
         self._times_lost: Counter[int] = Counter()
         self.waited_until = -math.inf
         self._table, self._migrations = table, migrations
@@ -85,14 +85,14 @@ class Lifecycle:
         self._note()
 
     def members(self, *lives: Life) -> list[Member]:
-        """Return the replicas at some point of their lives, by place."""
+        """Return the replicas in some states, by slot."""
         return [m for m in self._pool.places if m is not None and m.life in lives]
 
     def resize(self, desired: int) -> bool:
-        """Start or drain replicas until there are so many, those that start included. Mutates.
+        """Start or drain replicas until ``desired`` are ready or starting. Mutates.
 
-        Who has failed is there until the gateway notices. Returns whether any came or goes: a place
-        is free again only when who drains there has left.
+        A failed replica counts until its gateway detects the failure. Returns whether any replica
+        was started or drained: a slot is free again only when its draining replica has left.
         """
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
         desired -= len([one for one in self._pool.choosable() if one.life is Life.FAILED])
@@ -100,7 +100,7 @@ class Lifecycle:
         started = free[: max(desired - len(alive), 0)]
         for place in started:
             self._start_at(place, now)
-        # The newest go first, and those that are not ready before all others.
+        # The newest leave first, and starting ones before all others.
         alive.sort(key=lambda m: (m.life is Life.STARTING, m.number))
         leaving = alive[max(desired, 0) :][::-1]
         for member in leaving:
@@ -109,7 +109,7 @@ class Lifecycle:
         return bool(started or leaving)
 
     def sweep(self) -> None:
-        """Let those go that have drained. Mutates."""
+        """Remove the replicas that have drained. Mutates."""
         for member in self.members(Life.DRAINING):
             if self._is_idle(member):
                 self._leave(member, max(member.drain_time, member.last_end_time))
@@ -121,20 +121,20 @@ class Lifecycle:
         return not any(one.waits_for(member) for one in self._host.features)
 
     def fail_at(self, place: int) -> None:
-        """Let the replica at a place fail now, if there is one. Mutates."""
+        """Fail the replica in a slot now, if there is one. Mutates."""
         member = self._pool.places[place]
         if member is not None:
             self.fail(member)
 
     def fail(self, member: Member) -> None:
-        """Let a replica fail now; the gateway notices after the time of detection. Mutates."""
+        """Fail a replica now; its gateway detects that after the time of detection. Mutates."""
         if member.is_alive and self._goes_on():
             self.num_failures += 1
             self.failed.append((self._world.now, member.number))
             self._lose(member, self._policy.detection)
 
     def _kill(self, member: Member) -> None:
-        """Let a replica go that has not drained in time; its requests are lost. Mutates."""
+        """Kill a replica that has not drained in time; its requests are lost. Mutates."""
         if member.life is Life.DRAINING and self._goes_on():
             self._lose(member, 0.0)
 
@@ -142,7 +142,7 @@ class Lifecycle:
         return not self._host.is_done and self._world.now < self._end_time
 
     def _lose(self, member: Member, detection: float) -> None:
-        """End a replica with what it has in hand, which the gateway learns later. Mutates."""
+        """End a replica and its unfinished requests, which its gateway detects later. Mutates."""
         now, replica = self._world.now, member.replica
         self._migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):
@@ -161,9 +161,9 @@ class Lifecycle:
             self._world.call_at(self._end_time, lambda: self._outlast(member))
 
     def _outlast(self, member: Member) -> None:
-        """Come to the end of the run with a failure that nobody has noticed. Mutates.
+        """Handle a failure that is still not detected at the end of the run. Mutates.
 
-        Its requests are in flight, as far as anybody knows.
+        Its requests count as in flight.
         """
         if not member.rows:
             return
@@ -174,7 +174,7 @@ class Lifecycle:
         self._table["finish_time"][rows] = math.nan
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
-        """Forget a replica that has failed, place its requests anew, and start another one."""
+        """Remove a replica that has failed, place its requests again, and start another one."""
         failures, features = self._policy, self._host.features
         apart = [row for feature in features for row in feature.on_detected(member)]
         rows = list(dict.fromkeys([*member.rows, *apart]))
@@ -222,7 +222,7 @@ class Lifecycle:
         self._host.place_again([])
 
     def plan_failure(self, member: Member) -> None:
-        """Draw when a replica that is ready fails, if it does by itself. Mutates."""
+        """Draw the time at which a ready replica fails, if it fails at random. Mutates."""
         if self._failures is None:
             return
         time = self._world.now + self._failures.draw(self._pool.gpus_per_replica)
@@ -249,7 +249,7 @@ class Lifecycle:
         self._drive.remove(member)
 
     def _show(self) -> None:
-        """Let the router choose among those that it believes to be ready."""
+        """Restrict the router to the replicas that it takes as ready."""
         self._pool.gateways.show([member.place for member in self._pool.choosable()])
 
     def _note(self) -> None:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from kvsim.fleet.world import Process, World
 
 
-#: What a timeline counts: replicas by where they are in their lives.
+#: States of replicas that a timeline counts.
 COUNTS = ("ready", "starting", "draining")
-#: Seconds over which arrivals are counted for the fleet that always has just enough.
+#: Seconds over which arrivals are counted for the ideal fleet.
 WINDOW = 60.0
 
 
 class Constant(Autoscaler):
-    """As many replicas as there were; failed ones are replaced without it."""
+    """A constant number of replicas; failed ones are replaced without the autoscaler."""
 
     def __init__(self, number: int) -> None:
         self.least, self.most = 0, number
@@ -45,7 +45,7 @@ class Constant(Autoscaler):
 
 
 class ChangingPool(NamedTuple):
-    """A pool, the lives of its replicas, and the loop that resizes it."""
+    """A pool, the lifecycle of its replicas, and the loop that resizes it."""
 
     pool: Pool
     lifecycle: Lifecycle
@@ -53,20 +53,20 @@ class ChangingPool(NamedTuple):
 
 
 class ReplicaChanges(Feature):
-    """Lets the replicas of all pools start, drain and fail.
+    """Starts, drains and fails the replicas of all pools.
 
     Parameters
     ----------
-    world : SimPy's
+    world : the SimPy environment
     host : the fleet
     plan : of the run
-    make : makes a replica of a pool for a place, at a time
-    migrations : what requests take along
+    make : makes a replica of a pool for a slot, at a time
+    migrations : carries the progress of requests over
 
     Raises
     ------
     ValueError
-        If a failure is planned of a replica that there is not.
+        If a failure is planned for a replica that does not exist.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ReplicaChanges(Feature):
     def _change(
         self, pool: Pool, make: Callable[[int, float], Member], scaler: Autoscaler | None
     ) -> ChangingPool:
-        """Let the replicas of one pool start, drain and fail. Mutates it."""
+        """Make the replicas of one pool start, drain and fail. Mutates it."""
         weights = pool.setup.memory.budget.weights * pool.gpus_per_replica
         lifecycle = Lifecycle(
             self._world,
@@ -111,7 +111,7 @@ class ReplicaChanges(Feature):
         return ChangingPool(pool, lifecycle, scaling)
 
     def _plan_failure(self, planned: Planned) -> None:
-        """Let one replica fail at a time. Mutates."""
+        """Schedule the failure of one replica. Mutates."""
         time, place, role = planned
         changing = [one for one in self._pools if role in (one.pool.role, None)]
         if not changing:
@@ -128,11 +128,11 @@ class ReplicaChanges(Feature):
 
     @property
     def waited_until(self) -> float:  # type: ignore[override]
-        """When requests have waited at a failed replica until the run's end, seconds."""
+        """The run's end if requests wait at a failed replica until then, seconds."""
         return max(one.lifecycle.waited_until for one in self._pools)
 
     def describe(self) -> dict[str, Any]:
-        """Return the number of replicas over time, the losses, and how few would have done."""
+        """Return the number of replicas over time, the losses, and an ideal fleet's GPU hours."""
         first = float(self._pools[-1].pool.trace.arrival_time[0])
         pools = {one.pool.name: describe_pool(one, first) for one in self._pools}
         whole = next(iter(pools.values())) if len(pools) == 1 else _together(pools)
@@ -140,7 +140,7 @@ class ReplicaChanges(Feature):
 
 
 def _together(pools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the account of several pools as of one, with their own."""
+    """Return the account of several pools as one, with each pool's own."""
     timeline = merge([one["timeline"] for one in pools.values()])
     counts = ("num_scaling_events", "num_failures", "num_lost", "gpu_hours_perfect")
     whole: dict[str, Any] = {name: sum(one[name] for one in pools.values()) for name in counts}
@@ -151,7 +151,7 @@ def _together(pools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_pool(changing: ChangingPool, first: float) -> dict[str, Any]:
-    """Return the same of one pool; times are since ``first``, seconds."""
+    """Return the account of one pool; times are since ``first``, seconds."""
     pool, lifecycle, scaling = changing
     timeline = [
         {"time": one.time - first, **dict(zip(COUNTS, one[1:], strict=True))}
@@ -172,7 +172,7 @@ def describe_pool(changing: ChangingPool, first: float) -> dict[str, Any]:
 
 
 def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
-    """Add what several pools have, from change to change."""
+    """Add the timelines of several pools, change by change."""
     changes = sorted(
         (row["time"], k, place)
         for k, rows in enumerate(timelines)
@@ -191,11 +191,11 @@ def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, 
 
 
 def perfect_replica_hours(table: NDArray[Any], rate: float) -> float:
-    """Return the replica-hours of a fleet that always had just enough, without a delay.
+    """Return the replica-hours of an ideal fleet: always just enough replicas, without a delay.
 
-    In every minute ``ceil(arrivals / most)`` replicas (the bound of llm-d-autoscaling, issue 1499).
-    ``most`` is what a replica answers in a minute at a ``rate``, requests per second, or what the
-    best one of the run did, if that is more. The last minute ends with the run.
+    Every minute has ``ceil(arrivals / most)`` replicas (the bound of llm-d-autoscaling, issue
+    1499). ``most`` is what a replica answers in a minute at a ``rate``, requests per second, or
+    what the run's best replica did, if that is more. The last minute ends with the run.
     """
     done = table[table["finish_reason"] == FinishReason.FINISHED]
     if not len(done):

@@ -1,4 +1,4 @@
-"""The loop of an autoscaler: look at a pool from time to time, and resize it."""
+"""The loop of an autoscaler: read a pool's load from time to time, and resize the pool."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class Scaling:
-    """Asks an autoscaler every interval.
+    """Runs an autoscaler every interval.
 
     Parameters
     ----------
-    world : SimPy's
-    pool : to be resized
+    world : the SimPy environment
+    pool : the pool to resize
     lifecycle : of its replicas
-    autoscaler : who says how many there shall be; None only lets those go that have drained
+    autoscaler : sets the number of replicas
     host : the fleet
-    end_time : when replicas stop, whatever they have in hand, seconds
+    end_time : when replicas stop, even with unfinished requests, seconds
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Scaling:
                 self.num_events += self._lifecycle.resize(wanted)
 
     def sustained_rate(self) -> float:
-        """Return the requests per second that a busy replica answers, such as the run's are."""
+        """Return the requests per second that a busy replica answers, for the run's requests."""
         pool = self._look(self._world.now)
         traffic = pool.traffic(math.inf)
         return sustained_rate(pool, traffic, math.inf) if traffic.output_tokens else 0.0

@@ -1,4 +1,4 @@
-"""How far, and how soon again, AIBrix's autoscalers resize a pool."""
+"""Limits on how far, and how soon again, AIBrix's autoscalers resize a pool."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 
 class Stabilizer:
-    """At most the double, at least the half per decision; a cool-down before it shrinks.
+    """A decision at most doubles and at least halves the number; a cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 
     Parameters
     ----------
-    cooldown : seconds since the pool last grew, before it shrinks
+    cooldown : seconds from the last growth until the pool may shrink
     """
 
     def __init__(self, cooldown: float) -> None:
@@ -20,7 +20,7 @@ class Stabilizer:
         self._last_growth = -math.inf
 
     def allow(self, now: float, current: int, wanted: int, *, may_shrink: bool = True) -> int:
-        """Return how many replicas there may be at a time, of ``current``. Mutates."""
+        """Return the number of replicas allowed at a time, from ``current``. Mutates."""
         wanted = max(min(wanted, 2 * current), current // 2)
         if wanted > current:
             self._last_growth = now

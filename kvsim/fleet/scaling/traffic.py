@@ -1,4 +1,4 @@
-"""What came to a pool, and what it was like, over some time."""
+"""Requests of a pool over some time, and their means."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Traffic(NamedTuple):
 
     Attributes
     ----------
-    num_requests : that were sent; expected ones need not be whole
-    prompt_tokens : of these, mean
-    output_tokens : of those that were answered, mean; 0 if none was
+    num_requests : requests that were sent; a forecast need not be whole
+    prompt_tokens : mean of these requests
+    output_tokens : mean of the requests that were answered; 0 if none was
     hit_rate : share of their prompts that was cached
     """
 
@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
 def traffic_between(
     sent_time: NDArray[np.float64], table: NDArray[Any], start: float, end: float
 ) -> Traffic:
-    """Sum up the requests that were sent, and those that were answered, after start and by end.
+    """Summarize the requests that were sent, and those that were answered, after start and by end.
 
     Parameters
     ----------

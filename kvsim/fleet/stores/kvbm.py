@@ -1,4 +1,4 @@
-"""Dynamo's KV block manager: each replica's host memory, and disks for what is used again."""
+"""Dynamo's KV block manager: each replica's host memory, and disks for reused blocks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from kvsim.fleet.prefix_index.event_reader import EventReader
 
 GIB = 1 << 30
-#: Uses from which a block is worth the disks.
+#: Frequency from which a block is copied to the disks.
 FREQUENT = 2
 
 
 @STORES.register("kvbm")
 class BlockManager(Store):
-    """Host memory takes every block that its replica computes, disks what is used again.
+    """Host memory stores every block that its replica computes, disks those that are reused.
 
-    A block's frequency begins with one, doubles when it is found, and is one less after every
-    ``decay`` seconds; from two on it is copied to the disks, too. What is read from disks goes
-    through host memory, over both links one after the other, and stays there. The least recently
-    used leave either tier. Copies take no time of anybody's.
+    A block's frequency starts at one, doubles when the block is found, and drops by one after every
+    ``decay`` seconds; from two on the block is copied to the disks, too. Blocks read from disks
+    pass through host memory, over both links one after the other, and stay there. Each tier evicts
+    its least recently used blocks. Copies take no time.
 
     Source: Dynamo's documentation of the KV block manager, and the links of its mocker: 14 GB/s
     from host memory, 7 GB/s from disks. Object storage behind the disks is not simulated.
@@ -36,7 +36,7 @@ class BlockManager(Store):
     ----------
     gib, disk_gib : of each replica, host memory and disks
     decay : seconds
-    delay : seconds until a block that was computed is there
+    delay : seconds until a computed block is stored
     """
 
     fabrics = {"host": "kvbm-host", "disk": "kvbm-disk"}  # noqa: RUF012 - nobody changes it
@@ -92,12 +92,12 @@ class BlockManager(Store):
         self._uses = {which: use for which, use in self._uses.items() if which[0] != replica}
 
     def _frequency(self, replica: int, key: int, now: float) -> int:
-        """Return how often a block was used, less what has decayed."""
+        """Return a block's frequency after decay."""
         frequency, time = self._uses.get((replica, key), (0, now))
         return max(0, frequency - int(now // self._decay - time // self._decay))
 
     def _put(self, replica: int, key: int, frequency: int, now: float) -> None:
-        """Note a use: the block is in host memory, and on disks if there are many. Mutates."""
+        """Record a use: the block is in host memory, and on disks if it is frequent. Mutates."""
         host, disk = self._of(replica)
         self._uses[replica, key] = frequency, now
         host.put([key])

@@ -1,4 +1,4 @@
-"""LMCache: every replica's own host memory and disks, and a server behind all of them."""
+"""LMCache: each replica's own host memory and disks, and a server behind all of them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ GIB = 1 << 30
 
 @STORES.register("lmcache")
 class LMCache(Store):
-    """Chunks of prompts, each in every tier that has room, the least recently used leave.
+    """Chunks of prompts, stored in every tier with room; the least recently used are evicted.
 
-    A prompt's end that fills no chunk is not saved, nor is what was generated. A chunk is written
-    to all tiers when its last block has been computed, which takes no time of anybody's, and is
-    read from the first that has it: the replica's memory, its disks, the server.
+    A partial chunk at a prompt's end is not saved, nor are generated tokens. A chunk is written to
+    all tiers when its last block has been computed, which takes no time, and is read from the first
+    tier that has it: the replica's memory, its disks, the server.
 
     Source: LMCache's documentation (chunk_size 256, max_local_cpu_size 5 GB, save_unfull_chunk and
-    save_decode_cache off), as Dynamo's page on it tells it.
+    save_decode_cache off), as Dynamo's page on it describes it.
 
     Parameters
     ----------
     gib, disk_gib : of each replica, host memory and disks
     server_gib : memory of the server, which is read over the fleet's fabric
     chunk : tokens; at least a block
-    delay : seconds until a chunk that was computed is there
+    delay : seconds until a computed chunk is stored
     """
 
     fabrics = {"host": "lmcache", "disk": "nvme-posix"}  # noqa: RUF012 - nobody changes it
@@ -69,7 +69,7 @@ class LMCache(Store):
         for key in ends:
             self._ends.setdefault(key, now)
         for time, place, stored in self._coming.due(now):
-            # Of what was generated nobody had asked when it was computed.
+            # No look-up had asked for generated blocks when they were computed.
             told = time - self.event_delay
             chunks = [key for key in stored if self._ends.get(key, math.inf) <= told]
             for tier in self._bytes if place != GONE else ("server",):
@@ -95,7 +95,7 @@ class LMCache(Store):
             self._lru_stores.pop((tier, replica), None)
 
     def _num_evicted(self, replica: int | None = None) -> int:
-        """Return how many blocks have left the memory of a replica, or of all."""
+        """Return the number of blocks evicted from the memory of a replica, or of all."""
         chunks = sum(
             one.num_evicted
             for (tier, place), one in self._lru_stores.items()
@@ -110,7 +110,7 @@ class LMCache(Store):
         return self._lru_stores[tier, place]
 
     def _tiers(self, ends: Sequence[int], replica: int) -> Iterator[str]:
-        """Say where each chunk lies, from the front without a gap."""
+        """Yield the tier of each chunk, from the front without a gap."""
         for key in ends:
             tier = next((t for t in self._bytes if key in self._lru_store(t, replica)), None)
             if tier is None:

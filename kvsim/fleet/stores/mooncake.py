@@ -23,10 +23,10 @@ GIB = 1 << 30
 class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
-    A block is written to both when its step has ended, which takes no time of anybody's, and is
-    read over the fleet's fabric, or from disks that all readers share. Under sglang it is HiCache's
-    third level: it gets what the hosts of replicas have got. A look-up uses what it
-    finds, from the front on; memory above its mark loses a batch of what was used longest ago.
+    A block is written to both when its step has ended, which takes no time, and is read over the
+    fleet's fabric, or from disks that all readers share. Under sglang it is HiCache's third level:
+    it stores the host copies of replicas. A look-up marks what it finds as used, from the front on;
+    memory above its mark evicts a batch of the least recently used blocks.
 
     Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up, eviction
     above 95 % of 5 %) and ssd-offload-benchmark-results.md.
@@ -35,9 +35,9 @@ class Mooncake(Store):
     ----------
     gib : host memory of the fleet, GiB
     disk_gib : disks of the fleet, GiB
-    mark : share of the memory above which blocks leave
+    mark : share of the memory above which blocks are evicted
     batch : share of the memory that is freed at once
-    delay : seconds until a block that was computed is there
+    delay : seconds until a computed block is stored
     """
 
     serves_hosts = True
@@ -88,7 +88,7 @@ class Mooncake(Store):
                 return
 
     def _put(self, now: float) -> None:
-        """Take in what is there by now, in the order of time. Mutates."""
+        """Store the deliveries due by now, in the order of time. Mutates."""
         for _, _, keys in self._coming.due(now):
             self._memory.put(keys)
             self._disk.put(keys)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @STORES.register("peer")
 class Peer(Store):
-    """The prefix caches of the fleet's own replicas, as they tell of them.
+    """The prefix caches of the fleet's own replicas, as their events report them.
 
-    What is gone when a transfer should begin is computed instead. Blocks that are being read may be
-    evicted; the copy counts as whole, as if its first byte had been its last.
+    Blocks that are gone when a transfer should start are computed instead. Blocks that are being
+    read may be evicted; the copy still counts as whole.
 
     Source: llm-d's peer-to-peer sharing (llm-d/llm-d.github.io at 9a8058f7, blog of 2026-08-15).
 

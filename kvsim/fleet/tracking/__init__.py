@@ -1,1 +1,1 @@
-"""What a fleet records of its requests while they are served."""
+"""Records of a fleet's requests while they are served."""

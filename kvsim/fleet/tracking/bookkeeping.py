@@ -1,4 +1,4 @@
-"""What routing came to: what was promised, what was there, what was had, and who did the work."""
+"""Routing statistics: predicted, available and actual prefix hits, and load per replica."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
 
-#: Look-ups for the best replica of a run; above, only every k-th decision is compared.
+#: Most look-ups of the best replica in a run; above, only every k-th decision is compared.
 MOST_LOOKUPS = 1 << 18
 
 
 class Decisions:
-    """Notes one run's decisions.
+    """Records one run's decisions.
 
     Parameters
     ----------
-    num_requests : among which replicas are chosen, 0 where there is one
+    num_requests : requests that are routed, 0 with a single replica
     num_replicas : of the run
-    compares : note the best prefix that any replica holds, too
+    compares : record the best prefix that any replica holds, too
     """
 
     def __init__(self, num_requests: int, num_replicas: int, *, compares: bool) -> None:
@@ -44,25 +44,25 @@ class Decisions:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the next decision is held against the best one."""
+        """Return whether the next decision is compared with the best one."""
         return self._compares and self.num_noted % self._stride == 0
 
     def note(self, request_id: int, router: Router) -> None:
-        """Note what a router says of its last choice. Mutates."""
+        """Record a router's last decision. Mutates."""
         self.num_noted += 1
         self._branches[request_id] = self._names.setdefault(router.branch, len(self._names))
         if router.predicted_tokens is not None:
             self.predicted[request_id] = router.predicted_tokens
 
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Return predicted and best tokens by request, and which decisions are compared: 0, none.
+        """Return predicted and best tokens by request, and the stride of comparisons: 0 for none.
 
-        Who writes them calls :meth:`note_all` afterwards.
+        A caller that writes them calls :meth:`note_all` afterwards.
         """
         return self.predicted, self.best, self._stride if self._compares else 0
 
     def note_all(self, rows: NDArray[np.int64], router: Router) -> None:
-        """Note that a router has decided for some requests, all by one rule. Mutates."""
+        """Record that a router has decided for some requests, all by one rule. Mutates."""
         self.num_noted += len(rows)
         self._branches[rows] = self._names.setdefault(router.branch, len(self._names))
 
@@ -79,10 +79,11 @@ def describe_routing(
     totals: Mapping[int, Totals],
     lives: Sequence[float],
 ) -> dict[str, Any]:
-    """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of.
+    """Summarize a run's decisions; all shares are of prompt tokens of the requests concerned.
 
-    Who was not sent before a horizon is left out, though his replica may have been chosen. How even
-    the work was is that of the replicas' seconds: who lived shorter should have done less.
+    A request that was not sent before a horizon is left out, though its replica may have been
+    chosen. The imbalance is per second of each replica's life: one that lived shorter should have
+    done less.
     """
     branches = decisions.branches(table["finish_reason"] != FinishReason.UNSENT)
     number = branches.total()
@@ -110,7 +111,7 @@ def describe_replicas(
     starts: Sequence[float],
     role: Role,
 ) -> list[Any]:
-    """Say what each replica did, by number, in the seconds that it lived, each from its start."""
+    """Return each replica's statistics, by number, over its lifetime."""
     rows = []
     for (index, one), duration, start in zip(totals.items(), lives, starts, strict=True):
         mine = rows_where(table, (table["replica"] == index) & _was_sent(table))
@@ -146,7 +147,7 @@ def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _num_requests(table: NDArray[Any], numbers: Iterable[int]) -> list[float]:
-    """Requests of each replica."""
+    """Return the number of requests of each replica."""
     known = list(numbers)
     counts = np.bincount(table["replica"][_was_sent(table)], minlength=max(known) + 1)
     return [float(counts[number]) for number in known]
@@ -158,9 +159,9 @@ def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_])
 
 
 def _imbalance(values: Sequence[float], lives: Sequence[float]) -> float | None:
-    """Maximum over mean, per second of each replica's life; 1 is even.
+    """Return the maximum over the mean, per second of each replica's life; 1 is even.
 
-    Who lived less than a tenth as long as another is left out: a few seconds say nothing.
+    A replica that lived less than a tenth as long as another is left out: a few seconds say little.
     """
     if min(lives) == max(lives):
         lives = [1.0] * len(lives)

@@ -1,4 +1,4 @@
-"""What has become of requests on compiled replicas, looked up in one call."""
+"""Lifecycle events of requests on compiled replicas, collected in one call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CompiledLifecycleEvents:
-    """Reads the replicas' memory.
+    """Collects events from the replicas' memory.
 
     It answers as :class:`kvsim.fleet.tracking.lifecycle_events.PythonLifecycleEvents` does.
 
     Parameters
     ----------
-    replicas : who serves
+    replicas : the replicas that serve
     table : the run's requests table, where ended requests have their row
     """
 
@@ -38,10 +38,10 @@ class CompiledLifecycleEvents:
         self._table = tuple(table[name] for name in names)
         number, places = len(table), len(replicas)
         self._addresses = np.array([one.address for one in replicas], np.int64)
-        self._seen = np.full((places, 2), -math.inf)  # clock and first tokens at the last look
-        self._waits = np.full(number, -1, np.int32)  # for a first token, at a place
+        self._seen = np.full((places, 2), -math.inf)  # clock, first tokens: last collection
+        self._waits = np.full(number, -1, np.int32)  # slots of requests without a first token
         self._tokens = np.full(number, math.nan)
-        # Who lives at a place, in the order in which they were sent.
+        # The requests in each slot, in the order in which they were sent.
         self._firsts, self._lasts = np.full(places, -1), np.full(places, -1)
         self._afters = np.full(number, -1)
         self._counts = np.zeros((places, 2), np.int64)

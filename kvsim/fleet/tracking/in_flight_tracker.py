@@ -1,4 +1,4 @@
-"""What gateways sent and what became of it: exact, without delay."""
+"""Requests in flight of all gateways: exact, without delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """A request on a replica, by which gateway, and what its router took for not cached."""
+    """A request on a replica: its gateway, and the tokens that its router predicted as uncached."""
 
     gateway: int
     place: int
@@ -30,10 +30,10 @@ class InFlightTracker:
 
     Parameters
     ----------
-    news : of the replicas who serve
+    lifecycle_events : of the replicas that serve
     table : the run's requests table, where ended requests have their row
-    routers : of the gateways, who are told
-    views : of each gateway, whose counters are kept
+    routers : of the gateways; they are notified of first tokens and ends
+    views : of each gateway; their counters are updated
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class InFlightTracker:
         self._routers = routers
         self._views = views
         self._sent: dict[int, Sent] = {}
-        self._moved: dict[int, int] = {}  # to which place, unknown to routers
+        self._moved: dict[int, int] = {}  # slot to which a request moved, unknown to routers
 
     @property
     def lifecycle_events(self) -> LifecycleEvents:
-        """What tells of first tokens and ends."""
+        """The source of first tokens and ends."""
         return self._lifecycle_events
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow another replica; what the one before had in hand is nobody's now. Mutates."""
+        """Follow a new replica, and drop the requests of the previous one. Mutates."""
         for row in [row for row, sent in self._sent.items() if sent.place == place]:
             del self._sent[row]
             if row in self._moved:
@@ -64,13 +64,13 @@ class InFlightTracker:
         self._lifecycle_events.replace(place, replica)
 
     def lose(self, place: int) -> None:
-        """Hear nothing of a replica any more. Mutates."""
+        """Stop reading a replica. Mutates."""
         self._lifecycle_events.lose(place)
 
     def send(
         self, gateway: int, place: int, request: IncomingRequest, num_uncached_tokens: int
     ) -> None:
-        """Note that a gateway sends a request. Mutates."""
+        """Record that a gateway sends a request. Mutates."""
         sent = Sent(gateway, place, request.num_prompt_tokens, num_uncached_tokens)
         self._sent[request.request_id] = sent
         self._lifecycle_events.send(request.request_id, place)
@@ -81,14 +81,14 @@ class InFlightTracker:
         local.num_uncached_tokens += num_uncached_tokens
 
     def withdraw(self, request_id: int, time: float) -> None:
-        """Learn that a request is taken from its replica, which lives on. Mutates."""
+        """Handle a request that is taken from its replica, which continues. Mutates."""
         self.update()
         if self._lifecycle_events.withdraw(request_id, self._sent[request_id].place):
             self._start(request_id, time)
         self._end(request_id, time)
 
     def follow(self, request_id: int, place: int) -> None:
-        """Learn that a request goes on at another place, which its router is not told. Mutates."""
+        """Handle a request that continues in another slot, unknown to its router. Mutates."""
         self.update()
         if request_id in self._sent:
             before = self._moved.get(request_id, self._sent[request_id].place)
@@ -96,7 +96,7 @@ class InFlightTracker:
             self._moved[request_id] = place
 
     def update(self) -> None:
-        """Take in what has happened, and tell the routers, in order of time. Mutates."""
+        """Process new events in order of time, and notify the routers. Mutates."""
         for time, is_end, request_id, _ in sorted(self._lifecycle_events.collect()):
             if is_end:
                 self._end(request_id, time)
@@ -104,7 +104,7 @@ class InFlightTracker:
                 self._start(request_id, time)
 
     def _start(self, request_id: int, time: float) -> None:
-        """Take in a first token."""
+        """Process a first token."""
         sent = self._sent[request_id]
         local = self._views[sent.gateway][sent.place].local
         local.num_prefilling -= 1
@@ -112,7 +112,7 @@ class InFlightTracker:
         self._routers[sent.gateway].on_first_token(request_id, sent.place, time)
 
     def _end(self, request_id: int, time: float) -> None:
-        """Take in an end."""
+        """Process the end of a request."""
         sent = self._sent.pop(request_id)
         self._moved.pop(request_id, None)
         local = self._views[sent.gateway][sent.place].local

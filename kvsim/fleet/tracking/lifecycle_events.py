@@ -1,4 +1,4 @@
-"""What has become of requests on replicas since somebody last looked."""
+"""Lifecycle events: first tokens and ends of requests since the last collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EventRow(NamedTuple):
-    """A first token or an end: lines of one time in the order of their fields."""
+    """A first token or an end; rows of one time are in the order of their fields."""
 
     time: float
     is_end: int
@@ -25,33 +25,33 @@ class EventRow(NamedTuple):
 
 
 class LifecycleEvents(Protocol):
-    """Follows requests to their first token and their end, each told once."""
+    """Follows requests to their first token and their end, each reported once."""
 
     def send(self, request_id: int, place: int) -> None:
-        """Follow a request that is sent to a place. Mutates."""
+        """Follow a request that is sent to a slot. Mutates."""
 
     def collect(self) -> list[EventRow]:
-        """Return what is new, place by place. Mutates."""
+        """Return the new events, slot by slot. Mutates."""
 
     def withdraw(self, request_id: int, place: int) -> bool:
-        """Follow a request no more; returns whether it waited for its first token. Mutates."""
+        """Stop following a request; return whether it waited for its first token. Mutates."""
 
     def move(self, request_id: int, place: int, target: int) -> None:
-        """Follow a request, whose first token was told, at another place. Mutates."""
+        """Follow a request, whose first token was reported, to another slot. Mutates."""
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Look at another replica; what the one before had in hand is nobody's now. Mutates."""
+        """Follow a new replica, and drop the requests of the previous one. Mutates."""
 
     def lose(self, place: int) -> None:
-        """Hear nothing of a replica any more. Mutates."""
+        """Stop reading a replica. Mutates."""
 
 
 class PythonLifecycleEvents:
-    """Asks replica by replica.
+    """Collects events replica by replica.
 
     Parameters
     ----------
-    replicas : who serves
+    replicas : the replicas that serve
     table : the run's requests table, where ended requests have their row
     """
 
@@ -61,7 +61,7 @@ class PythonLifecycleEvents:
         self._alive: list[dict[int, None]] = [{} for _ in replicas]
         self._waiting: list[dict[int, None]] = [{} for _ in replicas]  # for a first token
         self._lost: set[int] = set()
-        self._seen = [-math.inf for _ in replicas]  # clock at the last look
+        self._seen = [-math.inf for _ in replicas]  # clock at the last collection
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
         self._replicas[place] = replica
@@ -102,7 +102,7 @@ class PythonLifecycleEvents:
                 if row["finish_reason"] == FinishReason.IN_FLIGHT:
                     continue
                 first, end = float(row["first_token_time"]), float(row["finish_time"])
-                end = replica.clock if math.isnan(end) else end  # it has been refused
+                end = replica.clock if math.isnan(end) else end  # a rejection has no finish time
                 if request_id in waiting:
                     del waiting[request_id]
                     lifecycle_events.append(
