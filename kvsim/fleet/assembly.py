@@ -42,7 +42,7 @@ class Assembly:
 
     Parameters
     ----------
-    plan : of the run
+    plan : the plan of the run
     trace : the requests
     on_end : called after each answered request
     observer : called after every step
@@ -174,7 +174,7 @@ def features_of(
 
     Parameters
     ----------
-    plan : of the run
+    plan : the plan of the run
     world : the SimPy environment
     host : the fleet
     make : makes a replica of a pool for a slot, at a time

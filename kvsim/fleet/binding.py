@@ -132,7 +132,7 @@ class _Work:
 
     Parameters
     ----------
-    setup : of the replica
+    setup : setup of the replica
     table : the requests
     is_apart : prefill is disaggregated
     """

@@ -50,7 +50,7 @@ class Fabric:
     bandwidth : bytes per second in one direction
     per_descriptor : seconds for each piece of memory that is posted by itself; with many small
         pieces these, not the wire, set the time
-    source : where the figures come from
+    source : source of the figures
 
     Raises
     ------

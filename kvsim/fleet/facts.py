@@ -34,9 +34,9 @@ class Facts:
     num_replicas : number of replicas, all alike
     block_size : tokens per block of their KV caches
     num_kv_tokens : slots of one replica's KV cache
-    max_num_batched_tokens : of a step
+    max_num_batched_tokens : most batched tokens of a step
     start_time : when the run begins, seconds
-    rng : of this gateway's router
+    rng : random numbers of this gateway's router
     index : the blocks that replicas' events report, for routers with an ``event_delay``
     entry_tokens : tokens per entry of the index
     entry_path : returns the keys of a request's prompt in the index, front to back, as an array

@@ -57,7 +57,7 @@ class Feature:
     ----------
     num_held_back : requests that wait before they are placed
     num_open : requests between two replicas
-    awaits_something : a transfer or a timeout will let a replica continue
+    awaits_something : a pending transfer or timeout lets a replica continue
     waited_until : the run's end if requests wait at a failed replica until then, seconds
     """
 
@@ -70,7 +70,7 @@ class Feature:
         """Return the processes that the feature adds to the world."""
         return ()
 
-    # -- requests come ---------------------------------------------------------------------------
+    # -- requests arrive -------------------------------------------------------------------------
 
     def on_send(self, row: int) -> bool:
         """Handle a request that is sent now; True if the feature places it. May mutate."""
@@ -98,7 +98,7 @@ class Feature:
         """
 
     def on_ended(self, member: Member, rows: list[int], time: float) -> bool:
-        """Handle requests that have ended on a replica; True if the feature tells the clients."""
+        """Handle requests that have ended on a replica; True if the feature notifies clients."""
         return False
 
     def on_answered(self, time: float) -> None:
@@ -108,7 +108,7 @@ class Feature:
         """Release requests if no replica can run; True if an event is scheduled. May mutate."""
         return False
 
-    # -- replicas come and go --------------------------------------------------------------------
+    # -- replicas start and stop -----------------------------------------------------------------
 
     def waits_for(self, member: Member) -> bool:
         """Return whether a request is in transfer from or to a replica."""

@@ -39,7 +39,7 @@ class Fleet:
     trace : the requests
     admissible : requests that can be served at all, bool, shape (requests,)
     pools : the pools of replicas, a prefill pool first
-    plan : of the run
+    plan : the plan of the run
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Fleet:
             mine = ids[choices == place]
             serve_alone(member.replica, mine, times[mine])
 
-    # -- requests come ---------------------------------------------------------------------------
+    # -- requests arrive -------------------------------------------------------------------------
 
     def send(self, row: int) -> None:
         """Handle a request that is sent now. Mutates."""
@@ -159,7 +159,7 @@ class Fleet:
         self.tell_ended([row], self._world.now)
 
     def place_again(self, rows: list[int]) -> None:
-        """Place requests whose replica was lost, and those that waited for one. Mutates."""
+        """Place requests of a lost replica, and those that waited for a replica. Mutates."""
         rows, self.unplaced = [*rows, *self.unplaced], []
         for row in rows:
             self.send(row)

@@ -51,16 +51,16 @@ class Gateways:
     Parameters
     ----------
     routers : one per gateway; unused with a single replica
-    setup : of the replicas; they emit events if any router reads them
+    setup : setup of the replicas; they emit events if any router reads them
     trace : the requests
     table : the run's requests table
     start_time : when the run begins, seconds
     counts_sent : a request counts as on a replica from when it is sent there, not from when it
         reaches the replica
-    role : of the replicas
+    role : role of the replicas
     fetch_time : prices reading the KV of some tokens from another replica, if replicas do so
     watches_prefills : a flow control reads ``num_prefill_tokens``
-    name : of the router, to the user
+    name : name of the router, as shown to the user
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Gateways:
         return [] if self.own_tiers is None else self.own_tiers(request)
 
     def _reader_of(self, delay: float, setup: Setup) -> EventReader:
-        """Return the reader of the replicas' events with a delay, one for all its gateways."""
+        """Return the event reader of a delay, which all gateways with that delay share."""
         if delay not in self._readers:
             self._readers[delay] = make_reader(self._replicas, delay, setup)
         return self._readers[delay]
@@ -167,7 +167,7 @@ class Gateways:
         return next(iter(self._readers.values()), None) or self._reader_of(delay, setup)
 
     def scraper(self, interval: float, start_time: float) -> Scraper:
-        """Return the scraper of the replicas' metrics with an interval."""
+        """Return the scraper that reads the replicas' metrics at an interval."""
         if interval not in self._scrapers:
             self._scrapers[interval] = Scraper(self._replicas, interval, start_time)
         return self._scrapers[interval]
@@ -217,7 +217,7 @@ class Gateways:
     # -- choices -----------------------------------------------------------------------------------
 
     def choose(self, request_id: int, now: float) -> int:
-        """Let the next gateway choose; return a replica's index, or REJECT. Mutates."""
+        """Return the replica that the next gateway chooses, or REJECT. Mutates."""
         if not self._choosing:
             return 0
         number = self.decisions.num_noted % len(self._routers)
@@ -274,7 +274,7 @@ class Gateways:
             ):
                 view.scraped = value
 
-    # -- replicas come and go --------------------------------------------------------------------
+    # -- replicas start and stop -----------------------------------------------------------------
 
     def show(self, places: Sequence[int]) -> None:
         """Restrict the routers to the replicas in some slots. Mutates."""
@@ -321,7 +321,7 @@ class Gateways:
             router.on_leave(place)
 
     def events_read(self, place: int) -> list[EventRows]:
-        """Return the events of a replica that were read for a router, and kept."""
+        """Return the recorded events of a replica that were read for a router."""
         return [chunk for reader in self._readers.values() for chunk in reader.read[place]]
 
     # -- metrics that replicas must stop for -----------------------------------------------------
@@ -385,7 +385,7 @@ def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> L
 
 
 def make_reader(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventReader:
-    """Return a reader of full-attention blocks, which look-ups begin with; else of any kind."""
+    """Return a reader of full-attention blocks, where look-ups begin; else of any kind."""
     groups = getattr(setup.kv, "groups", ())
     full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
     events = setup.config.kv_events_config

@@ -43,7 +43,7 @@ class Member:
     ----------
     number : among all replicas of the run, as in the tables
     place : its slot in its pool, as its router counts them
-    role : of its pool
+    role : role of its pool
     replica : its engine
     table : the requests table of its pool
     on_withdraw : called with a request and the time before it is taken from the replica

@@ -57,7 +57,7 @@ class Standstill(Feature):
         return len(self.held_back)
 
     def unblock(self) -> bool:
-        """Schedule what lets requests continue, if no replica can; False if there is nothing.
+        """Schedule the release of requests if no replica can continue; False if there is none.
 
         Raises
         ------

@@ -17,7 +17,7 @@ def fleet_notes(
 
     Parameters
     ----------
-    plan : of the run
+    plan : the plan of the run
     summary : its results
     num_readers : replicas that have read a KV store, or could have
     has_turns : some session of the trace has a second turn

@@ -43,7 +43,7 @@ class PoolPlan:
     Parameters
     ----------
     asked : its configured name, role and number of replicas
-    setup : of its replicas
+    setup : setup of its replicas
     routers : one per gateway
     router_name : their name, without parameters
     autoscaler : resizes the pool, None for a pool of constant size
@@ -67,7 +67,7 @@ class Plan:
 
     Parameters
     ----------
-    config : of the run
+    config : the configuration of the run
     main : the pool that answers requests
     prefill : the pool that computes prompts for it, if prefill is disaggregated
     disaggregation : decides which prompts that pool computes
@@ -156,7 +156,7 @@ def make_plan(config: Config, setup: Setup) -> Plan:
 
 
 def _pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
-    """Return the plan of a pool whose replicas have a setup."""
+    """Return the plan of a pool with the setup of its replicas."""
     text = asked.router or config.router
     name = text.partition("+")[0]
     return PoolPlan(asked, setup, make_routers(text), name, _autoscaler_of(config, asked))

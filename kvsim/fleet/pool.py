@@ -25,7 +25,7 @@ class Pool:
     Parameters
     ----------
     name, role : as configured
-    setup : of each replica
+    setup : setup of each replica
     trace : the requests as these replicas serve them; in a prefill pool with one token of output
     contents : contents of these requests, by row
     table : this pool's requests table

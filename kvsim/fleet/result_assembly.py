@@ -81,7 +81,7 @@ def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, 
     Returns
     -------
     end_time : when the last replica ended, seconds
-    totals : of each replica, by number
+    totals : totals of each replica, by number
     """
     members = _by_number(pools)
     states = [member.replica.state for member in members]

@@ -176,7 +176,7 @@ def choose_backend(setup: Setup) -> str:
     Raises
     ------
     ValueError
-        If the compiled engine is asked for and cannot.
+        If the compiled engine is requested and cannot run it.
     """
     if setup.config.backend == "python":
         return ASKED
@@ -267,7 +267,7 @@ def compare_engines(
     Raises
     ------
     ValueError
-        As for :func:`simulate`; or for an allocator or a scheduler beside engines.
+        As for :func:`simulate`; or if an allocator or a scheduler is given with engines.
     """
     check_names("engines", engines)
     for field in ("allocator", "scheduler", "engine"):
@@ -301,7 +301,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 def serve_each(
     configs: Sequence[Config], trace: Trace, names: Sequence[str], on_progress: OnProgress | None
 ) -> dict[str, Result]:
-    """Serve a trace by each configuration; all are checked before the first run."""
+    """Serve a trace by each configuration; all are resolved before the first run."""
     check_trace(trace)
     make_router(configs[0].router)
     setups = [resolve_fleet(one) for one in configs]

@@ -1,6 +1,6 @@
 """The SimPy world: clients, routers and replicas on one clock.
 
-Events at one instant happen in a fixed order that does not depend on who scheduled them first:
+Events at one instant happen in a fixed order that does not depend on which was scheduled first:
 steps end, then requests are sent, then steps are scheduled.
 """
 

@@ -44,7 +44,7 @@ class FlowControl(ABC):
     interval : seconds between two readings of the replicas' metrics
     fairness : among requests of one priority
     most_waiting : largest number of waiting requests; further ones are turned away
-    watches_prefills : reads the prompt tokens in flight that have no first token yet
+    watches_prefills : reads the tokens of prompts in flight without a first token
     """
 
     interval: float = 0.05
@@ -63,7 +63,7 @@ class FlowControl(ABC):
         ----------
         num_tokens : per replica, tokens of prompts without a first token, less those that the
             routers predicted to be cached
-        max_num_batched_tokens : of a replica's step
+        max_num_batched_tokens : most batched tokens of a replica's step
         """
         del num_tokens, max_num_batched_tokens
         return 0.0
@@ -151,7 +151,7 @@ class PrefillQueue(FlowControl):
     Parameters
     ----------
     threshold : steps
-    order : of waiting requests
+    order : order of waiting requests
     interval : seconds between two checks
     most_waiting : largest number of waiting requests; further ones are turned away
     """

@@ -38,7 +38,7 @@ class Admission(Feature):
     control : the policy
     host : the fleet
     table : the requests table of the run
-    seed : of the run
+    seed : the seed of the run
     end_time : no request is released from this time on, seconds
     """
 

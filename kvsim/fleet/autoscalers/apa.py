@@ -22,7 +22,7 @@ class AibrixAutoscaler(Autoscaler):
     Parameters
     ----------
     metric : waiting, running, requests (both) or kv
-    target : of the metric per replica
+    target : target value of the metric per replica
     window : seconds that are averaged
     up_tolerance, down_tolerance : share of the target
     cooldown : seconds from the last growth until the pool may shrink

@@ -25,7 +25,7 @@ class LatencyPlanner(Autoscaler):
     ttft, itl : targets, seconds
     headroom : share of a target that may be used with one replica fewer
     throughput_interval : seconds; 0 for never
-    predictor : of the next such interval: constant or kalman
+    predictor : predictor of the next such interval: constant or kalman
     """
 
     interval = 5.0

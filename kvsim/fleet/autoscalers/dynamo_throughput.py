@@ -28,7 +28,7 @@ class ThroughputPlanner(Autoscaler):
     Parameters
     ----------
     itl : target, seconds
-    predictor : of the next interval: constant or kalman (Dynamo has arima and prophet, too)
+    predictor : predictor of an interval: constant or kalman (Dynamo has arima and prophet, too)
     """
 
     interval = 180.0

@@ -26,7 +26,7 @@ class HorizontalPodAutoscaler(Autoscaler):
     Parameters
     ----------
     metric : waiting, running, requests (both) or kv (share of blocks in use)
-    target : of the metric per replica
+    target : target value of the metric per replica
     tolerance : share of the target
     window : stabilisation on the way down, seconds
     """

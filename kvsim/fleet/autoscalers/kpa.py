@@ -23,7 +23,7 @@ class PodAutoscaler(Autoscaler):
     Parameters
     ----------
     metric : waiting, running, requests (both) or kv
-    target : of the metric per replica
+    target : target value of the metric per replica
     stable_window, panic_window : seconds that are averaged
     panic_threshold : ratio of the panic mean to the stable mean above which it panics
     tolerance : share of the target within which nothing changes

@@ -24,7 +24,7 @@ class Handoff:
 
     Parameters
     ----------
-    row : of the trace
+    row : row of the trace
     source, target : the prefill replica, and the decode replica
     num_offered : tokens whose KV the source has for the target, when it is computed
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
@@ -32,7 +32,7 @@ class Handoff:
     is_computed : the source has ended its part
     is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one
-    start_time, end_time : of the transfer, seconds
+    start_time, end_time : start and end of the transfer, seconds
     """
 
     row: int

@@ -38,7 +38,7 @@ class Handoffs(Feature):
     world : the SimPy environment
     host : the fleet
     prefill, main : the prefill pool and the decode pool
-    plan : of the run
+    plan : the plan of the run
     carried : returns the number of output tokens of a request that another replica computed
 
     Attributes
@@ -156,7 +156,7 @@ class Handoffs(Feature):
         source.replica.limit(row, int(self._main.trace.num_output_tokens[row]), asked=asked)
 
     def leave(self, row: int) -> None:
-        """Remove a request that stayed at its prefill replica. Mutates."""
+        """Undo the stay of a request at its prefill replica. Mutates."""
         self._stayed.pop(row).replica.limit(row, 1)
         begin_anew(self._prefill.table, [row])
 
@@ -310,7 +310,7 @@ class Handoffs(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Return whether KV is in transfer, or a lost replica's leases will free blocks."""
+        """Return whether KV is in transfer, or the end of a lease will free blocks."""
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
     def is_open(self, row: int) -> bool:
@@ -338,7 +338,7 @@ class Handoffs(Feature):
         self._drive.touch(target)
         begin_anew(self._main.table, [row])
 
-    # -- replicas come and go ----------------------------------------------------------------------
+    # -- replicas start and stop -------------------------------------------------------------------
 
     def waits_for(self, member: Member) -> bool:
         """Return whether a request is in handoff from or to a replica."""

@@ -31,7 +31,7 @@ class Network:
 
     Parameters
     ----------
-    bandwidth : of each link, bytes/s
+    bandwidth : bandwidth of each link, bytes/s
     """
 
     def __init__(self, bandwidth: float) -> None:

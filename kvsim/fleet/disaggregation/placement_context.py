@@ -21,7 +21,7 @@ class PlacementContext:
     Parameters
     ----------
     trace : the requests
-    row : of the trace
+    row : row of the trace
     now : seconds
     target : the decode replica
     main, prefill : the pools that decode and that compute prompts
@@ -32,8 +32,8 @@ class PlacementContext:
 
     Attributes
     ----------
-    num_prompt_tokens : of the request
-    max_num_batched_tokens : of a step of a prefill replica
+    num_prompt_tokens : prompt tokens of the request
+    max_num_batched_tokens : most batched tokens of a step of a prefill replica
     num_kv_tokens, max_num_seqs : slots of the decode replica's KV cache, and most running there
     """
 
@@ -66,8 +66,8 @@ class PlacementContext:
     def num_cached_tokens(self) -> int:
         """Tokens of the prompt that the decode replica's prefix cache holds.
 
-        This is the router's prediction, right or wrong; without one the replica's cache is looked
-        up.
+        This is the router's prediction, right or wrong; without one, the replica's own cache is
+        looked up.
         """
         if self._predicted_tokens is not None:
             return self._predicted_tokens

@@ -67,10 +67,10 @@ class Always(Disaggregation):
 
 @DISAGGREGATIONS.register("llm-d")
 class Uncached(Disaggregation):
-    """Disaggregate prompts of which the decode replica lacks at least ``tokens`` tokens.
+    """Disaggregate prompts of which the decode replica lacks at least ``tokens``.
 
-    Source: the disaggregation handler of llm-d-inference-scheduler, 520af478, whose deployments
-    use 16.
+    Source: the disaggregation handler of llm-d-inference-scheduler, 520af478; its deployments use
+    16.
 
     Parameters
     ----------

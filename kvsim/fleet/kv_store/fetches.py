@@ -38,14 +38,14 @@ class Fetch:
 
     Parameters
     ----------
-    row : of the trace
+    row : row of the trace
     target : the replica
-    keys : of the prompt's entries
+    keys : keys of the prompt's entries
     num_offered : tokens from the front that a store had when the request arrived
     start_time : when its transfers could begin, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
     sources : replicas that it is read from
-    ways : for each transfer, the transfers it belongs to and its number
+    ways : the network and the number of each of its transfers
     """
 
     row: int

@@ -23,7 +23,7 @@ class StorageReader:
     Parameters
     ----------
     replicas : with a host tier, which emit events
-    keys : of the trace's prompts and outputs
+    keys : keys of the trace's prompts and outputs
     page_size : tokens of a page
     """
 
@@ -33,7 +33,7 @@ class StorageReader:
         self.entry_tokens = page_size
         #: Called with the time, the slot and the keys of pages that a replica's host has received.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
-        #: Called with the slot of a replica that is gone; none goes.
+        #: Called with the slot of a replica that is gone; never happens here.
         self.leavers: list[Callable[[int], object]] = []
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:

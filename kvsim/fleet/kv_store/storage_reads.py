@@ -33,7 +33,7 @@ class StorageReads(Feature):
     pool : the pool whose replicas read, each over a link of its own
     store : the store they read
     fabric : the fleet's own
-    keys : of the trace
+    keys : keys of the trace
     """
 
     def __init__(self, pool: Pool, store: Store, fabric: Fabric, keys: PromptKeys) -> None:

@@ -58,7 +58,7 @@ class Store(ABC):
         Parameters
         ----------
         reader : the events of the replicas' caches
-        entry_bytes : of KV in an entry, all layers and GPUs
+        entry_bytes : bytes of KV in an entry, over all layers and GPUs
         """
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Store(ABC):
 
         Parameters
         ----------
-        keys : of all its entries
+        keys : keys of all its entries
         replica : slot of the replica that reads
         now : seconds
         """

@@ -37,7 +37,7 @@ class LiveMigration:
 
     Parameters
     ----------
-    row : of the trace
+    row : row of the trace
     source, target : the replicas
     num_copied : tokens whose KV is at the target, or in transfer
     num_stages : copies started while it runs

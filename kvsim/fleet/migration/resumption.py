@@ -26,7 +26,7 @@ class Attempts(NamedTuple):
     ----------
     first_scheduled_time, first_token_time : seconds, NaN for not yet
     num_cached_tokens : hit at the first admission
-    num_preemptions : of all attempts
+    num_preemptions : number of preemptions in all attempts
     last_token_time : when the client received the last token, NaN for none
     """
 
@@ -70,7 +70,7 @@ class ResumedRequests(Feature):
     def split(
         self, rows: Sequence[int], limit: int, max_seq_len: float
     ) -> tuple[list[int], list[int]]:
-        """Return the requests that migrate, and those past the limit or too long for it."""
+        """Return the requests that migrate, and those that are past the limit or too long."""
         prompts, outputs = (self._table[f"num_{name}_tokens"] for name in ("prompt", "output"))
         again = [
             row
@@ -108,7 +108,7 @@ class ResumedRequests(Feature):
 
         Parameters
         ----------
-        totals : of each replica, by number; the gap between the last token of one and the first of
+        totals : totals by replica number; the gap between the last token of one and the first of
             the next counts at the latter
         """
         for row in self._left:

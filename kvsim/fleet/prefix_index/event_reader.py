@@ -80,11 +80,11 @@ class EventReader:
 
     @property
     def entry_tokens(self) -> int:
-        """Tokens per entry: those of a block, whatever the look-ups of a router are."""
+        """Tokens per entry: those of a block, independent of a router's look-ups."""
         return int(self._unit * self._per_entry)
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
-        """Return the keys that the replicas give to a prompt's blocks."""
+        """Return the keys by which the replicas name a prompt's blocks."""
         keys = request.prefix_path(self._unit, self._ahead)
         return keys[self._per_entry - 1 :: self._per_entry]
 

@@ -33,7 +33,7 @@ class PrefixHolders:
         self._is_looked_up = False
 
     def most(self, request: IncomingRequest, place: int | None = None) -> int:
-        """Return the most tokens of a prompt that any of them holds. Mutates nothing else.
+        """Return the most tokens of a prompt that any of the replicas holds. Mutates only itself.
 
         If ``place`` is known to hold the most, only that slot is looked up.
         """

@@ -132,7 +132,7 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
     Parameters
     ----------
     trace : the requests
-    rows : of the trace
+    rows : rows of the trace
     block_size : tokens
     """
     cuts = [cut(trace, row, block_size) for row in rows]

@@ -78,9 +78,9 @@ class Dynamo(Router):
     ----------
     events : the replicas' events report cached blocks; without them, prompts count as cached for
         ``ttl`` seconds from when they are sent, 120
-    credit : of a cached block; 0 balances load alone
-    host_credit, disk_credit : of a block in host memory or on disk, 0.75 and 0.25
-    prefill_weight, active_weight, decay : of the formula
+    credit : credit of a cached block; 0 balances load alone
+    host_credit, disk_credit : credit of a block in host memory or on disk, 0.75 and 0.25
+    prefill_weight, active_weight, decay : terms of the formula
     temperature : 0 chooses the smallest cost
     event_delay : seconds from a step's end until the index is updated, 0.005
     ttl : seconds
@@ -120,7 +120,7 @@ class Dynamo(Router):
 
     @property
     def is_formula(self) -> bool:
-        """Return whether a choice is the smallest cost, with events."""
+        """Return whether the router picks the smallest cost, by the replicas' events."""
         return self._events and not self._temperature
 
     def start(self, facts: Facts) -> None:  # noqa: D102

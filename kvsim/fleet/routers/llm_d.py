@@ -54,8 +54,8 @@ class LlmD(Router):
     The latency score is predicted by the run's own step times for the requests of this gateway in
     flight at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or
     ``tpot-slo`` only the replicas that meet them are candidates, except for a share
-    ``explore-late``; the one with the least headroom is best, or the most. With one target alone,
-    only that latency counts (llm-d takes an unset target of TTFT for missed).
+    ``explore-late`` of the requests; the one with the least headroom is best, or the most. With one
+    target alone, only that latency counts (llm-d treats an unset target of TTFT as missed).
 
     A request whose priority is above 0 is turned away if no replica meets the targets, is idle or
     has an empty cache.
@@ -75,8 +75,8 @@ class LlmD(Router):
     max_ttft_penalty : seconds, 5
     scrape_interval : seconds between two scrapes of the metrics
     event_delay : seconds from a step's end until the precise index is updated, 0.01
-    block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
-    max_blocks : of the approximate index: entries of a prompt; later ones are not looked up
+    block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
+    max_blocks : most entries of a prompt in the approximate index; later ones are not looked up
     prefix_scale : a matched prefix scores as its share of the ``prompt``, or by its position
         between the shortest and the longest match of its ``holders``
     ttft_slo, tpot_slo : targets of the latency score, seconds; none by default
@@ -256,7 +256,7 @@ class LlmD(Router):
     def _scores(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[float]:
-        """Return the weighted sum of the scores of each replica that was kept."""
+        """Return the weighted sum of the scores of each candidate."""
         waiting = [replica.scraped.num_waiting for replica in replicas]
         home = self._homes.get(request.session_id, -1)
         held = self._prefix_affinity.block_rates(request, cached)

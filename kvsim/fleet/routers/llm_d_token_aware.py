@@ -43,8 +43,8 @@ class LlmDTokenAware(Router):
     max_wait : seconds of prefill that a cached prefix may be worth
     rate : prompt tokens per second of a replica
     event_delay : seconds from a step's end until the precise index is updated, 0.01
-    block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
-    max_blocks : of the approximate index: entries of a prompt; later ones are not looked up
+    block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
+    max_blocks : most entries of a prompt in the approximate index; later ones are not looked up
     """
 
     watches_requests = True

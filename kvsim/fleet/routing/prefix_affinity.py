@@ -68,12 +68,12 @@ class PrefixAffinity:
 
     Parameters
     ----------
-    facts : of the fleet
+    facts : properties of the fleet
     kind : ``precise`` reads the index that the replicas' events update; ``approximate`` counts a
-        prompt as cached from the moment it is sent, whatever the replica does with it
-    entry_tokens : of an approximate index; a partial entry at a prompt's end is left out
-    max_entries, ttl : of an approximate index; see ``PrefixIndex``
-    max_prompt_entries : of an approximate index: later entries of a prompt are left out
+        prompt as cached from the moment it is sent, even if the replica does not cache it
+    entry_tokens : tokens per entry of an approximate index; a partial entry is left out
+    max_entries, ttl : limits of an approximate index; see ``PrefixIndex``
+    max_prompt_entries : most entries of a prompt in an approximate index
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def decide(
     planned: NDArray[np.float64],
     outputs: NDArray[np.int64],
 ) -> None:
-    """Route requests, each at its time, and advance replicas as they arrive. Mutates.
+    """Route requests, each at its time, and advance the replicas to these times. Mutates.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ def among_holders(matched: Sequence[int]) -> list[float]:
     """Score matched prefixes: from 0 for the shortest to 1 for the longest; 0 without a match.
 
     1 if all matches are equal. llm-d's scorer of the precise index did so in 2025
-    (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); today's takes the share of
+    (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); today's uses the share of
     the prompt.
     """
     held = [number for number in matched if number]

@@ -23,7 +23,7 @@ class Scraper:
     ----------
     replicas : the replicas to scrape
     interval : seconds between two scrapes
-    start_time : of the first scrape
+    start_time : time of the first scrape
     """
 
     def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:

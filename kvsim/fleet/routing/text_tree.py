@@ -18,7 +18,7 @@ class TextTree:
 
     Parameters
     ----------
-    facts : of the fleet
+    facts : properties of the fleet
     entry_tokens : tokens that are matched as one
     interval : seconds between two evictions
     most, target : characters of a replica above which its least recently used leaves are evicted,

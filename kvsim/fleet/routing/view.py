@@ -37,7 +37,7 @@ class Local:
     Attributes
     ----------
     num_requests : sent and not ended
-    num_prefilling : of these, without a first token
+    num_prefilling : requests of these without a first token
     num_prompt_tokens : prompt tokens of all that have not ended
     num_uncached_tokens : predicted uncached tokens of the prompts without a first token
     """
@@ -54,8 +54,8 @@ class ReplicaView:
     Attributes
     ----------
     index : number of the replica
-    local : exact counters of what this gateway sent; kept for routers with ``watches_requests``
-    scraped : values of the replica's metrics; kept for routers with a ``scrape_interval``
+    local : exact counters of this gateway's requests; updated for routers with ``watches_requests``
+    scraped : the replica's metrics; updated for routers with a ``scrape_interval``
     """
 
     __slots__ = ("_replica", "index", "local", "scraped", "shares")

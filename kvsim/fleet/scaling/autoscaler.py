@@ -45,8 +45,8 @@ class Load(NamedTuple):
     ----------
     num_waiting, num_running : requests
     kv_usage : share of its blocks in use
-    queued_tokens : of prompts, not computed yet
-    mean_prompt_tokens : of its unfinished requests
+    queued_tokens : prompt tokens that are not computed yet
+    mean_prompt_tokens : mean prompt length of its unfinished requests
     replica : its number, unique in a run
     """
 
@@ -75,7 +75,7 @@ class PoolLoad:
     max_num_seqs : requests of one replica's step
     traffic : returns the traffic of the last seconds; takes their number
     max_model_len : tokens of the longest request
-    role : of its replicas
+    role : role of its replicas
     """
 
     now: float

@@ -43,8 +43,8 @@ class Failures:
     Parameters
     ----------
     detection : seconds until a gateway detects a failure; what it sends meanwhile is lost as well
-    policy : of unfinished requests: ``retry`` from the beginning, a hundred times at most,
-        ``migrate``: continue elsewhere with the tokens they have, or ``fail``; ``recompute``: as
+    policy : ``retry`` unfinished requests from the beginning, a hundred times at most,
+        ``migrate``: continue them elsewhere with their tokens, or ``fail``; ``recompute``: as
         ``retry``, but a decode replica that has blocks for KV of the lost replica computes it
         (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees the blocks that

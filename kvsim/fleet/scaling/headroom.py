@@ -61,9 +61,9 @@ def latency_scores(
 
     Parameters
     ----------
-    headrooms : of each replica
+    headrooms : headroom of each replica
     in_flight : requests there
-    weights : of the two targets; one that is alike for all does not count
+    weights : weights of the two targets; a target with equal headrooms does not count
     most : among replicas that meet the targets the most headroom is best, not the least
     """
     kept = meeting(headrooms)

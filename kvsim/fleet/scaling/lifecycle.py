@@ -127,7 +127,7 @@ class Lifecycle:
             self.fail(member)
 
     def fail(self, member: Member) -> None:
-        """Fail a replica now; its gateway detects that after the time of detection. Mutates."""
+        """Fail a replica now; its gateway detects that after ``detection`` seconds. Mutates."""
         if member.is_alive and self._goes_on():
             self.num_failures += 1
             self.failed.append((self._world.now, member.number))
@@ -249,7 +249,7 @@ class Lifecycle:
         self._drive.remove(member)
 
     def _show(self) -> None:
-        """Restrict the router to the replicas that it takes as ready."""
+        """Restrict the router to the replicas that it may choose."""
         self._pool.gateways.show([member.place for member in self._pool.choosable()])
 
     def _note(self) -> None:

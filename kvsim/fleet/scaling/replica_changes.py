@@ -59,7 +59,7 @@ class ReplicaChanges(Feature):
     ----------
     world : the SimPy environment
     host : the fleet
-    plan : of the run
+    plan : the plan of the run
     make : makes a replica of a pool for a slot, at a time
     migrations : carries the progress of requests over
 

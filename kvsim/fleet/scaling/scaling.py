@@ -31,7 +31,7 @@ class Scaling:
     ----------
     world : the SimPy environment
     pool : the pool to resize
-    lifecycle : of its replicas
+    lifecycle : lifecycle of its replicas
     autoscaler : sets the number of replicas
     host : the fleet
     end_time : when replicas stop, even with unfinished requests, seconds

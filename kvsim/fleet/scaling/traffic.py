@@ -35,7 +35,7 @@ def traffic_between(
 
     Parameters
     ----------
-    sent_time : of each request, seconds, NaN if it has not been sent, shape (requests,)
+    sent_time : send time of each request, seconds, NaN if it has not been sent, shape (requests,)
     table : the requests table
     start, end : seconds
     """

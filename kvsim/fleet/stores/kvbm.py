@@ -34,7 +34,7 @@ class BlockManager(Store):
 
     Parameters
     ----------
-    gib, disk_gib : of each replica, host memory and disks
+    gib, disk_gib : host memory and disks of each replica, GiB
     decay : seconds
     delay : seconds until a computed block is stored
     """

@@ -32,7 +32,7 @@ class LMCache(Store):
 
     Parameters
     ----------
-    gib, disk_gib : of each replica, host memory and disks
+    gib, disk_gib : host memory and disks of each replica, GiB
     server_gib : memory of the server, which is read over the fleet's fabric
     chunk : tokens; at least a block
     delay : seconds until a computed chunk is stored

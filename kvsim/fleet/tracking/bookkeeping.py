@@ -29,7 +29,7 @@ class Decisions:
     Parameters
     ----------
     num_requests : requests that are routed, 0 with a single replica
-    num_replicas : of the run
+    num_replicas : number of replicas of the run
     compares : record the best prefix that any replica holds, too
     """
 

@@ -30,10 +30,10 @@ class InFlightTracker:
 
     Parameters
     ----------
-    lifecycle_events : of the replicas that serve
+    lifecycle_events : events of the replicas that serve
     table : the run's requests table, where ended requests have their row
-    routers : of the gateways; they are notified of first tokens and ends
-    views : of each gateway; their counters are updated
+    routers : routers of the gateways; they are notified of first tokens and ends
+    views : views of each gateway; their counters are updated
     """
 
     def __init__(

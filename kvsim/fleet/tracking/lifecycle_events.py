@@ -37,7 +37,7 @@ class LifecycleEvents(Protocol):
         """Stop following a request; return whether it waited for its first token. Mutates."""
 
     def move(self, request_id: int, place: int, target: int) -> None:
-        """Follow a request, whose first token was reported, to another slot. Mutates."""
+        """Follow a request to another slot, after its first token was reported. Mutates."""
 
     def replace(self, place: int, replica: Replica) -> None:
         """Follow a new replica, and drop the requests of the previous one. Mutates."""
