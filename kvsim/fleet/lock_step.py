@@ -70,7 +70,7 @@ def independence_notes(setup: Setup, ranks: dict[str, Any] | None, *, changes: b
 
 
 class LockStep(Feature):
-    """Ranks whose passes begin and end together.
+    """Ranks with passes that begin and end together.
 
     Attributes
     ----------

@@ -73,7 +73,7 @@ class Plan:
     disaggregation : decides which prompts that pool computes
     fabric : moves KV between replicas
     cold_start : seconds until a new replica takes requests, by its bytes of weights
-    in_step : the replicas are data-parallel ranks whose passes begin and end together
+    in_step : the replicas are data-parallel ranks with passes that begin and end together
     """
 
     config: Config

@@ -104,10 +104,10 @@ def collect(
     described: Mapping[str, Any],
     family: Family | None = None,
 ) -> Result:
-    """Summarize a run whose replicas have ended; see :func:`close`.
+    """Summarize a run after all its replicas have ended; see :func:`close`.
 
     The first pool answers the requests; a second one computes prompts for it. ``described`` has the
-    summary's entries of the run's features, ``family`` the requests whose samples the trace has.
+    summary's entries of the run's features, ``family`` the requests of the trace's samples.
     """
     config = plan.config
     entries = dict.fromkeys(OF_FEATURES) | dict(described)

@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
 
 class World(simpy.Environment):
-    """A SimPy environment whose events happen at exact times."""
+    """A SimPy environment with events at exact times."""
 
     def at(self, time: float, phase: Phase) -> simpy.Event:
         """Return an event at an absolute time; ``now + (time - now)`` need not be ``time``."""

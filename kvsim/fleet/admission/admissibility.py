@@ -41,7 +41,7 @@ def check_trace(trace: object) -> None:
 
 
 def check_columns(setup: Setup, trace: Trace) -> None:
-    """Refuse a trace whose requests need features that the configuration lacks.
+    """Refuse a trace with requests that need features the configuration lacks.
 
     Raises
     ------

@@ -33,7 +33,7 @@ class Admission(Feature):
     Parameters
     ----------
     world : the SimPy environment
-    pool : the pool whose metrics are read
+    pool : the pool of the replicas that are scraped
     trace : the requests
     control : the policy
     host : the fleet

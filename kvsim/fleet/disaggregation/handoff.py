@@ -26,7 +26,7 @@ class Handoff:
     ----------
     row : row of the trace
     source, target : the prefill replica, and the decode replica
-    num_offered : tokens whose KV the source has for the target, when it is computed
+    num_offered : tokens of KV that the source has for the target, when it is computed
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
     asked_time : when the target got these blocks, seconds
     is_computed : the source has ended its part

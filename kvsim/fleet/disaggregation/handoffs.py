@@ -175,7 +175,7 @@ class Handoffs(Feature):
         table["arrival_time"][row] = sent
 
     def prompts_at(self, member: Member) -> list[int]:
-        """Return the requests whose prompts a prefill replica has yet to compute."""
+        """Return the requests with prompts that a prefill replica has yet to compute."""
         rows = list(member.rows)
         if not any(row in self._stayed for row in rows):
             return rows
@@ -359,7 +359,7 @@ class Handoffs(Feature):
             member.replica.drop_pinned(row, self._world.now)
 
     def on_detected(self, member: Member) -> list[int]:
-        """Remove the handoffs from and to a replica whose failure is detected. Mutates.
+        """Remove the handoffs from and to a replica after its failure is detected. Mutates.
 
         The other replica stops its part of them. But a computed prompt's blocks that no target
         reads are held until ``lease`` seconds after the failure; and where decode replicas

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PlacementContext:
-    """A request whose decode replica is chosen; values are computed only when read.
+    """A request with its chosen decode replica; values are computed only when read.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class PlacementContext:
     now : seconds
     target : the decode replica
     main, prefill : the pools that decode and that compute prompts
-    prompts_at : returns the requests whose prompts a prefill replica has yet to compute
+    prompts_at : returns the requests with prompts that a prefill replica has yet to compute
     rows_for : returns the requests at a decode replica or on their way to it
     can_stay : a prefill replica can serve the whole request
     predicted_tokens : prompt tokens that its router predicts to be cached; None if unknown

@@ -75,7 +75,7 @@ class Fetches(Feature):
     ----------
     world : the SimPy environment
     drive : the replicas' clock
-    pool : the pool whose replicas read
+    pool : the pool of the replicas that read
     store : the store they read
     fabric : the fleet's own
     """

@@ -28,7 +28,7 @@ TIMEOUT_PER_TOKEN = 0.25 / 1024
 
 
 def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
-    """Return a setup whose replicas read a store, and publish what they compute.
+    """Return a setup of replicas that read a store, and publish what they compute.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
 
 
 def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
-    """Return a setup whose SGLang replicas read a store into their hosts.
+    """Return a setup of SGLang replicas that read a store into their hosts.
 
     Raises
     ------

@@ -30,7 +30,7 @@ class StorageReads(Feature):
 
     Parameters
     ----------
-    pool : the pool whose replicas read, each over a link of its own
+    pool : the pool of the replicas that read, each over a link of its own
     store : the store they read
     fabric : the fleet's own
     keys : keys of the trace

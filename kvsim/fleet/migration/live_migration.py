@@ -39,7 +39,7 @@ class LiveMigration:
     ----------
     row : row of the trace
     source, target : the replicas
-    num_copied : tokens whose KV is at the target, or in transfer
+    num_copied : tokens with KV at the target, or in transfer
     num_stages : copies started while it runs
     num_tokens : tokens with KV when it is stopped; -1 before
     stop_time : when it was stopped, seconds
@@ -64,7 +64,7 @@ class LiveMigrations(Feature):
     ----------
     world : the SimPy environment
     host : the fleet
-    pool : the pool whose requests move
+    pool : the pool of the requests that move
     policy : chooses the requests and their targets
     fabric : the fabric that carries the KV
     migrations : carries the progress of requests over
@@ -145,7 +145,7 @@ class LiveMigrations(Feature):
         self._send(move, full - before, self._world.now, lambda: self._see_stage(move))
 
     def _num_computed(self, move: LiveMigration) -> int:
-        """Return the tokens of a request whose KV its source has; -1 if it no longer runs there."""
+        """Return the tokens of a request with KV at its source; -1 if it no longer runs there."""
         for request in move.source.replica.held_requests():
             if request.request_id == move.row:
                 return min(int(request.num_computed_tokens), int(request.num_tokens) - 1)

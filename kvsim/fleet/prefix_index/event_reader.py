@@ -52,7 +52,7 @@ class EventReader:
     ----------
     replicas : replicas that emit events
     delay : seconds from the end of a step until the index has its changes
-    group : KV cache group whose blocks are followed
+    group : KV cache group of the blocks that are followed
     keeps : keep the events read, for the file of all events
     """
 
@@ -94,7 +94,7 @@ class EventReader:
         return None
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow a new replica, whose cache is empty. Mutates.
+        """Follow a new replica with an empty cache. Mutates.
 
         Listeners still receive what the previous replica had stored.
         """

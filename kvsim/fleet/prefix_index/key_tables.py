@@ -61,7 +61,7 @@ class CompiledEventIndex:
     Parameters
     ----------
     num_replicas : replicas
-    group : KV cache group whose blocks are followed
+    group : KV cache group of the blocks that are followed
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:

@@ -152,7 +152,7 @@ class LiveReader(EventReader):
 
     @property
     def names_whole_blocks(self) -> bool:
-        """Return whether its entries are blocks of prompts, whose keys name nothing else."""
+        """Return whether its entries are prompt blocks, and their keys name nothing else."""
         return self._per_entry == 1 and self._ahead == 0
 
     def columns(self) -> tuple[Any, ...]:

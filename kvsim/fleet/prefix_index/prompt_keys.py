@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.uint64]
 
-#: Requests whose keys are computed together, and the most tokens of their prompts.
+#: Number of requests with keys computed together, and the most tokens of their prompts.
 TOGETHER, MOST_TOKENS = 512, 1 << 24
 MULTIPLIERS = tuple(
     np.uint64(m) for m in (0x2545F4914F6CDD1D, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -96,7 +96,7 @@ class PromptKeys:
         return [column[first:stop] for column in self._columns]
 
     def _next_rows(self, first: int) -> range:
-        """Return the requests from one on whose keys fit into bounded memory."""
+        """Return the requests from ``first`` on, as many as bounded memory has room for keys."""
         tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
         return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
 

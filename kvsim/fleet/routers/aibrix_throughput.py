@@ -22,7 +22,7 @@ class AibrixThroughput(Router):
     """AIBrix's throughput: the smallest ``2 * prompt rate + generation rate``.
 
     Rates are tokens per second between the last two scrapes that a request used. Ties are broken at
-    random. The replica that has done least gets most requests, whatever it has in flight.
+    random. The replica that has done least gets most requests, even if many are in flight.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. It reads two gauges
     that vLLM averaged over 5 s; vLLM V1 has counters instead, which give the rates here.

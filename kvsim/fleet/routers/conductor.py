@@ -29,8 +29,8 @@ class Conductor(Router):
     added, and only the rest is prefilled.
 
     Among decode replicas the one with the fastest step wins, with this request running there. With
-    ``ttft-slo`` and ``tbt-slo``, a request whose first token would be later, or whose step would be
-    slower, is turned away.
+    ``ttft-slo`` and ``tbt-slo``, a request is turned away if its first token would be later, or its
+    step slower.
 
     Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection predicts the
     decode load at the end of the prefill; here the load is the present one.

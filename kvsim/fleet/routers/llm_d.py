@@ -57,7 +57,7 @@ class LlmD(Router):
     ``explore-late`` of the requests; the one with the least headroom is best, or the most. With one
     target alone, only that latency counts (llm-d treats an unset target of TTFT as missed).
 
-    A request whose priority is above 0 is turned away if no replica meets the targets, is idle or
+    A request with a priority above 0 is turned away if no replica meets the targets, is idle or
     has an empty cache.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of

@@ -48,7 +48,7 @@ class PrefixLoad:
         self._num_replicas = num_replicas
 
     def note(self, now: float, keys: Sequence[int], num_cached: int) -> None:
-        """Record a prompt whose first pieces were cached, once it is placed. Mutates."""
+        """Record a prompt with its first pieces cached, once it is placed. Mutates."""
         self._asked.append((now, keys, num_cached))
         self._count(keys, num_cached, 1)
 

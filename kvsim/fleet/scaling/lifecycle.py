@@ -43,7 +43,7 @@ class Lifecycle:
     ----------
     world : the SimPy environment
     host : the fleet
-    pool : the pool whose slots are filled and emptied
+    pool : the pool with the slots to fill and empty
     make : makes a replica for a slot, at a time
     cold_start : seconds from the decision to the first request that a replica can take
     failures : the failures of replicas, and the policy for their requests; None for no failures
