@@ -48,7 +48,7 @@ def paint(state: Replica, first: int) -> None:
 def paint_paged(state: Replica, first: int) -> None:
     """Paint blocks by cause: dead, live, reserved, never used, cached and free slots.
 
-    Blocks that only requests which do not run hold are reserved, for a transfer.
+    Blocks that are held only by requests that do not run are reserved for a transfer.
     """
     kv, pool = state.kv, state.kv.pool
     for block in range(pool.num_usable + 1):

@@ -10,7 +10,7 @@ def dynamo_decode_cost(
 ) -> Any:
     """Return the cost of a request by Dynamo's formula with disaggregated prefill.
 
-    In blocks; parameters as of :func:`dynamo_cost`.
+    In blocks; for the parameters see :func:`dynamo_cost`.
     """
     left = decode - credit * (cached / size)
     return (left + abs(left)) / 2 + active_weight * active
@@ -35,10 +35,10 @@ def dynamo_cost(
     Parameters
     ----------
     prefilling : tokens of prompts on the replica without a first token yet, cached part left out
-    decode : different blocks of the prompts on the replica
+    decode : distinct blocks of the prompts on the replica
     active : requests on the replica
     cached : tokens of this prompt that are cached on the replica
-    least : the least of ``prefilling`` among all replicas
+    least : the minimum of ``prefilling`` over all replicas
     prompt : tokens
     size : tokens of a block
     beyond : tokens after these in the replica's other tiers, each by its own credit

@@ -1,7 +1,6 @@
 """Request-level batching: a batch runs until its last request ends (FasterTransformer, Triton).
 
-A request is answered when it ends, but its slots and its record stay allocated until the batch
-ends.
+A request is answered when it ends; its slots and its record stay allocated until the batch ends.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def mix(key: int, value: int) -> int:
 def mix_span(key: int, content: int, start: int, length: int) -> int:
     """Fold a span of content into a 63-bit key; has a second implementation, as :func:`fold` has.
 
-    The span becomes a number first, independent of the key: only one fold waits for the last key.
+    The span becomes a number first, independent of the key: only one fold needs the previous key.
     """
     return mix(key, (mix(content, start) + length * LENGTH_WORD) % 2**64)
 

@@ -273,7 +273,7 @@ def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
         return
     ahead = kv.num_hash_lookahead_tokens
     num_tokens -= kv.num_unnamed_tokens
-    if ahead > 0:  # a limit of its own: the keys that exist lack these tokens already
+    if ahead > 0:  # a separate limit: the keys that exist lack these tokens already
         num_tokens = min(num_tokens, request.num_tokens - ahead)
     if num_tokens < own_blocks.num_cached_tokens + kv.alignment:
         return

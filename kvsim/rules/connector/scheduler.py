@@ -1,7 +1,6 @@
 """KV from a connector: the tokens that it offers, and how the scheduler uses them.
 
-vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md, section 13, describes the
-rules in words.
+vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md, section 13, describes them.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None
     """Mark the use of each page, as shares of it: live, reserved, cached or free.
 
     Pages are free unless they are marked, and most pages of a large pool never are. So the caller
-    clears the marks after painting: ``share`` is 1 to mark, and 0, with causes for free ones, to
-    clear.
+    clears them after painting: ``share`` is 1 to mark, and 0 to clear, with causes for free pages.
     """
     tree = state.kv.radix
     k = tree.nodes[0].first_child

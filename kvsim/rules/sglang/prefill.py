@@ -78,7 +78,7 @@ def go_on_with_chunked(state: Replica) -> None:
     if state.kv.radix.window > 0:
         limit = min(limit, rem_window(state) - scheduler.page_size)
         if limit <= 0:
-            return  # it waits for window slots, with what it has
+            return  # it waits for window slots, and keeps its KV
     elif limit <= 0:
         limit = scheduler.rem_chunk
     if scheduler.order == SHORTEST_PREFILL_FIRST:

@@ -35,7 +35,7 @@ def drop_what_is_under_way(state: Replica, request: Request) -> None:
 
 
 def see_stale(state: Replica, request: Request) -> None:
-    """Handle a preemption: the request drops on only while output that it drops is in flight."""
+    """Reset a preempted request's dropping, unless output that it drops is still in flight."""
     if request.num_stale_tokens == 0:
         state.trace.drops_stale[request.request_id] = 0
 
