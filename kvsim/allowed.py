@@ -111,7 +111,7 @@ def field_error(error: ValidationError, model: type[BaseModel]) -> FieldError:
     """Return the one line about the first thing pydantic refused of a configuration."""
     first = error.errors()[0]
     name, *inner = [str(part) for part in first["loc"]] or ["config"]
-    if first["type"] == "value_error":  # said by a validator, not by pydantic
+    if first["type"] == "value_error":  # raised by a validator, not by pydantic
         return FieldError(name, str(first["ctx"]["error"]))
     field = model.model_fields.get(name)
     kind, metadata, of = (None, [], "") if field is None else (field.annotation, field.metadata, "")

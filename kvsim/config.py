@@ -38,7 +38,7 @@ from kvsim.trace.endings import EndsBy
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
-#: Parts of a memory budget that a start-up log may tell, for ``--logged``.
+#: Parts of a memory budget that a start-up log may contain, for ``--logged``.
 LOGGED_PARTS = ("memory", "weights", "activations", "non_torch", "cuda_graphs", "kv_cache")
 
 #: Spelling of None in TOML and flags where it is not the default.

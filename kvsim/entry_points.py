@@ -1,6 +1,6 @@
 """Parts that installed packages offer, as entry points in the groups ``kvsim.*``.
 
-A package says so in its ``pyproject.toml``, and kvsim knows the part by its name:
+A package declares a part in its ``pyproject.toml``, and kvsim finds it by its name:
 
     [project.entry-points."kvsim.allocators"]
     half-paged = "my_package.allocators:HalfPaged"

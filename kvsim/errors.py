@@ -99,7 +99,7 @@ def must_be(error: Mapping[str, Any]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MUST_BE:
         return _MUST_BE[kind].format(**context)
-    if kind == "value_error":  # said by a validator of kvsim's
+    if kind == "value_error":  # raised by a validator of kvsim
         return str(context["error"])
     said = str(error["msg"])
     return said[:1].lower() + said[1:]

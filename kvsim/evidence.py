@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Of parts that say nothing.
+#: Evidence of parts that declare none.
 UNCHECKED = "no recorded run of a real server checks it"
 
 

@@ -2,9 +2,9 @@
 
 A file is filled under another name and then renamed. What goes into a folder together is filled in
 a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides. The next writer
-brings its entries to their places; a reader looks into it first, and changes nothing.
+moves its entries to their places; a reader looks into it first, and changes nothing.
 
-A folder may come from a stranger. So a writer deletes only names that it owns, and follows no link.
+A folder may be untrusted. So a writer deletes only names that it owns, and follows no link.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _obsolete(commit: Path) -> set[str]:
 
 
 def discard(path: Path) -> None:
-    """Delete a file or a folder; a folder goes in one step."""
+    """Delete a file or a folder; a folder is removed atomically."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return

@@ -38,9 +38,9 @@ def read_object(
     Parameters
     ----------
     kind : a dataclass
-    what : one of its settings, as errors call it
+    what : name of one of its settings in errors
     example : the beginning of such an object
-    ignored : keys of vLLM's that change nothing here
+    ignored : keys of vLLM's without effect here
 
     Raises
     ------

@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.errors import unknown_name
 from kvsim.json_object import read_object
 
-#: Keys of vLLM's that say how its server sends events.
+#: Keys of vLLM's for the transport of a server's events.
 WITHOUT_EFFECT = frozenset(
     ("endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic")
 )
@@ -26,7 +26,7 @@ class KVEventsConfig:
     ----------
     enable_kv_cache_events : publish events
     publisher : ``zmq``, or ``null`` to drop them; by default ``zmq`` if events are enabled
-    path : the file that gets what a server would send, ``.jsonl`` or ``.msgpack``
+    path : output file of the events that a server would send, ``.jsonl`` or ``.msgpack``
     token_ids : write ids for the tokens of stored blocks, stand-ins made of their contents
     """
 

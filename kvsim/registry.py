@@ -307,7 +307,7 @@ def _joined_by_comma(said: str) -> str:
 def _type_of(factory: Callable[..., object], parameter: str) -> Any:
     """Return a parameter's annotation.
 
-    Where a name in it exists only for type checkers, the default's type stands in for it.
+    Where a name in it exists only for type checkers, the default's type replaces it.
     """
     function = factory.__init__ if inspect.isclass(factory) else factory
     function = inspect.unwrap(function)

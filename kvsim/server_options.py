@@ -1,4 +1,4 @@
-"""Options of a vLLM server that are JSON objects, or that say how its kernels are laid out."""
+"""Options of a vLLM server that are JSON objects, or that configure its kernels."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from workloads.texts import ASSISTANT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Tokens of the answer, told by the server; and the most that were asked for.
+#: Columns of the answer's tokens as the server counted them, and of the requested maximum.
 GENERATED = ("completion_tokens", "output_tokens", "output_length")
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 #: Keys of a record that this module reads.
@@ -25,9 +25,9 @@ class Call:
     Attributes
     ----------
     messages : of the prompt
-    answer : its text, None if it is not told
-    num_output_tokens : None if it is not told; the most that were asked for if nothing else is
-    num_prompt_tokens : as the server counted them, None if it is not told
+    answer : its text, None if not recorded
+    num_output_tokens : None if not recorded; the requested maximum if only that is
+    num_prompt_tokens : as the server counted them, None if not recorded
     talk : all messages, if the last is an answer and the record tells nothing else of one
     """
 

@@ -12,7 +12,7 @@ from workloads.texts import ASSISTANT, NONE, Counter, Messages
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Tokens of an answer that nothing tells: vLLM's default of --custom-output-len.
+#: Tokens of an answer of unknown length: vLLM's default of --custom-output-len.
 OUTPUT_TOKENS = 256
 #: Parts of a message that are text, by the key that holds it.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "tool_result": "content"}
@@ -76,7 +76,7 @@ class Chats:
     Parameters
     ----------
     count : how a text becomes tokens
-    output_tokens : of an answer that nothing tells
+    output_tokens : of an answer of unknown length
     """
 
     count: Counter

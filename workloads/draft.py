@@ -60,7 +60,7 @@ class Draft:
     Attributes
     ----------
     arrival_time : seconds; None when the file has no times
-    session_id : the requests of one session stand together, in order of their turns
+    session_id : the requests of one session are adjacent, in order of their turns
     places : line of the file behind each request, or entry or row; None when as in the table
     pace : of the turns, where times are to be drawn
     notes : what a user should know about how the file was read

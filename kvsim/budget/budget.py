@@ -58,7 +58,7 @@ def version_of(vllm_version: str) -> tuple[int, int]:
 
 
 def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
-    """Return whether a version is older than a release; ``0.7`` stands for the last of the 0.7."""
+    """Return whether a version is older than a release; ``0.7`` means the last 0.7 release."""
     version = version_of(vllm_version)
     if version != release[:2]:
         return version < release[:2]

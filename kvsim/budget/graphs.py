@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
     from kvsim.config import Config
 
-#: Largest captured step in tokens, unless told, and that of Blackwell's data-centre cards.
+#: Default largest captured step in tokens, and that of Blackwell's data-centre cards.
 LARGEST, LARGEST_BLACKWELL = 512, 1024
 
 Mode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]

@@ -1,6 +1,6 @@
 """From a model's layers to KV-cache groups that share one pool of equal blocks (vLLM 0.33).
 
-docs/vllm-rules.md tells the rules in words, section 9.
+Section 9 of docs/vllm-rules.md describes the rules.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
     Raises
     ------
     ValueError
-        For states beside pages of MLA that cannot be made as large.
+        For states next to pages of MLA that cannot be made equally large.
     """
     everything = range(len(pages))
     if len({page.sort for page in pages}) == 1:

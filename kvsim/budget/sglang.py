@@ -27,7 +27,7 @@ LEAST_RESERVED = 10240
 LATENT_GRAPHS = 1536
 #: Tokens of layers with a sliding window for each of those that see all (swa_full_tokens_ratio).
 WINDOW_RATIO = 0.8
-#: Most requests that run, unless told.
+#: Bounds of the default max_running_requests.
 FEWEST_RUNNING, MOST_RUNNING = 2048, 4096
 
 

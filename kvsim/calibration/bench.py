@@ -12,7 +12,7 @@ from kvsim.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Draws of arrivals that a file does not tell; their figures are averaged.
+#: Draws of arrivals that a file does not record; their figures are averaged.
 DRAWS = 3
 
 
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
     name : of the file, with the run's place where it holds several
     traces : the requests; several where only the rate of their arrivals is known
     max_concurrency : most requests that the client has in flight
-    ttft, tpot : mean seconds to the first token, and per output token after it; None if not told
+    ttft, tpot : mean seconds to the first token, and per later output token; None if not recorded
     notes : what the file leaves open
     """
 

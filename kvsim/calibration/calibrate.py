@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.calibration.bench import Measured
     from kvsim.calibration.fit import Floats
 
-#: Two quantities that move figures as much alike as this cannot be told apart.
+#: Two quantities with effects at least this similar cannot be distinguished.
 ALIKE = 0.95
 #: One that moves no figure by more than this, for a unit of its own, is not seen at all.
 UNSEEN = 0.02
@@ -87,7 +87,7 @@ def calibrate(
     Raises
     ------
     ValueError
-        If the runs tell no latency, or the server could not serve them.
+        If the runs record no latency, or the server could not serve them.
     """
     simulator, targets = Simulator(options), targets_of(runs)
     if not len(targets.values):

@@ -36,7 +36,7 @@ class Overhead(NamedTuple):
 def overhead_of(server: Server) -> Overhead | None:
     """Return the overhead; None if the log has neither KV memory nor blocks.
 
-    What of it the log does not split, is put under ``non_torch``, so that the parts leave the KV
+    The part that the log does not split is put under ``non_torch``, so that the parts leave the KV
     cache that the server had.
     """
     free: dict[str, Any] = {

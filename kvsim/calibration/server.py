@@ -60,7 +60,7 @@ def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
     Raises
     ------
     ValueError
-        If model or GPU are not told and cannot be found out, or do not fit together.
+        If model or GPU are not given and cannot be determined, or do not fit together.
     """
     if startup is None:
         return Server(dict(given), dict(given.get("logged") or {}), (), ())

@@ -14,11 +14,11 @@ class Startup:
     Parameters
     ----------
     engine : ``vllm`` or ``sglang``
-    version : e.g. ``0.19.0``; empty if not told
+    version : e.g. ``0.19.0``; empty if not logged
     args : options by vLLM's names, as the server resolved them
     memory : GiB on one GPU by part, as ``--logged`` has them
     num_gpu_blocks, num_tokens : of the KV cache
-    device : the GPU as its driver calls it; empty if not told
+    device : the GPU's name in the driver; empty if not logged
     notes : what is special about the log
     """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read one result, or those that ``--append-result`` put after each other.
 
-    ``range_ratio`` is the client's ``--random-range-ratio``, which results do not tell.
+    ``range_ratio`` is the client's ``--random-range-ratio``, which results do not record.
     """
     results = content if isinstance(content, list) else [content]
     if not results or not all(isinstance(r, dict) and "mean_ttft_ms" in r for r in results):

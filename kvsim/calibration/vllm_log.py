@@ -65,7 +65,7 @@ RENAMED = {
 def startup_of(text: str) -> Startup:
     """Read a log that :func:`kvsim.calibration.text.plain` has cleaned.
 
-    Every process of a server says what it has; the least KV memory counts, as in vLLM.
+    Every process of a server logs its memory; the least KV memory counts, as in vLLM.
     """
     args = _args(text)
     memory = {}

@@ -1,7 +1,7 @@
 """The requests of a case of vLLM by row, as the rules read them.
 
 vLLM's front end makes ``n`` ordinary requests of a parent, ``0_ID`` to ``n-1_ID``; its scheduler
-knows nothing of parents.
+does not know parents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvsim.engine.contents import Contents
 
 
-#: Output segments of siblings lie so far apart.
+#: Distance between the output segments of siblings.
 BETWEEN_SIBLINGS = 400
 
 

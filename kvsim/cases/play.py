@@ -58,8 +58,8 @@ def parts_of(config: CaseConfig) -> Parts:
 class VllmPlayer(Player):
     """Plays a case of vLLM.
 
-    A batch is processed when as many are queued as may be, or when nothing could be scheduled.
-    Steps with nothing unfinished and nothing queued pass without an entry.
+    A batch is processed when the batch queue is full, or when no request could be scheduled.
+    Steps without unfinished requests and queued batches leave no entry.
     """
 
     def __init__(self, config: CaseConfig, workload: Workload, *, compiled: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Entry = dict[str, Any]
 
-#: A case counts steps, not seconds: its clock stands after every arrival.
+#: A case counts steps, not seconds: its clock starts after all arrivals.
 AFTER_ALL_ARRIVALS = 1e12
 
 
@@ -83,7 +83,7 @@ class Player(ABC):
     Raises
     ------
     ValueError
-        If the compiled engine is asked for and cannot run the case.
+        If the compiled engine is requested and cannot run the case.
     """
 
     def __init__(self, parts: Parts, contents: Contents, *, compiled: bool) -> None:

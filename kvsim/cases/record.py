@@ -93,7 +93,7 @@ class Recording:
     _known: set[int] = field(default_factory=set)
 
     def begin(self, replica: Replica, names: dict[int, str | int], *, summary: bool) -> None:
-        """Begin with a replica on which nothing has happened."""
+        """Begin with a replica that has not run a step."""
         self._log = StepLog(replica, names, summary=summary)
         if replica.state.limits.has_encoder:
             self._encoder = EncoderLog(replica.state, names)

@@ -136,7 +136,7 @@ def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | Non
     # An event that is left out has not happened.
     pairs[1:1] = [(name, _event(expected, name), _event(got, name)) for name in events]
     for name, a, b in pairs:
-        if a != b and not (a is None and b == [0, 0, 0]):  # nothing was scheduled, in a summary
+        if a != b and not (a is None and b == [0, 0, 0]):  # no request was scheduled, in a summary
             return Difference(expected["s"], *_narrow(name, a, b))
     return None
 

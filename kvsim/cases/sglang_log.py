@@ -53,7 +53,7 @@ def host_slots(tree: Radix) -> tuple[int, int]:
 def window_rows(seen: TreeView) -> tuple[int, int]:
     """Return the checksums of the tree's slots that have window slots, and of the unlocked ones.
 
-    Each slot stands with its position.
+    Each slot is paired with its position.
     """
     every, unlocked = [], []
     for node in seen.nodes():

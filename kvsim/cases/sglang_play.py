@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvsim.cases.player import Entry
     from kvsim.cases.sglang import SglangCase
 
-#: Passes without a batch after which nothing will come any more.
+#: Consecutive passes without a batch after which a case counts as ended.
 MOST_EMPTY = 1000
 
 

@@ -1,6 +1,6 @@
 """Read a model's shape from its Hugging Face ``config.json``.
 
-What a file says is believed as it stands; a key that is needed and missing is an error that names
+Values of a file are taken unchanged; a key that is needed and missing is an error that names
 the file and the key. What the keys mean is in ``hf_families.py``.
 """
 

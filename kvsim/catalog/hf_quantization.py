@@ -18,7 +18,7 @@ QUANT_METHODS = {"awq": "awq", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq"
 #: ModelOpt's ``quant_algo`` -> the same.
 MODELOPT = {"FP8": "fp8", "FP8_PB_WO": "fp8-block", "NVFP4": "nvfp4", "MXFP4": "mxfp4"}
 
-#: Names under which the linear layers of a part stand in one layer.
+#: Names of a part's linear layers within one layer.
 MODULES = {
     "experts": ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "mixer.experts.0.up"),
     "shared_experts": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj"),

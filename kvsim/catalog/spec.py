@@ -78,7 +78,7 @@ class ModelSpec:
     state_form, state_num_heads, state_head_dim, state_num_groups, state_size, conv_kernel
         Of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
     state_dtype
-        What their states are kept in where that is not the dtype of the weights.
+        The dtype of their states where it is not that of the weights.
     state_full_gate
         Kimi delta attention gates its output by one matrix instead of two narrow ones (Kimi K3).
     num_experts, num_experts_per_token, moe_intermediate_size
@@ -101,18 +101,18 @@ class ModelSpec:
     norms_per_layer, norm_bias, num_position_embeddings
         Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
     quantization
-        What the checkpoint is stored in when it is not 16-bit: fp8, fp8-block, nvfp4, mxfp4, int8,
+        The format of the checkpoint when it is not 16-bit: fp8, fp8-block, nvfp4, mxfp4, int8,
         int4, awq, gptq.
     quantized_parts
         ``FORMAT:PART`` for every part that checkpoints in this format quantise: experts,
         shared_experts, mlp, attention, output (of attention), state. A format that is not named
         takes all of them, and mxfp4 the experts.
     kv_cache_dtype
-        What the checkpoint asks KV to be kept in; ``auto`` follows it.
+        The KV dtype that the checkpoint asks for; ``auto`` follows it.
     num_other_params
         Parameters of the text backbone that no other field gives: embeddings per layer, scales.
     num_tower_params
-        Those of vision and audio towers and their projectors, loaded beside the text backbone.
+        Those of vision and audio towers and their projectors, loaded with the text backbone.
     patches_per_token
         Patches of the vision tower that make one token of a prompt; 2 x 2 in most mergers.
     aliases
@@ -438,7 +438,7 @@ class GpuSpec:
     Parameters
     ----------
     memory_bytes
-        What CUDA shows (``torch.cuda.mem_get_info``), not the marketing figure.
+        Memory as CUDA shows it (``torch.cuda.mem_get_info``), not the marketing figure.
     memory_bandwidth_bytes_per_s, bf16_flops_per_s
         Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
     fp8_flops_per_s, int8_ops_per_s, fp4_flops_per_s

@@ -59,7 +59,7 @@ class Exports(NamedTuple):
         return recording(config, "record_steps", "record_block_events")
 
     def write(self, result: Result) -> list[str]:
-        """Write the files, and say how to open them."""
+        """Write the files, and return notes on how to open them."""
         said = []
         if self.metrics is not None:
             from kvsim.report.metrics import write_metrics

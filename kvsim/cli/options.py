@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-#: Fields by the section of the help they stand in.
+#: Fields by section of the help.
 SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
@@ -319,7 +319,7 @@ def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For a pair that is not KEY:NUMBER, or a key that comes twice.
+        For a pair that is not KEY:NUMBER, or a duplicate key.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in PAIRS.keys() & given.keys():

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from kvsim.config import RunConfig
     from kvsim.trace import Trace
 
-#: Requests of a generated workload, and their rate, when nothing else is said.
+#: Default number of requests of a generated workload, and their rate.
 NUM_REQUESTS = 1000
 REQUEST_RATE = 2.0
-#: Workloads that come all at once, as ``vllm bench serve`` sends them.
+#: Workloads that arrive all at once, as ``vllm bench serve`` sends them.
 AT_ONCE = ("random",)
 
-#: Options that say which requests are served.
+#: Options that select the requests.
 REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"}
 
 

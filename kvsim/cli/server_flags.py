@@ -25,7 +25,7 @@ class ServerFlag(NamedTuple):
     names : as the server takes it, the usual one first
     negatives : what switches it off
     takes : ``switch``, ``value`` or ``values``
-    defaults : values that change nothing
+    defaults : values without effect
     does : what kvsim does with it
     about : kvsim's own name, what is assumed in spite of it, or why it is refused
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvsim.study.sweep import Progress
     from kvsim.trace import Trace
 
-#: Options of which a cell keeps nothing.
+#: Options of outputs that a cell does not store.
 NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_block_events")
 
 

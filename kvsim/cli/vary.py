@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.config import RunConfig
     from kvsim.results.result import Result
 
-#: Seeds when none are told: enough for an interval of less than half its width with two.
+#: Default number of seeds: enough for an interval of less than half its width with two.
 REPLICATIONS = 5
 
 

@@ -29,7 +29,7 @@ NEAREST = {
 
 @dataclass(frozen=True)
 class GemmShares:
-    """Of GEMMs that compute in fewer bits than 16.
+    """Efficiencies of GEMMs that compute in fewer bits than 16.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Efficiency:
     ..._8bit : the same six with KV of one byte or less, which takes converting: half the bytes are
         not half the time (FP8 measured; INT8 and INT4 taken as equal)
     prefill_io : of HBM bandwidth, reading and writing queries, keys, values and outputs
-    mixed_decode : by how much decodes read KV slower beside a long prompt in the same step
+    mixed_decode : slowdown of decodes' KV reads with a long prompt in the same step
     elementwise : of HBM bandwidth, norms, rotary embedding, activation
     link, link_ring : of one direction of NVLink (or PCIe), all-reduces in one exchange and in two
     layer_launch : other kernel launches, per layer and step

@@ -95,7 +95,7 @@ class Level(NamedTuple):
 
     Parameters
     ----------
-    capacity_bytes : None where nothing says how much there is
+    capacity_bytes : None where it is not published
     bandwidth_bytes_per_s : reading, one direction
     latency_s : until the first byte, typical
     source : of the figures

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvsim.records.cost import Work
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
-#: Columns of each table beside ``latency_ms``.
+#: Columns of each table in addition to ``latency_ms``.
 COLUMNS = {
     "gemm": ("m", "n", "k"),
     "generation_attention": ("batch_size", "kv_len", "num_heads", "num_kv_heads", "head_dim"),

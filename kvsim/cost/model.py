@@ -55,7 +55,7 @@ class CostConfig:
     block_size : tokens per block of a paged KV cache, None if it is contiguous
     piece_bytes : KV of all layers that one round of copies to the host takes, a copy per tensor;
         None if a copy's fixed time does not matter
-    expert_parallel_size : ranks over which whole experts are dealt, 1 if all hold slices of each
+    expert_parallel_size : ranks that whole experts are spread over, 1 if all hold slices of each
     num_attention_ranks : replicas that attend by themselves and share the experts
     captured_tokens : most tokens of a step that a CUDA graph covers
     host_waits : the host decides a step only when the one before has ended (vLLM without

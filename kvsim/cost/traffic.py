@@ -1,6 +1,7 @@
 """Bytes of a step that are neither weights nor cached KV: what its kernels hand to each other.
 
-Small beside the weights while a step has few tokens; with many they bound the intensity of GEMMs.
+Small relative to the weights while a step has few tokens; with many they bound the intensity of
+GEMMs.
 """
 
 from __future__ import annotations

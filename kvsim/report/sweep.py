@@ -39,7 +39,7 @@ def sweep_table(
 ) -> RenderableType:
     """Lay out one row per cell, or per mean over seeds, in the plan's order.
 
-    ``header`` says what served, and which requests. Beside the columns that are always shown are
+    ``header`` names the deployment and the workload. Beside the columns that are always shown are
     those that differ from row to row, and what binds where a cell does not keep up.
     """
     headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]

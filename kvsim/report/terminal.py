@@ -295,7 +295,7 @@ def _filled(lines: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
 def _external(s: Row) -> str | None:
     """Describe the hits and loads of an external prefix cache."""
     said = []
-    if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
+    if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # a line per pool
         said.append("{external_prefix_cache_hit_rate:p} % of what was asked of it")
     if s["mean_kv_load_ms"] is not None:
         said.append("{num_kv_loads:n} loads, awaited for {mean_kv_load_ms:n1} ms on average")

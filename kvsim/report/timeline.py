@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Event = dict[str, Any]
 
 MICROSECONDS = 1e6
-#: Requests that are drawn unless more are asked for.
+#: Default number of drawn requests.
 MOST_REQUESTS = 10_000
 #: Roles by the letter in front of a replica's number.
 LETTERS = {"prefill": "P", "decode": "D", "mixed": "R"}

@@ -32,7 +32,7 @@ def t95(degrees: int) -> float:
 def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Average summaries key by key; one summary is returned as it is.
 
-    With several, ``replications`` tells how many, and ``ci95`` the half-width of the 95 %
+    With several, ``replications`` is their number, and ``ci95`` the half-width of the 95 %
     confidence interval of each mean. A value that is None in some run is None. A mean of counts is
     an integer only where it is one.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kvsim.roofline.bound import Row
 
-#: Requests and tokens of each where nothing is said.
+#: Default number of requests, and tokens of each.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
 #: Beyond this many requests no batch is looked for that would make decodes compute-bound.
 MOST_REQUESTS = 2**24

@@ -16,7 +16,7 @@ PARTS = ("kv_cache", "load")
 
 
 class Difference(NamedTuple):
-    """Of a metric, another configuration less the first: its mean, and a 95 % interval.
+    """A metric's difference from the first configuration: its mean, and a 95 % interval.
 
     ``low`` and ``high`` are None with a single pair; ``percent`` is None where the first is 0.
     """

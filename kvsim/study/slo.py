@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Share of all requests that must meet the targets of ``--goodput`` when nothing is said.
+#: Default share of all requests that must meet the targets of ``--goodput``.
 ATTAIN = 0.95
 #: With fewer requests a 99th percentile rests on fewer than ten of them.
 ENOUGH_FOR_P99 = 1000

@@ -62,7 +62,7 @@ def table_rows(
 def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
     """Return a row per point but for its seed: means, and half-widths of 95 % intervals.
 
-    Seeds that could not run are left out; ``replications`` says how many are left.
+    Seeds that could not run are left out; ``replications`` counts the rest.
     """
     groups: dict[str, tuple[Row, list[dict[str, Any]]]] = {}
     for point, one in zip(points, stored, strict=True):

@@ -36,7 +36,7 @@ def num_workers(asked: int | None, num_cells: int) -> int:
     Raises
     ------
     ValueError
-        If several are asked for and joblib is not installed.
+        If several are requested and joblib is not installed.
     """
     has_joblib = find_spec("joblib") is not None
     if asked is not None and asked > 1 and not has_joblib:
@@ -65,7 +65,7 @@ def in_processes(cells: Path, todo: Sequence[Cell], workers: int) -> Iterator[st
     Raises
     ------
     ValueError
-        If one of them dies, as it does for want of memory.
+        If one of them dies, for example out of memory.
     """
     if not _is_compiled():  # else every process would compile the same rules
         yield run_cell(cells, todo[-1])
@@ -81,7 +81,7 @@ def in_order(
     Raises
     ------
     ValueError
-        If a process dies, as it does for want of memory.
+        If a process dies, for example out of memory.
     """
     first = len(arguments) if workers == 1 else int(not _is_compiled())
     for one in arguments[:first]:

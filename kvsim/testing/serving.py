@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: Tokens that a request of a random trace has at most, prompt and output.
 MAX_MODEL_LEN = 96
-#: Steps per token of the trace after which a run is said to get nowhere.
+#: Steps per token of the trace after which a run counts as making no progress.
 PATIENCE = 50
 
 

@@ -55,7 +55,7 @@ SELDOM = (
 #: Columns with several entries per request, or none; their offsets are columns, too.
 RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_")
 
-#: Columns that are empty where no request has what they say.
+#: Columns that are empty if no request has a value in them.
 LISTED = (
     *("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"),
     "sample_output_tokens",
@@ -65,7 +65,7 @@ LISTED = (
 class Segment(NamedTuple):
     """``num_tokens`` tokens of a content, from token ``start`` on.
 
-    Token j of a content is the same token wherever it stands, so two prompts that begin with the
+    Token j of a content is the same token in every prompt, so two prompts that begin with the
     same segments share those tokens' KV.
     """
 

@@ -118,7 +118,7 @@ def read_tenants(
 ) -> tuple[Ints, NDArray[np.str_]]:
     """Return tenants as integers, and their names, if texts, in order of first appearance.
 
-    Texts that are all numbers are numbers: a CSV file does not tell them apart.
+    Texts that are all numbers are numbers: a CSV file does not distinguish them.
     """
     nobody = np.array([], dtype=np.str_)
     if given is None:

@@ -49,7 +49,7 @@ def load(
     ``request_rate``, sessions get Poisson starts at that rate over their mean number of turns, and
     each further turn follows its predecessor by the time to answer it and an exponential think
     time, so that turns keep their order and mingle with other sessions as in a real service.
-    :func:`read` also tells what was dropped, estimated or drawn.
+    :func:`read` also reports what was dropped, estimated or drawn.
 
     Parameters
     ----------

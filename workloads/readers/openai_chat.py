@@ -50,7 +50,7 @@ def read_openai_chat(
     table : of the key messages
     chars_per_token : characters that make a token
     tokenizer : a tokenizer.json that counts instead; needs the package tokenizers
-    output_tokens : of a request that does not tell
+    output_tokens : of a request of unknown output length
     think_time, time_per_output_token : seconds, pace of the turns where times are drawn
     """
     chats = Chats(counter(chars_per_token, tokenizer), output_tokens)

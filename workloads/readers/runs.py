@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from workloads.readers.table import Table
 
-#: Reports tell lengths and no contents.
+#: Reports contain lengths and no contents.
 NO_CONTENT = "the report does not tell what prompts have in common: every prompt is unique"
-#: Draws of arrivals that a report does not tell are the same every time.
+#: Seed of arrivals that a report does not record, so that every draw is the same.
 _SEED = 0
 
 

@@ -1,6 +1,6 @@
 """A file's bytes: what kind of text it is, which columns or keys it has, and its rows.
 
-The kind is told by content, never by name: gzip and Parquet by their first bytes, then ``{`` for
+Content determines the kind, never the name: gzip and Parquet by their first bytes, then ``{`` for
 JSON lines or one object over several lines, ``[`` for one JSON array, anything else is CSV with a
 header.
 """

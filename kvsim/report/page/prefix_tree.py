@@ -55,7 +55,7 @@ def parents_of(events: NDArray[Any]) -> dict[int, int]:
 def prefix_tree(events: NDArray[Any]) -> list[Node]:
     """Build the tree of all keys; a node ends where prompts part or hits differ.
 
-    Parents stand before their children.
+    Parents precede their children.
     """
     parents = parents_of(events)
     hits: dict[int, int] = dict.fromkeys(parents, 0)
