@@ -27,14 +27,16 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from experiments._constants import cost_model, ordered
-from experiments._data import absent, add_arguments, opening
-from experiments._figures import fit_errors
-from experiments._fit import fit
-from experiments._kernels import GPUS, KINDS, errors, measured
-from experiments._points_fit import calibrate_points, decided_by_points
-from experiments._record import write
-from experiments._serving import (
+from experiments.validation.constants import cost_model, ordered
+from experiments.validation.data import absent, add_arguments, opening
+from experiments.validation.figures import fit_errors
+from experiments.validation.fit import fit
+from experiments.validation.kernels.measured import GPUS, KINDS, errors, measured
+from experiments.validation.kernels.table_fit import calibrate_tables
+from experiments.validation.kernels.tables import tables
+from experiments.validation.points.fit import calibrate_points, decided_by_points
+from experiments.validation.record import write
+from experiments.validation.serving import (
     FITTED,
     Run,
     closed_loops,
@@ -43,8 +45,6 @@ from experiments._serving import (
     qwen,
     simulate,
 )
-from experiments._table_kernels import calibrate_tables
-from experiments._tables import tables
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import TABLE, read_table
 

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import (
-    _a10_prefill_decode,
-    _distserve_placement,
-    _fair_queues,
-    _kv_aware_routing,
-    _kv_transfers,
-    _llmd_routers,
-    _mooncake_rounds,
-    _mori_io,
-    _planner_studies,
-    _pulled_prefixes,
-    _token_aware_routing,
+from experiments.validation.data import absent, add_arguments, opening, require
+from experiments.validation.distserve import placement as distserve_placement
+from experiments.validation.fleets import (
+    a10_prefill_decode,
+    fair_queues,
+    kv_aware_routing,
+    kv_transfers,
+    mooncake_rounds,
+    mori_io,
+    planner_studies,
+    pulled_prefixes,
 )
-from experiments._data import absent, add_arguments, opening, require
-from experiments._fleet import Bar, Row
-from experiments._record import write
+from experiments.validation.fleets.bars import Bar, Row
+from experiments.validation.llmd_routers import study as llmd_routers
+from experiments.validation.llmd_routers import token_aware as token_aware_routing
+from experiments.validation.record import write
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -41,25 +41,21 @@ if TYPE_CHECKING:
 
 #: Every bar there is, one file each.
 BARS = {
-    "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _llmd_routers.SETS, _llmd_routers.rows),
-    "B3": Bar("transfers of KV", _kv_transfers.SETS, _kv_transfers.rows),
+    "B1": Bar("four llm-d routers, 8 x Qwen3-32B", llmd_routers.SETS, llmd_routers.rows),
+    "B3": Bar("transfers of KV", kv_transfers.SETS, kv_transfers.rows),
     "B4": Bar(
-        "DistServe's placement of OPT-13B", _distserve_placement.SETS, _distserve_placement.rows
+        "DistServe's placement of OPT-13B", distserve_placement.SETS, distserve_placement.rows
     ),
-    "B5": Bar(
-        "prefill and decode apart on A10s", _a10_prefill_decode.SETS, _a10_prefill_decode.rows
-    ),
-    "B6": Bar("hits of a store that overflows", _mooncake_rounds.SETS, _mooncake_rounds.rows),
-    "B7": Bar("pull a prefix or compute it", _pulled_prefixes.SETS, _pulled_prefixes.rows),
-    "B8": Bar("fair queues, VTC on an A10G", _fair_queues.SETS, _fair_queues.rows),
+    "B5": Bar("prefill and decode apart on A10s", a10_prefill_decode.SETS, a10_prefill_decode.rows),
+    "B6": Bar("hits of a store that overflows", mooncake_rounds.SETS, mooncake_rounds.rows),
+    "B7": Bar("pull a prefix or compute it", pulled_prefixes.SETS, pulled_prefixes.rows),
+    "B8": Bar("fair queues, VTC on an A10G", fair_queues.SETS, fair_queues.rows),
     "B10": Bar(
-        "token-aware routing at the knee", _token_aware_routing.SETS, _token_aware_routing.rows
+        "token-aware routing at the knee", token_aware_routing.SETS, token_aware_routing.rows
     ),
-    "B11": Bar("a planner and start-up times", _planner_studies.SETS, _planner_studies.rows),
-    "B15": Bar(
-        "KV-aware routing, saturated and not", _kv_aware_routing.SETS, _kv_aware_routing.rows
-    ),
-    "B16": Bar("goodput of 8 MI300X, prefill apart", _mori_io.SETS, _mori_io.rows),
+    "B11": Bar("a planner and start-up times", planner_studies.SETS, planner_studies.rows),
+    "B15": Bar("KV-aware routing, saturated and not", kv_aware_routing.SETS, kv_aware_routing.rows),
+    "B16": Bar("goodput of 8 MI300X, prefill apart", mori_io.SETS, mori_io.rows),
 }
 SETS = tuple(dict.fromkeys(name for bar in BARS.values() for name in bar.sets))
 VERDICTS = {True: "holds", False: "MISSED", None: ""}

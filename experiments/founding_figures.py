@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from experiments._founding_claims import claims
-from experiments._founding_techniques import is_there, techniques
 from experiments._setting import Figure, save
-from experiments._verdict import between, judge
+from experiments.validation.founding.claims import claims
+from experiments.validation.founding.techniques import is_there, techniques
+from experiments.validation.founding.verdict import between, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

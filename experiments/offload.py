@@ -23,8 +23,8 @@ from typing import Any
 
 import kvsim
 import workloads
-from experiments._rounds import PUBLISHED, arithmetic, native, serve, visits
 from experiments._setting import GIB, Check, Figure, lines, main, near
+from experiments.validation.fleets.rounds import PUBLISHED, arithmetic, native, serve, visits
 from kvsim.catalog import get_gpu
 from kvsim.cost.host_link import FAULT_SECONDS
 from kvsim.kv.unified import PAGE_BYTES

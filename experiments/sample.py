@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments._data import SAMPLE
+from experiments.validation.data import SAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

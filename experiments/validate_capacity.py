@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 import kvsim
-from experiments._data import absent, add_arguments, opening, require
-from experiments._figures import capacity_errors
-from experiments._planner import difference, recorded_plans
-from experiments._record import write
+from experiments.validation.data import absent, add_arguments, opening, require
+from experiments.validation.figures import capacity_errors
+from experiments.validation.planner import difference, recorded_plans
+from experiments.validation.record import write
 from kvsim.budget.budget import GIB, engine_of
 
 if TYPE_CHECKING:

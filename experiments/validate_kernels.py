@@ -16,10 +16,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments._data import absent, add_arguments, opening
-from experiments._figures import kernel_errors_by_size, kernels_against_measured
-from experiments._kernels import GPUS, KINDS, measured
-from experiments._record import write
+from experiments.validation.data import absent, add_arguments, opening
+from experiments.validation.figures import kernel_errors_by_size, kernels_against_measured
+from experiments.validation.kernels.measured import GPUS, KINDS, measured
+from experiments.validation.record import write
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
 

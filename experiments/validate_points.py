@@ -23,23 +23,29 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from experiments import _points
-from experiments._data import add_arguments, opening, require
-from experiments._points_errors import by_concurrency, by_parallel, group_of, grouped, verdicts
-from experiments._points_figures import by_clients, predicted
-from experiments._points_peer import ALL, PEER
-from experiments._points_run import MEASURES, Found, Pair, point_of, simulate
-from experiments._points_tables import errors_table, peer_table, verdicts_table
-from experiments._record import write
+from experiments.validation.data import add_arguments, opening, require
+from experiments.validation.points import rows as point_rows
+from experiments.validation.points.errors import (
+    by_concurrency,
+    by_parallel,
+    group_of,
+    grouped,
+    verdicts,
+)
+from experiments.validation.points.figures import by_clients, predicted
+from experiments.validation.points.peer import ALL, PEER
+from experiments.validation.points.run import MEASURES, Found, Pair, point_of, simulate
+from experiments.validation.points.tables import errors_table, peer_table, verdicts_table
+from experiments.validation.record import write
 from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from experiments._points_errors import Key
-    from experiments._points_run import Point
+    from experiments.validation.points.errors import Key
+    from experiments.validation.points.run import Point
 
-SETS = (_points.FILE,)
+SETS = (point_rows.FILE,)
 HALVES = ("fitted", "held out", "all", "unmerged")
 
 
@@ -159,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
     made.description = __doc__
     add_arguments(made)
     made.add_argument("--csv", type=Path, metavar="FILE", help="a row per point, with CPU seconds")
-    made.add_argument("--engine", choices=_points.ENGINES, default="vllm", help="[vllm]")
+    made.add_argument("--engine", choices=point_rows.ENGINES, default="vllm", help="[vllm]")
     made.add_argument("--model", action="append", default=[], metavar="NAME", help="only these")
     made.add_argument("--gpu", action="append", default=[], metavar="NAME", help="only these")
     made.add_argument("--limit", type=int, metavar="N", help="the N shortest points of each group")
@@ -173,7 +179,7 @@ def main() -> None:
     options = command.parse_args()
     require(command, options.data, SETS)
     print(opening(options.data, SETS))
-    selection = _points.select(_points.read(options.data), options.engine)
+    selection = point_rows.select(point_rows.read(options.data), options.engine)
     told = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
     print(f"{len(selection.rows)} points; left out: {told or 'none'}.")
     points, refused = points_of(selection.rows)

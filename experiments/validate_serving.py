@@ -21,10 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments._data import add_arguments, opening, require
-from experiments._figures import loop_errors_by_batch, runs_against_measured, second_by_second
-from experiments._record import write
-from experiments._serving import (
+from experiments.validation.data import add_arguments, opening, require
+from experiments.validation.figures import (
+    loop_errors_by_batch,
+    runs_against_measured,
+    second_by_second,
+)
+from experiments.validation.record import write
+from experiments.validation.serving import (
     FITTED,
     Found,
     Run,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import _fair_queues
-from experiments._fair_queues import FILE, gap_from_the_start, measured, trace_of
+from experiments.validation.fleets import fair_queues
+from experiments.validation.fleets.fair_queues import FILE, gap_from_the_start, measured, trace_of
 from kvsim.trace import Trace
 
 
@@ -26,9 +26,9 @@ def write(folder: Path, *, real: bool) -> None:
 
 
 def test_rows_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fair_queues, "SEEDS", range(1))
+    monkeypatch.setattr(fair_queues, "SEEDS", range(1))
     write(tmp_path, real=False)
-    rows = _fair_queues.rows(tmp_path)
+    rows = fair_queues.rows(tmp_path)
     assert [row.band for row in rows] == [
         *("+-10 %", "< 15,000", "<= 40,000", "+-10 %", "+-10 %", "1 +-3 %"),
         "VTC < FCFS",
@@ -40,9 +40,9 @@ def test_rows_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_drawn_for_the_real_trace_is_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_fair_queues, "SEEDS", range(1))
+    monkeypatch.setattr(fair_queues, "SEEDS", range(1))
     write(tmp_path, real=False)
-    row = _fair_queues.real_row(tmp_path, 0.03)
+    row = fair_queues.real_row(tmp_path, 0.03)
     assert "drawn" in row.what
     assert row.holds is None
     assert "not judged" in row.note
@@ -60,14 +60,14 @@ def served(trace: Trace) -> list[int]:
 
 def test_popularity_is_what_a_limit_per_minute_refused() -> None:
     """919 of 1,500 requests came beyond five of a client in any minute, says the artifact."""
-    beyond = [1500 - len(served(_fair_queues.drawn(seed))) for seed in range(10)]
+    beyond = [1500 - len(served(fair_queues.drawn(seed))) for seed in range(10)]
     assert np.mean(beyond) == pytest.approx(919, rel=0.02)
 
 
 def test_answers_are_as_long_as_a_limit_per_minute_let_through() -> None:
     """Of 581 requests that it served, at 219 tokens/s, within 600 to 640 s; 256 tokens for all."""
     for seed in range(5):
-        trace = _fair_queues.drawn(seed)
+        trace = fair_queues.drawn(seed)
         share = trace.num_output_tokens[served(trace)].mean() / trace.num_output_tokens.mean()
         assert 226.1 / 256 < share < 241.3 / 256
         assert trace.num_output_tokens.mean() == pytest.approx(256, rel=0.005)
@@ -76,7 +76,7 @@ def test_answers_are_as_long_as_a_limit_per_minute_let_through() -> None:
 def test_a_limit_looks_back_sixty_seconds_at_who_was_served() -> None:
     times = [0.0, 1.0, 2.0, 3.0, 4.0, 59.9, 60.0, 60.5, 61.0, 61.0]
     trace = Trace.from_arrays(times, [8] * 10, [8] * 10, tenant=[0] * 9 + [1])
-    assert np.flatnonzero(~_fair_queues.within_limit(trace)).tolist() == [5, 7]
+    assert np.flatnonzero(~fair_queues.within_limit(trace)).tolist() == [5, 7]
 
 
 @pytest.mark.parametrize(("share", "holds"), [(None, True), ((1.03, 1.1), False)])
@@ -84,15 +84,15 @@ def test_the_sign_is_that_of_the_popular_clients_answers(
     monkeypatch: pytest.MonkeyPatch, share: tuple[float, float] | None, holds: bool
 ) -> None:
     if share:
-        monkeypatch.setattr(_fair_queues, "LIMITED_SHARE", share)
-    traces = [dict.fromkeys(_fair_queues.RUNS, _fair_queues.drawn(seed)) for seed in range(6)]
-    vtc, fcfs = _fair_queues.mean_ttfts(traces, 0.03).mean(axis=0)
+        monkeypatch.setattr(fair_queues, "LIMITED_SHARE", share)
+    traces = [dict.fromkeys(fair_queues.RUNS, fair_queues.drawn(seed)) for seed in range(6)]
+    vtc, fcfs = fair_queues.mean_ttfts(traces, 0.03).mean(axis=0)
     assert (vtc < fcfs) == holds
 
 
 def test_the_real_trace_is_replayed_where_it_is(tmp_path: Path) -> None:
     write(tmp_path, real=True)
-    (row,) = _fair_queues.rows(tmp_path)[6:]
+    (row,) = fair_queues.rows(tmp_path)[6:]
     assert row.what == "mean TTFT, s, VTC and FCFS, real trace"
     assert isinstance(row.holds, bool)
     assert row.band == "VTC < FCFS"

@@ -9,18 +9,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import (
-    _dynamo_mocker,
-    _kv_aware_routing,
-    _kv_transfers,
-    _llmd_routers,
-    _mori_io,
-    _planner_studies,
-    _pulled_prefixes,
-    _rounds,
-    fleet,
+from experiments import fleet
+from experiments.validation.fleets import (
+    dynamo_mocker,
+    kv_aware_routing,
+    kv_transfers,
+    mori_io,
+    planner_studies,
+    pulled_prefixes,
+    rounds,
 )
-from experiments._fleet import NOT_BUILT, Row, above, between, close, near, not_built, worst
+from experiments.validation.fleets.bars import (
+    NOT_BUILT,
+    Row,
+    above,
+    between,
+    close,
+    near,
+    not_built,
+    worst,
+)
+from experiments.validation.llmd_routers import study as llmd_routers
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.fleet.fabric import fabric_of
@@ -106,7 +115,7 @@ def test_what_the_data_lacks_is_said_in_the_table() -> None:
 
 
 def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
-    rows = _kv_transfers.rows(sample_data)
+    rows = kv_transfers.rows(sample_data)
     assert len(rows) == 6
     assert all(row.holds for row in rows)
 
@@ -114,16 +123,16 @@ def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
 def test_the_fabrics_are_what_the_measurements_make_them(sample_data) -> None:
     pd = pytest.importorskip("pandas")
     table = pd.read_csv(sample_data / "fleet/mooncake_transfer/transfer.csv")
-    for name, setting in _kv_transfers.SETTINGS.items():
+    for name, setting in kv_transfers.SETTINGS.items():
         fitted, shipped = (
-            _kv_transfers.fabric_from(table[table.setting == name]),
+            kv_transfers.fabric_from(table[table.setting == name]),
             fabric_of(setting.fabric),
         )
         assert shipped.base == pytest.approx(fitted.base, rel=0.005)
         assert shipped.bandwidth == pytest.approx(fitted.bandwidth, rel=0.001)
     pulls = pd.read_csv(sample_data / "fleet/llmd_p2p/pull_vs_recompute.csv")
-    per_token = float(_kv_transfers.bytes_per_token("gpt-oss-120b", 1))
-    base, bandwidth = _kv_transfers.fit(
+    per_token = float(kv_transfers.bytes_per_token("gpt-oss-120b", 1))
+    base, bandwidth = kv_transfers.fit(
         pulls.prefix_tokens.to_numpy() * per_token, pulls.pull_ms.to_numpy() / 1e3
     )
     shipped = fabric_of("h200-p2p")
@@ -131,32 +140,32 @@ def test_the_fabrics_are_what_the_measurements_make_them(sample_data) -> None:
 
 
 def test_heads_are_copied_where_there_are_more_ranks() -> None:
-    assert _kv_transfers.bytes_per_token("qwen3-235b-a22b", 4) == 192_512
-    assert _kv_transfers.bytes_per_token("qwen3-235b-a22b", 8) == 2 * 192_512
-    assert _kv_transfers.as_printed(1_210_023_936, ((2**30, 2), (2**20, 0))) == 1.13 * 2**30
+    assert kv_transfers.bytes_per_token("qwen3-235b-a22b", 4) == 192_512
+    assert kv_transfers.bytes_per_token("qwen3-235b-a22b", 8) == 2 * 192_512
+    assert kv_transfers.as_printed(1_210_023_936, ((2**30, 2), (2**20, 0))) == 1.13 * 2**30
 
 
 def test_a_line_through_two_points_is_exact_there(sample_data) -> None:
     x, y = np.array([2.0, 4.0, 8.0]), np.array([1.0, 7.0, 4.0])
-    assert _pulled_prefixes.line(x, y).tolist() == [1.0, 2.0, 4.0]
-    rows = _pulled_prefixes.line_rows(sample_data)
+    assert pulled_prefixes.line(x, y).tolist() == [1.0, 2.0, 4.0]
+    rows = pulled_prefixes.line_rows(sample_data)
     assert [row.what for row in rows if not row.holds] == ["pull, 16,384 tokens, ms"]
 
 
 def test_pods_of_a_fleet_hold_a_part_of_its_prefixes() -> None:
-    trace = _pulled_prefixes.trace(12.0)
+    trace = pulled_prefixes.trace(12.0)
     firsts = [trace.segments_of(row)[0] for row in range(len(trace))]
-    assert {length for _, _, length in firsts} == {_pulled_prefixes.PREFIX_TOKENS}
-    assert len(set(firsts)) == _pulled_prefixes.PREFIXES > _pulled_prefixes.HELD
+    assert {length for _, _, length in firsts} == {pulled_prefixes.PREFIX_TOKENS}
+    assert len(set(firsts)) == pulled_prefixes.PREFIXES > pulled_prefixes.HELD
 
 
 def test_a_plain_lru_makes_the_arithmetic_that_came_with_the_band() -> None:
-    hits = _rounds.arithmetic(_rounds.shuffled(0), front_first=True)
+    hits = rounds.arithmetic(rounds.shuffled(0), front_first=True)
     assert [round(hits[k], 1) for k in (6, 7, 8)] == [83.3, 77.1, 39.4]
 
 
 def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:
-    trace = _llmd_routers.trace_of(stages=((3, 20), (10, 20)))
+    trace = llmd_routers.trace_of(stages=((3, 20), (10, 20)))
     counts = np.bincount(trace.session_id)
     assert counts.tolist() == [750, 60, 200]
     first = [trace.segments_of(row) for row in (0, 750, 810)]
@@ -165,38 +174,38 @@ def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:
     assert len(prompts) == 750
     assert len({prompt[0] for prompt in prompts}) == 150
     idle = np.diff(trace.arrival_time)[[749, 809]]
-    assert (idle > _llmd_routers.IDLE).all()
+    assert (idle > llmd_routers.IDLE).all()
 
 
 def test_two_stream_events_make_a_token(sample_data) -> None:
-    theirs = _llmd_routers.measured(sample_data)
+    theirs = llmd_routers.measured(sample_data)
     assert sorted(theirs) == ["estimated", "load", "precise", "random"]
     assert theirs["precise"][30] == pytest.approx((9221.8, 0.296, 0.042))
 
 
 def test_load_and_random_may_change_places() -> None:
-    def stages(*rates: float) -> dict[str, _llmd_routers.Stage]:
+    def stages(*rates: float) -> dict[str, llmd_routers.Stage]:
         names = ("precise", "estimated", "load", "random")
-        return {n: _llmd_routers.Stage(r, 0.0, 0.0) for n, r in zip(names, rates, strict=True)}
+        return {n: llmd_routers.Stage(r, 0.0, 0.0) for n, r in zip(names, rates, strict=True)}
 
     there = stages(9, 8, 5, 4)
-    assert _llmd_routers.ranks(there, stages(9, 8, 4, 5)).holds
-    assert not _llmd_routers.ranks(there, stages(8, 9, 5, 4)).holds
+    assert llmd_routers.ranks(there, stages(9, 8, 4, 5)).holds
+    assert not llmd_routers.ranks(there, stages(8, 9, 5, 4)).holds
 
 
 @pytest.mark.slow
 def test_the_bands_of_llm_ds_routers_hold(sample_data) -> None:
-    missed = [row.what for row in _llmd_routers.rows(sample_data) if row.holds is False]
+    missed = [row.what for row in llmd_routers.rows(sample_data) if row.holds is False]
     assert missed == []
 
 
 def test_a_trace_like_another_has_its_means_and_shares_what_it_shared() -> None:
     segments = [[(1, 0, 1000)], [(1, 0, 1000), (2, 0, 1000)]]
     trace = Trace.from_arrays([0.0, 100.0], [1000, 2000], [100, 300], segments=segments)
-    alike = _planner_studies.like_tool_calls(trace, 0.5)
+    alike = planner_studies.like_tool_calls(trace, 0.5)
     assert alike.arrival_time.tolist() == [0.0, 50.0, 50.0, 100.0]
     means = [trace.num_prompt_tokens.mean(), trace.num_output_tokens.mean()]
-    asked, told = (like / was for was, like in zip(means, _planner_studies.MEANS, strict=True))
+    asked, told = (like / was for was, like in zip(means, planner_studies.MEANS, strict=True))
     assert alike.num_prompt_tokens.mean() == pytest.approx(1500 * asked, rel=0.01)
     assert alike.num_output_tokens.mean() == pytest.approx(200 * told, rel=0.01)
     own = [{s.content_id for s in alike.segments_of(row)} for row in range(4)]
@@ -214,7 +223,7 @@ def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
         2, dtype=[("replica", int), ("first_token_time", float), ("finish_time", float)]
     )
     requests["first_token_time"], requests["finish_time"] = [1, 5], [7, 7]
-    found = _mori_io.p99_gaps(SimpleNamespace(steps=steps, requests=requests))
+    found = mori_io.p99_gaps(SimpleNamespace(steps=steps, requests=requests))
     gaps = [[1, 3, 1, 1], [1, 1]]
     assert found.tolist() == [np.percentile(one, 99) for one in gaps]
 
@@ -222,7 +231,7 @@ def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
 def test_short_prompts_are_kept_whole() -> None:
     segments = [[(1, 0, 30), (2, 0, 30)], [(1, 0, 10)], [(3, 0, 40)]]
     trace = Trace.from_arrays([0.0, 1.0, 2.0], [60, 10, 40], [1, 2, 3], segments=segments)
-    short = _kv_aware_routing.short_ones(trace, 40)
+    short = kv_aware_routing.short_ones(trace, 40)
     assert short.arrival_time.tolist() == [1.0, 2.0]
     assert short.num_output_tokens.tolist() == [2, 3]
     assert [short.segments_of(row) for row in (0, 1)] == segments[1:]
@@ -240,9 +249,9 @@ def test_bars_that_were_not_run_again_are_kept(tmp_path) -> None:
 
 def test_steps_of_dynamos_mocker_take_what_its_formulas_say() -> None:
     config = resolve(
-        Config.build(model="qwen3-32b", gpu="h200", tensor_parallel_size=2, **_dynamo_mocker.ENGINE)
+        Config.build(model="qwen3-32b", gpu="h200", tensor_parallel_size=2, **dynamo_mocker.ENGINE)
     )
-    capacity = _dynamo_mocker.BLOCK_SIZE * _dynamo_mocker.NUM_BLOCKS
+    capacity = dynamo_mocker.BLOCK_SIZE * dynamo_mocker.NUM_BLOCKS
 
     def seconds(*requests: tuple[int, int]) -> float:
         made = [Request(k, 0.0, end, 1, [], 1) for k, (_, end) in enumerate(requests)]

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from experiments import founding_figures, offload
-from experiments._founding_techniques import is_there
-from experiments._verdict import Claim, agrees, between, figures, judge, one_truth, part_of
 from experiments.founding_figures import Row, Shown, judged, shown
+from experiments.validation.founding.techniques import is_there
+from experiments.validation.founding.verdict import (
+    Claim,
+    agrees,
+    between,
+    figures,
+    judge,
+    one_truth,
+    part_of,
+)
 
 #: By the beginning of the claim; every other one must be right.
 EXPECTED = {

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments import _inference_perf, _token_aware_routing
-from experiments._inference_perf import (
+from experiments.validation.llmd_routers import inference_perf
+from experiments.validation.llmd_routers import token_aware as token_aware_routing
+from experiments.validation.llmd_routers.inference_perf import (
     NUM_WORKERS,
     SERVICE,
     KeptConnections,
@@ -49,7 +50,7 @@ SHORT = Workload(
 def test_seeds_give_the_published_lengths(name: str) -> None:
     ratios = []
     for slots, published in PROMPTS[name].items():
-        load = conversations(getattr(_token_aware_routing, name), slots)
+        load = conversations(getattr(token_aware_routing, name), slots)
         ratios.append(published / np.median(load.trace.num_prompt_tokens))
     assert np.median(ratios) == pytest.approx(1.0, abs=0.021)
     assert min(ratios) > 0.99
@@ -69,7 +70,7 @@ def test_lengths_have_their_mean_and_end_where_they_must() -> None:
 
 
 def test_a_conversation_that_is_over_begins_again() -> None:
-    load = conversations(_token_aware_routing.CODE, 12)
+    load = conversations(token_aware_routing.CODE, 12)
     trace = load.trace
     rows = np.flatnonzero(trace.session_id == 3)
     assert len(rows) == 6
@@ -180,7 +181,7 @@ def test_others_may_be_late_by_a_cut_and_some_cannot_be_cut(
             rows["finish_time"][1] = 9.0
         return SimpleNamespace(requests=rows)
 
-    monkeypatch.setattr(_inference_perf, "play", pretend)
+    monkeypatch.setattr(inference_perf, "play", pretend)
     trace = Trace.from_arrays([0.0] * 3, [8] * 3, [200, 150, 50], session_id=[0, 1, 2])
     rows, late = play_within(Load(trace, np.ones(3, bool)), "random", 10.0)
     assert late.tolist() == [True] * 3

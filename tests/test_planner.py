@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kvsim
-from experiments._planner import difference, layout_of, recorded_plans
+from experiments.validation.planner import difference, layout_of, recorded_plans
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV, kv_dtype, kv_layout
 from kvsim.budget.pages import Page, StateCache, aligned_block_size
 from kvsim.budget.planner import KVGroup, KVPlan, plan_groups, plan_pages

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 import kvsim
-from experiments import _points, validate_points
-from experiments._data import SAMPLE
-from experiments._points_errors import (
+from experiments import validate_points
+from experiments.validation.data import SAMPLE
+from experiments.validation.points import rows as point_rows
+from experiments.validation.points.errors import (
     BANDS,
     band_of,
     by_concurrency,
@@ -23,9 +24,9 @@ from experiments._points_errors import (
     triple,
     verdicts,
 )
-from experiments._points_flags import evaluated, flag, whole
-from experiments._points_run import Found, Pair, little, parallel_of, point_of, simulate
-from experiments._points_server import (
+from experiments.validation.points.flags import evaluated, flag, whole
+from experiments.validation.points.run import Found, Pair, little, parallel_of, point_of, simulate
+from experiments.validation.points.server import (
     UNKNOWN,
     gpu_of,
     of_text,
@@ -33,7 +34,7 @@ from experiments._points_server import (
     quantization_of,
     trace_of,
 )
-from experiments._points_tables import markdown
+from experiments.validation.points.tables import markdown
 from kvsim.catalog import get_model
 from kvsim.config import Config
 from kvsim.cost.accuracy import SERVED
@@ -43,8 +44,8 @@ VALIDATION = Path(__file__).resolve().parents[1] / "docs" / "validation"
 
 
 @pytest.fixture(scope="module")
-def selection() -> _points.Selection:
-    return _points.select(_points.read(SAMPLE))
+def selection() -> point_rows.Selection:
+    return point_rows.select(point_rows.read(SAMPLE))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_every_row_of_vllm_is_taken_or_has_a_reason(selection) -> None:
     ("changed", "reason"),
     [
         ({}, ""),
-        ({"suspicious": _points.UNMERGED}, ""),
+        ({"suspicious": point_rows.UNMERGED}, ""),
         ({"engine": "sglang"}, "another engine than vLLM"),
         ({"mode": "disagg"}, "prefill and decode apart"),
         ({"concurrency": ""}, "no concurrency"),
@@ -87,7 +88,7 @@ def test_every_row_of_vllm_is_taken_or_has_a_reason(selection) -> None:
     ],
 )
 def test_why_a_row_is_left_out(rows, changed, reason) -> None:
-    assert _points.why_not(rows[0] | changed) == reason
+    assert point_rows.why_not(rows[0] | changed) == reason
 
 
 def test_a_copy_of_a_measurement_is_taken_once_with_the_flags_that_are_known(rows) -> None:
@@ -95,21 +96,21 @@ def test_a_copy_of_a_measurement_is_taken_once_with_the_flags_that_are_known(row
     copy = rows[0] | {"tpot_ms": "7.06156", "ttft_ms": "74.1409"}
     again = rows[0] | {"tpot_ms": "7.09", "ttft_ms": "74.1409"}  # on another day
     other = copy | {"concurrency": "8.0"}
-    assert _points.repeats([first, copy, again, other], range(4)) == [0]
+    assert point_rows.repeats([first, copy, again, other], range(4)) == [0]
 
 
 def test_the_split_needs_nothing_but_the_id(rows) -> None:
     # sha256sum of them ends in bb, 9d, c6 and e4.
-    found = [_points.is_fitted(name) for name in "abcd"]
+    found = [point_rows.is_fitted(name) for name in "abcd"]
     assert found == [False, False, True, True]
-    share = np.mean([_points.is_fitted(row["id"]) for row in rows])
+    share = np.mean([point_rows.is_fitted(row["id"]) for row in rows])
     assert 0.45 < share < 0.55
 
 
 def test_points_that_decided_constants_before_are_never_held_out(rows) -> None:
-    decided = [row for row in rows if _points.decided_constants(row)]
+    decided = [row for row in rows if point_rows.decided_constants(row)]
     assert len(decided) == 7
-    assert any(not _points.is_fitted(row["id"]) for row in decided)
+    assert any(not point_rows.is_fitted(row["id"]) for row in decided)
     assert {point_of(row).half for row in decided} == {"fitted"}
 
 
@@ -202,9 +203,9 @@ def test_options_of_a_server_of_sglang(rows) -> None:
 def test_a_model_under_two_names_is_measured_once(rows) -> None:
     one = rows[0] | {"engine": "sglang", "version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1"}
     table = pd.DataFrame([one, one | {"model": "deepseek-ai/DeepSeek-V3", "id": "again"}])
-    assert len(_points.select(table, "sglang").rows) == 1
-    assert len(_points.select(table.assign(version=""), "sglang").rows) == 0
-    assert len(_points.select(table).rows) == 0
+    assert len(point_rows.select(table, "sglang").rows) == 1
+    assert len(point_rows.select(table.assign(version=""), "sglang").rows) == 0
+    assert len(point_rows.select(table).rows) == 0
 
 
 def test_every_row_has_options_that_kvsim_knows(rows) -> None:
@@ -400,8 +401,8 @@ def test_another_table_with_other_cards_and_an_unknown_model(
         row | small | {"id": "w", "gpu": "h100_sxm", "weights": "bf16"},  # 141 GB
         row | {"engine": "sglang"},
     ]
-    (tmp_path / _points.FILE).parent.mkdir(parents=True)
-    pd.DataFrame(others).to_csv(tmp_path / _points.FILE, index=False)
+    (tmp_path / point_rows.FILE).parent.mkdir(parents=True)
+    pd.DataFrame(others).to_csv(tmp_path / point_rows.FILE, index=False)
     _, lines = ran(capsys, monkeypatch, "--data", str(tmp_path))
     assert lines[1] == "4 points; left out: 1 another engine than vLLM."
     assert any(line.startswith("REFUSED z: unknown model 'nobody/knows-7b'") for line in lines)

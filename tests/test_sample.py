@@ -10,7 +10,8 @@ import pytest
 import whole
 from whole import NEEDS_THE_WHOLE, not_listed
 
-from experiments import _data, sample
+from experiments import sample
+from experiments.validation import data as measurements
 from kvsim.cli import main
 
 pytest_plugins = ["pytester"]
@@ -64,7 +65,7 @@ def test_no_test_looks_for_the_whole_by_itself() -> None:
 
 
 def test_the_sample_is_small_and_every_file_is_named_in_a_readme() -> None:
-    files = [path for path in _data.SAMPLE.rglob("*") if path.is_file()]
+    files = [path for path in measurements.SAMPLE.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
     for path in files:
         readme = next(f / "README.md" for f in path.parents if (f / "README.md").exists())
@@ -83,9 +84,9 @@ def test_the_sample_is_small_and_every_file_is_named_in_a_readme() -> None:
 def test_what_is_left_out_is_not_there() -> None:
     """No set without a licence; of the start-up logs the one from a repository under MIT."""
     for name in ("serving/qwen3-14b_h100_vllm0.23", "serving/h100_vllm0.15"):
-        assert name in _data.LEFT_OUT
-        assert not (_data.SAMPLE / name).exists()
-    _, *logs = (_data.SAMPLE / sample.LOGS).read_text().splitlines()
+        assert name in measurements.LEFT_OUT
+        assert not (measurements.SAMPLE / name).exists()
+    _, *logs = (measurements.SAMPLE / sample.LOGS).read_text().splitlines()
     assert len(logs) == 1
     assert sample.LOGS_FROM in logs[0]
 
@@ -111,7 +112,7 @@ def test_the_one_command_that_converts_each_public_trace(
     for line in lines:
         _, *words = line.split()
         start, count = STANDS_FOR[words[2]]
-        (path,) = (_data.SAMPLE / "traces").glob(f"{start}*")
+        (path,) = (measurements.SAMPLE / "traces").glob(f"{start}*")
         words[2] = str(path)
         main(words)
         assert f"{words[3]}: {count:,} requests" in capsys.readouterr().out
@@ -124,8 +125,12 @@ def test_the_sample_is_what_the_script_takes_from_the_whole(whole_data: Path) ->
     for name, content in made.items():
         # Compressors differ, contents do not.
         unfold = gzip.decompress if name.endswith(".gz") else bytes
-        assert unfold((_data.SAMPLE / name).read_bytes()) == unfold(content), name
+        assert unfold((measurements.SAMPLE / name).read_bytes()) == unfold(content), name
     others = {"README.md", "vllm_cases", "vllm_cases2", "vllm_cases3", "sglang_cases", "hf_configs"}
-    files = {path.relative_to(_data.SAMPLE) for path in _data.SAMPLE.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(measurements.SAMPLE)
+        for path in measurements.SAMPLE.rglob("*")
+        if path.is_file()
+    }
     kept = {p.as_posix() for p in files if p.parts[0] not in others and p.name != "README.md"}
     assert kept == set(made)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments import _token_aware_routing
-from experiments._inference_perf import conversations
-from experiments._token_aware_routing import CODE, SLOW, slow_row
+from experiments.validation.llmd_routers import token_aware as token_aware_routing
+from experiments.validation.llmd_routers.inference_perf import conversations
+from experiments.validation.llmd_routers.token_aware import CODE, SLOW, slow_row
 from kvsim.results.tables import REQUESTS
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_the_slowest_draw_is_told_in_what_was_published(monkeypatch: pytest.Monk
         asked.append(what)
         return 1000.0 * (20 + len(asked))
 
-    monkeypatch.setattr(_token_aware_routing, "code_rate", rate)
+    monkeypatch.setattr(token_aware_routing, "code_rate", rate)
     row = slow_row([run(10.0, [0, 1, 2]), run(40.0, [3, 3, 4]), run(20.0, [5, 6, 7])])
     # 3,000 tokens in 42 s; 108 s of running, and the average goes on for 17 s.
     expected = (0.1, 2.0, *[20.0] * 3, *[40.0] * 3, 4.0, 108 / 59)
@@ -48,7 +48,7 @@ def test_the_slowest_draw_is_told_in_what_was_published(monkeypatch: pytest.Monk
 def test_texts_have_more_tokens_than_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     load = conversations(CODE, 6)
     first, own, question = load.trace.segments_of(0)
-    monkeypatch.setattr("experiments._inference_perf.RECOUNT", 1.0)
+    monkeypatch.setattr("experiments.validation.llmd_routers.inference_perf.RECOUNT", 1.0)
     drawn = conversations(CODE, 6)
     assert first.num_tokens == 3150
     for part, was in zip((own, question), drawn.trace.segments_of(0)[1:], strict=True):

@@ -17,16 +17,16 @@ import pytest
 
 import kvsim
 from experiments import (
-    _kernels,
-    _table_kernels,
     calibrate,
     validate_capacity,
     validate_kernels,
     validate_points,
     validate_serving,
 )
-from experiments._data import LEFT_OUT
-from experiments._serving import FITTED, compare, series_errors, simulate
+from experiments.validation.data import LEFT_OUT
+from experiments.validation.kernels import measured as kernel_times
+from experiments.validation.kernels import table_fit as table_kernels
+from experiments.validation.serving import FITTED, compare, series_errors, simulate
 from kvsim.catalog import get_gpu
 from kvsim.cost.accuracy import COMPARED, Compared
 from kvsim.cost.efficiency import efficiency_of, read_table
@@ -50,10 +50,10 @@ from kvsim.rules.price import experts_time, format_time
     ],
 )
 def test_held_out_kernels(sample_data, gpu: str, kind: str, band: float) -> None:
-    rows = _kernels.measured(sample_data, kind, gpu)
-    rate = efficiency_of(_kernels.GPUS[gpu])
-    constants = [getattr(rate, name) for name in _kernels.KINDS[kind].constants]
-    assert np.median(_kernels.errors(kind, constants, rows[rows.test], gpu)) <= band
+    rows = kernel_times.measured(sample_data, kind, gpu)
+    rate = efficiency_of(kernel_times.GPUS[gpu])
+    constants = [getattr(rate, name) for name in kernel_times.KINDS[kind].constants]
+    assert np.median(kernel_times.errors(kind, constants, rows[rows.test], gpu)) <= band
     assert 0.3 < rows.test.mean() < 0.7
     assert len(rows) > 40
 
@@ -343,7 +343,7 @@ def test_experts_are_fitted_with_the_formula_that_prices_them() -> None:
         power=values[3],
     )
     priced = experts_time(record, Work(num_tokens=160, touched=touched))
-    assert _table_kernels.experts(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)
+    assert table_kernels.experts(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)
 
 
 @pytest.mark.parametrize("tokens", [4.0, 300.0, 9000.0])
@@ -355,4 +355,4 @@ def test_narrow_gemms_are_fitted_with_the_formula_that_prices_them(tokens: float
     gemms = Gemms(k * n, 2 * k * n, k + 2 * n, bandwidth * weights, 4.5e15 * share, 0.0, ridge)
     priced = launch + format_time(gemms, int(tokens)) + 3 * tokens * k / (bandwidth * quantization)
     values = (launch, weights, share, ridge, quantization)
-    assert _table_kernels.narrow_gemm(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)
+    assert table_kernels.narrow_gemm(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)

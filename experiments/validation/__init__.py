@@ -1,0 +1,1 @@
+"""Measured and published figures against simulated ones, a folder per study."""

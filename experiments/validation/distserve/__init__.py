@@ -1,0 +1,1 @@
+"""DistServe's placement of OPT-13B."""

@@ -1,0 +1,1 @@
+"""Published figures of fleets, a file per study."""

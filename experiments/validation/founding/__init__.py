@@ -1,0 +1,1 @@
+"""Claims of the documents that kvsim was started from."""

@@ -1,0 +1,1 @@
+"""Measured step times and kernels, and the constants fitted on them."""

@@ -1,0 +1,1 @@
+"""Routers of llm-d, measured with inference-perf."""

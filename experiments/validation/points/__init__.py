@@ -1,0 +1,1 @@
+"""Measured points of servers: read, simulated, fitted, compared."""
