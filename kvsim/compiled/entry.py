@@ -17,8 +17,9 @@ from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
 from kvsim.compiled.linking import linked_at
+from kvsim.compiled.pruning import pruned
 from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
-from kvsim.compiled.variants import has_rule, variant_of
+from kvsim.compiled.variants import CONSTANTS, has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
 from kvsim.rules import engine, fetching, python
@@ -112,14 +113,18 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
 
     A rule that a kind never calls compiles to nothing there.
     """
-    absent = _absent(rule)
+    absent, names = _absent(rule), tuple(inspect.signature(rule).parameters)
 
     @overload(rule, jit_options={"forceinline": small, **INNER}, strict=False)
     def with_constants(*args):
         variant = _variant(args)
         if variant == "":
             return None
-        return rule if variant is None or has_rule(variant, module) else absent
+        if variant is None:
+            return rule
+        if not has_rule(variant, module):
+            return absent
+        return pruned(rule, dict(zip(names, args, strict=True)), CONSTANTS[variant])
 
     inline = rule.__name__ in OF_RUNS
 
