@@ -7,6 +7,7 @@ A generated part stands between ``<!-- generated: KIND ... -->`` and ``<!-- end 
 - ``api NAME [MEMBER ...]``: a signature and its docstrings;
 - ``commands``: the help of every command.
 
+``kvsim/options.py``, the types of the options, is made as well.
 ``--check`` changes nothing, names the pages that are out of date, and exits with 1.
 """
 
@@ -46,8 +47,12 @@ def _part(words: list[str], before: str) -> str:
 
 
 def stale_pages() -> dict[Path, str]:
-    """Return the pages that are out of date, each with what it should hold."""
+    """Return the files that are out of date, each with what it should hold."""
+    from options import FILE, options_file
+
     found = {}
+    if options_file() != FILE.read_text(encoding="utf-8"):
+        found[FILE] = options_file()
     for page in sorted(DOCS.rglob("*.md")):
         if {"_build", "notebooks"} & set(page.relative_to(DOCS).parts):
             continue
@@ -61,7 +66,7 @@ def main() -> int:
     """Rewrite the pages that are out of date, or name them."""
     stale = stale_pages()
     for page, text in stale.items():
-        sys.stdout.write(f"{page.relative_to(DOCS)}\n")
+        sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
         if "--check" not in sys.argv:
             page.write_text(text, encoding="utf-8")
     return 1 if stale and "--check" in sys.argv else 0

@@ -23,17 +23,22 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.capacity import capacity
     from kvsim.fleet.simulate import compare, simulate
+    from kvsim.intensity.roofline import roofline
+    from kvsim.options import Options
     from kvsim.report import plot
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
+    from kvsim.results.tables import FinishReason
     from kvsim.trace import Trace
     from kvsim.training.remedies import train_memory
 
 __all__ = [
     "Comparison",
     "Config",
+    "FinishReason",
     "GpuSpec",
     "ModelSpec",
+    "Options",
     "Result",
     "Trace",
     "capacity",
@@ -42,6 +47,7 @@ __all__ = [
     "plot",
     "record",
     "replay",
+    "roofline",
     "simulate",
     "testing",
     "train_memory",
@@ -51,8 +57,10 @@ __all__ = [
 _HOME = {
     "Comparison": "kvsim.results.comparison",
     "Config": "kvsim.config",
+    "FinishReason": "kvsim.results.tables",
     "GpuSpec": "kvsim.catalog.spec",
     "ModelSpec": "kvsim.catalog.spec",
+    "Options": "kvsim.options",
     "Result": "kvsim.results.result",
     "Trace": "kvsim.trace",
     "capacity": "kvsim.engine.capacity",
@@ -61,6 +69,7 @@ _HOME = {
     "plot": "kvsim.report.plot",
     "record": "kvsim.cases.record",
     "replay": "kvsim.cases.replay",
+    "roofline": "kvsim.intensity.roofline",
     "simulate": "kvsim.fleet.simulate",
     "testing": "kvsim.testing",
     "train_memory": "kvsim.training.remedies",

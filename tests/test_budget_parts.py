@@ -20,7 +20,7 @@ from kvsim.catalog.spec import ModelSpec
 from kvsim.config import Config
 from kvsim.cost.states import state_traffic
 from kvsim.engine.setup import resolve
-from kvsim.roofline.intensity import roofline
+from kvsim.intensity.roofline import roofline
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import Trace
 from kvsim.training.remedies import train_memory

@@ -15,10 +15,10 @@ from kvsim.cli import main
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
+from kvsim.intensity.roofline import Roofline, roofline
+from kvsim.intensity.uniform import uniform_work
 from kvsim.records.cost import Work
 from kvsim.records.request import Request
-from kvsim.roofline.intensity import Roofline, roofline
-from kvsim.roofline.uniform import uniform_work
 from kvsim.sched.scheduler import StepPlan
 
 #: Elements of Llama-3-8B's and Llama-2-7B's matrices, embedding aside.

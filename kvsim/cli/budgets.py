@@ -92,8 +92,8 @@ def roofline(
     **options: Any,
 ) -> None:
     """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
+    from kvsim.intensity.roofline import roofline as roofline_of
     from kvsim.report.roofline import roofline_tables
-    from kvsim.roofline.intensity import roofline as roofline_of
 
     check_targets(out, json_file)
     given = with_beginning(what, options_given(options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from kvsim.budget.capacity import (
     Capacity,
@@ -20,9 +20,10 @@ from kvsim.sglang_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
+    from kvsim.options import Options
 
 
-def capacity(**options: Any) -> Capacity:
+def capacity(**options: Unpack[Options]) -> Capacity:
     """Compute how many KV blocks, tokens and requests fit.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kvsim.config import Config
 from kvsim.engine.given import given as given_by
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kvsim.engine.observers import Observer
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
+    from kvsim.options import Options
     from kvsim.results.result import Result
     from kvsim.trace import Trace
     from kvsim.trace.family import Family
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 DEFAULT_ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
-def simulate(trace: Trace, **options: Any) -> Result:
+def simulate(trace: Trace, **options: Unpack[Options]) -> Result:
     """Serve a trace by one configuration.
 
     Parameters
@@ -206,7 +207,7 @@ def compare(
     *,
     engines: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Comparison:
     """Serve one trace by several allocators, all other things equal, KV bytes included.
 

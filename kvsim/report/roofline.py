@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from kvsim.roofline.intensity import Roofline
+    from kvsim.intensity.roofline import Roofline
 
 
 def roofline_tables(found: Roofline) -> RenderableType:

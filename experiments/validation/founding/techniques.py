@@ -21,9 +21,9 @@ from kvsim.catalog import get_gpu, get_model
 from kvsim.cli.main import cli
 from kvsim.cost.hierarchy import PCIE_EFFICIENCY
 from kvsim.cost.host_link import FAULT_SECONDS
+from kvsim.intensity.roofline import roofline
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.unified import PAGE_BYTES
-from kvsim.roofline.intensity import roofline
 from kvsim.sched.scheduler import SCHEDULERS
 
 if TYPE_CHECKING:

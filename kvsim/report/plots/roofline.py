@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from kvsim.cost.hierarchy import Level
-    from kvsim.roofline.intensity import Roofline
+    from kvsim.intensity.roofline import Roofline
 
 TERA = 1e12
 #: Memories with a roof in the figure.

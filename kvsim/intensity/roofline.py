@@ -7,7 +7,7 @@ per kernel. What elementwise kernels move is left out of them, but not of the mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kvsim.budget.kernels import USUAL
 from kvsim.budget.layout import kv_dtype, kv_layout
@@ -20,12 +20,13 @@ from kvsim.cost.efficiency import basis_of
 from kvsim.cost.hierarchy import Level, hierarchy
 from kvsim.cost.model import CostConfig
 from kvsim.errors import FieldError
-from kvsim.roofline.uniform import MOST_FITTED_TOKENS, UniformSteps
+from kvsim.intensity.uniform import MOST_FITTED_TOKENS, UniformSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.roofline.bound import Row
+    from kvsim.intensity.bound import Row
+    from kvsim.options import Options
 
 #: Default number of requests, and tokens of each.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
@@ -92,7 +93,7 @@ class Roofline:
 
 
 def roofline(
-    *, batch_size: int = BATCH_SIZE, context_len: int = CONTEXT_LEN, **options: Any
+    *, batch_size: int = BATCH_SIZE, context_len: int = CONTEXT_LEN, **options: Unpack[Options]
 ) -> Roofline:
     """Compute the arithmetic intensity of prefill and decode, and what limits them.
 
@@ -110,7 +111,8 @@ def roofline(
 
     Examples
     --------
-    >>> found = roofline(model="llama-2-7b", gpu="h100-sxm", batch_size=32)
+    >>> import kvsim
+    >>> found = kvsim.roofline(model="llama-2-7b", gpu="h100-sxm", batch_size=32)
     >>> [round(found.row("decode", part).intensity) for part in ("GEMMs", "attention")]
     [32, 1]
     """

@@ -9,8 +9,8 @@ from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
+from kvsim.intensity.bound import Row
 from kvsim.records.cost import Work
-from kvsim.roofline.bound import Row
 from kvsim.rules.work import weigh_gemms
 
 if TYPE_CHECKING:

@@ -1,0 +1,106 @@
+"""The typed options of the Python API are those of the configuration, and mypy knows them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import kvsim
+import workloads
+from kvsim.config import Config, RunConfig
+from kvsim.options import RunOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+
+USER = '''
+"""A script that a user of the library checks with mypy --strict."""
+
+from typing import Unpack
+
+import kvsim
+import workloads
+
+
+def p99(rate: float, **options: Unpack[kvsim.Options]) -> float:
+    """Return the p99 of TTFT in seconds."""
+    trace = workloads.sharegpt(num_requests=100, request_rate=rate, seed=0)
+    result = kvsim.simulate(trace, **options)
+    comparison = kvsim.compare(trace, ["paged", "contiguous-max"], **options)
+    assert comparison["paged"].requests.dtype.names
+    return float(result.summary["p99_ttft_ms"]) / 1000
+
+
+shared: kvsim.Options = {"model": "llama-3-8b", "gpu": "a100-80gb", "max_model_len": "8k"}
+p99(2.0, **shared)
+p99(2.0, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+'''
+WRONG = {
+    "p99(2.0, block_sise=16)\n": 'Unexpected keyword argument "block_sise"',
+    'p99(2.0, block_size="sixteen")\n': 'incompatible type "str"; expected "int | None"',
+    'p99(2.0, backend="fast")\n': "expected \"Literal['auto', 'python', 'compiled']\"",
+}
+
+
+def generator() -> ModuleType:
+    path = ROOT / "docs" / "_ext" / "options.py"
+    spec = importlib.util.spec_from_file_location("options", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_options_are_the_fields_of_the_configuration() -> None:
+    module = generator()
+    assert module.options_file() == module.FILE.read_text("utf-8"), "run python docs/generate.py"
+    assert kvsim.Options.__annotations__.keys() == Config.model_fields.keys()
+    assert RunOptions.__annotations__.keys() == RunConfig.model_fields.keys()
+    assert not kvsim.Options.__required_keys__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_model_len", "8k"),
+        ("hf_overrides", {"max_position_embeddings": 4096}),
+        ("cudagraph_capture_sizes", [1, 2, 4]),
+        ("pool", [{"role": "prefill", "replicas": 1}, {"role": "decode", "replicas": 1}]),
+        ("speculative_config", {"method": "ngram", "num_speculative_tokens": 3}),
+    ],
+)
+def test_what_a_validator_takes_the_type_allows(name: str, value: object) -> None:
+    Config.build(**{name: value})
+    own = kvsim.Options.__annotations__[name].__forward_arg__
+    assert {"str": "str", "dict": "Mapping", "list": "Sequence"}[type(value).__name__] in own
+
+
+def test_finish_reasons_have_names() -> None:
+    trace = workloads.fixed(prompt=100, output=2, num_requests=3)
+    result = kvsim.simulate(trace, model="opt-13b", backend="python")
+    assert (result.requests["finish_reason"] == kvsim.FinishReason.FINISHED).all()
+    assert kvsim.FinishReason(result.requests["finish_reason"][0]).name == "FINISHED"
+
+
+def types_of(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+def test_mypy_strict_passes_on_a_script_with_options_and_sees_its_mistakes(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(USER)
+    done = types_of(path)
+    assert done.returncode == 0, done.stdout
+    path.write_text(USER + "".join(WRONG))
+    done = types_of(path)
+    lines = done.stdout.splitlines()
+    for line, said in zip(lines, WRONG.values(), strict=False):
+        assert said in line
+    assert len(lines) == len(WRONG) + 1, done.stdout
