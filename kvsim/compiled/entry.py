@@ -10,12 +10,12 @@ from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 from numba import njit, types
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 
 from kvsim import records, rules
+from kvsim.compiled.key_rules import KEY_RULES
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.pruning import pruned
 from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
@@ -23,7 +23,7 @@ from kvsim.compiled.variants import CONSTANTS, has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
 from kvsim.rules import engine, fetching, python
-from kvsim.rules.blocks import keys
+from kvsim.rules.blocks.keys import times_plus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,11 +74,8 @@ OF_RUNS = frozenset(
 #: How rules compile: for callers in compiled code alone, without wrappers for C and Python.
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
-#: Rules with a second text below.
-OWN = (
-    *(keys.fold, keys.mix, keys.mix_span, keys.draw_parent),
-    *(fetching.ask, fetching.ask_whole),
-)
+#: Rules that are registered by themselves: with a second text, or for tables of keys too.
+OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES)
 
 
 def all_records() -> list[type[Record]]:
@@ -158,30 +155,6 @@ def _register_absent(rule: Any) -> None:
     overload(rule, strict=False)(lambda *args: absent)
 
 
-@register_jitable(forceinline=True)
-def _fold(key, value):
-    # Unsigned: compiled signed integers must never overflow.
-    z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(keys.START)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@overload(keys.mix)
-def _mix(key, value):
-    return lambda key, value: np.int64(_fold(np.uint64(key), value) >> np.uint64(1))
-
-
-@overload(keys.mix_span)
-def _mix_span(key, content, start, length):
-    def mix_span(key, content, start, length):
-        span = _fold(np.uint64(content), start) >> np.uint64(1)
-        word = span + np.uint64(length) * np.uint64(keys.LENGTH_WORD)
-        return np.int64(_fold(np.uint64(key), word) >> np.uint64(1))
-
-    return mix_span
-
-
 @overload(fetching.ask, inline="always")
 def _ask(rows, place):
     def ask(rows, place):
@@ -197,21 +170,6 @@ def _ask_whole(rows, place):
         prefetch(rows, place, 1)
 
     return ask_whole
-
-
-@overload(keys.draw_parent)
-def _draw_parent(request_id, end, beam, num_beams, beam_switch):
-    def draw_parent(request_id, end, beam, num_beams, beam_switch):
-        draw = _fold(_fold(_fold(np.uint64(request_id), end), beam), 1)
-        share = beam_switch * 2.0**64
-        if share < 2.0**64:
-            limit = np.uint64(share)
-            if draw > limit or (draw == limit and float(limit) == share):
-                return beam
-        other = np.int64(_fold(draw, 2) % np.uint64(num_beams - 1))
-        return other + (1 if other >= beam else 0)
-
-    return draw_parent
 
 
 register_rules()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kvsim.compiled import key_rules  # noqa: F401 - registers them
 from kvsim.compiled.types import record_at
 from kvsim.records.engine import Replica
 from kvsim.records.events import REMOVED, STORED, UPDATE
-from kvsim.rules.blocks.keys import LENGTH_WORD
+from kvsim.rules.blocks.keys import mix, mix_span
 
 #: A row without a key; keys are not negative.
 EMPTY = -1
@@ -213,25 +214,9 @@ def end_at(matched, word, lost, depth):
 
 
 @njit(cache=True)
-def mix_word(key, value):
-    """Mix a number into a key, as :func:`kvsim.rules.blocks.keys.mix` does."""
-    z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z ^ (z >> np.uint64(31))) >> np.uint64(1)
-
-
-@njit(cache=True)
-def mix_span(key, content, start, length):
-    """Mix a piece of content into a key, as :func:`kvsim.rules.blocks.keys.mix_span` does."""
-    span = mix_word(np.uint64(content), start)
-    return mix_word(key, span + np.uint64(length) * np.uint64(LENGTH_WORD))
-
-
-@njit(cache=True)
 def name_path(contents, starts, lengths, size, key, salt):
     """Return the keys of the full blocks of a prompt's segments, behind a first key and a salt."""
-    key = mix_word(np.uint64(key), salt)
+    key = mix(key, salt)
     found = np.empty(lengths.sum() // size, np.int64)
     number, filled = 0, 0
     content, start, length = np.int64(0), np.int64(0), np.int64(0)  # of the piece that is open
@@ -252,6 +237,6 @@ def name_path(contents, starts, lengths, size, key, salt):
             )
             if filled == size:
                 key = mix_span(key, content, start, length)
-                found[number] = np.int64(key)
+                found[number] = key
                 number, filled, length = number + 1, 0, np.int64(0)
     return found

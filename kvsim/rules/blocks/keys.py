@@ -21,38 +21,43 @@ ENDLESS = 2**62  # tokens of an output's content; it never runs out
 ITEM = 2**61 + 1  # precedes an encoder item in a key; no content has this number
 
 
-def fold(key: int, value: int) -> int:
-    """Fold an integer into a 64-bit key (the finaliser of SplitMix64, Steele et al. 2014).
+def times_plus(a: int, b: int, c: int) -> int:
+    """Return the lowest 64 bits of ``a * b + c``.
 
-    This rule and its three callers have a second implementation in unsigned arithmetic for the
-    compiled engine: they need the wrap-around of 64-bit products, which signed integers there do
-    not have.
+    The rule has a second, unsigned implementation for the compiled engine, where signed products
+    must not overflow. Its results are signed there, so callers mask them after a shift.
     """
-    z = (key * 0x2545F4914F6CDD1D + value + START) % 2**64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
-    return z ^ (z >> 31)
+    return (a * b + c) & (2**64 - 1)
+
+
+def fold(key: int, value: int) -> int:
+    """Fold an integer into a key of 64 bits (the finaliser of SplitMix64, Steele et al. 2014)."""
+    z = times_plus(key, 0x2545F4914F6CDD1D, times_plus(value, 1, START))
+    z = times_plus(z ^ ((z >> 30) & (2**34 - 1)), 0xBF58476D1CE4E5B9, 0)
+    z = times_plus(z ^ ((z >> 27) & (2**37 - 1)), 0x94D049BB133111EB, 0)
+    return z ^ ((z >> 31) & (2**33 - 1))
 
 
 def mix(key: int, value: int) -> int:
     """Fold an integer into a 63-bit key."""
-    return fold(key, value) >> 1
+    return (fold(key, value) >> 1) & (2**63 - 1)
 
 
 def mix_span(key: int, content: int, start: int, length: int) -> int:
-    """Fold a span of content into a 63-bit key; has a second implementation, as :func:`fold` has.
+    """Fold a span of content into a 63-bit key.
 
     The span becomes a number first, independent of the key: only one fold needs the previous key.
     """
-    return mix(key, (mix(content, start) + length * LENGTH_WORD) % 2**64)
+    return mix(key, times_plus(length, LENGTH_WORD, mix(content, start)))
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
     """Draw the parent beam of a beam at a length, of two or more beams: mostly itself."""
     draw = fold(fold(fold(request_id, end), beam), 1)
-    if not draw < beam_switch * 2.0**64:
+    if not (draw >> 11) & (2**53 - 1) < beam_switch * 2.0**53:  # exact in both engines
         return beam
-    other = fold(draw, 2) % (num_beams - 1)
+    draw = fold(draw, 2)
+    other = ((draw >> 1 & (2**63 - 1)) % (num_beams - 1) * 2 + (draw & 1)) % (num_beams - 1)
     return other + (1 if other >= beam else 0)
 
 
