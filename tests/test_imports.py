@@ -19,6 +19,7 @@ ROOMS = (
     *(
         "errors",
         "allowed",
+        "display",
         "evidence",
         "files",
         "entry_points",
@@ -37,7 +38,7 @@ ROOMS = (
         "budget",
         "kv",
     ),
-    *("sched", "cost", "training", "intensity", "results", "engine", "fleet", "cases", "testing"),
+    *("sched", "cost", "training", "results", "intensity", "engine", "fleet", "cases", "testing"),
     *("plugins", "study", "calibration", "report", "cli", "__main__", "__init__"),
 )
 

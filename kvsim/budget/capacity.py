@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kvsim.budget.budget import (
     GIB,
@@ -32,6 +32,7 @@ from kvsim.budget.settings import (
 )
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu
+from kvsim.display import Displayed
 from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
@@ -200,8 +201,8 @@ def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, pla
     )
 
 
-@dataclass(frozen=True)
-class Capacity:
+@dataclass(frozen=True, repr=False)
+class Capacity(Displayed):
     """KV capacity of one GPU of a deployment.
 
     Attributes
@@ -223,6 +224,8 @@ class Capacity:
     assumptions : values that were not given, and how they were filled in
     engine : the simulated engine: vllm or sglang
     """
+
+    shown_by: ClassVar[str] = "kvsim.report.capacity.capacity_table"
 
     model: str
     gpu: str

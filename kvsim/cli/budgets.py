@@ -99,5 +99,6 @@ def roofline(
     given = with_beginning(what, options_given(options))
     given = {name: value for name, value in given.items() if name in ROOFLINE_FIELDS}
     found = roofline_of(batch_size=batch_size, context_len=context_len, **given)
-    _save(found, out, "roofline", found)
+    if out is not None:
+        found.save(out)
     print_answer(found.to_dict(), json_file, lambda: roofline_tables(found), out=out)

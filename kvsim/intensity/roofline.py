@@ -7,7 +7,8 @@ per kernel. What elementwise kernels move is left out of them, but not of the mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from kvsim.budget.kernels import USUAL
 from kvsim.budget.layout import kv_dtype, kv_layout
@@ -19,11 +20,16 @@ from kvsim.cost.arithmetic import arithmetic_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.cost.hierarchy import Level, hierarchy
 from kvsim.cost.model import CostConfig
+from kvsim.display import Tabular, structured
 from kvsim.errors import FieldError
+from kvsim.files import whole_folder, writing
 from kvsim.intensity.uniform import MOST_FITTED_TOKENS, UniformSteps
+from kvsim.results.result import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from kvsim.intensity.bound import Row
     from kvsim.options import Options
@@ -34,9 +40,12 @@ BATCH_SIZE, CONTEXT_LEN = 32, 2048
 MOST_REQUESTS = 2**24
 
 
-@dataclass(frozen=True)
-class Roofline:
+@dataclass(frozen=True, repr=False)
+class Roofline(Tabular):
     """Limits of a model on a GPU at one batch size and context length.
+
+    ``table`` has a row per phase and part: operations, bytes, intensity (FLOP/B), what bounds it,
+    and its times in seconds.
 
     Parameters
     ----------
@@ -49,6 +58,9 @@ class Roofline:
     decode_memory_bytes : weights and KV of that batch, on one GPU
     levels : the GPU's memories, fastest to slowest
     """
+
+    shown_by: ClassVar[str] = "kvsim.report.roofline.roofline_tables"
+    plotted_by: ClassVar[str] = "kvsim.report.plots.roofline.roofline"
 
     model: str
     gpu: str
@@ -78,6 +90,23 @@ class Roofline:
     def level_intensity(self, level: Level) -> float:
         """FLOPs per byte of a level above which it no longer limits the GEMMs' arithmetic."""
         return self.peak_flops_per_s / level.bandwidth_bytes_per_s
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """The rows as a structured array."""
+        return structured([row.to_dict() for row in self.rows])
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``roofline.json`` and ``roofline.png``, both or none.
+
+        Raises
+        ------
+        ValueError
+            If the directory cannot be written.
+        """
+        with writing(directory), whole_folder(Path(directory)) as new:
+            write_json(new / "roofline.json", self.to_dict())
+            self.plot().savefig(new / "roofline.png", dpi=130)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``kvsim roofline --json`` prints."""

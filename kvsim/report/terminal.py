@@ -14,7 +14,7 @@ from kvsim.report.moved import value_of
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.tenants import tenants_table
 from kvsim.report.text import filled, gib, milliseconds, number, percent
-from kvsim.report.title import deployment, workload
+from kvsim.report.title import deployment, facts_of, workload
 from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
@@ -260,14 +260,15 @@ LINES_AFTER_FLEET = {
 
 
 def run_table(
-    result: Result, facts: Mapping[str, Any], summary: Row | None = None
+    result: Result, facts: Mapping[str, Any] | None = None, summary: Row | None = None
 ) -> RenderableType:
-    """Lay out one run, or the means of several like it."""
+    """Lay out one run, or the means of several like it; ``facts`` describe its requests."""
     s = summary or result.summary
     load = s.get("load")  # earlier versions had none
     scheduler = result.provenance.get("scheduler", "")
     title = (
-        f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
+        f"{result.config.allocator} under {scheduler}: {deployment(result)}\n"
+        f"{workload(facts or facts_of(result))}\n"
     )
     rows = [
         [label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in KINDS)]

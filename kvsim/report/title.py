@@ -77,6 +77,18 @@ def _range(values: Sequence[float], how: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def facts_of(result: Result) -> dict[str, Any]:
+    """Return what :func:`workload` describes, by the table of a run: tokens as they were served."""
+    table = result.requests
+    span = float(np.ptp(table["arrival_time"]))
+    return {
+        "num_requests": len(table),
+        "request_rate": (len(table) - 1) / span if span > 0 else None,
+        "mean_prompt_tokens": float(table["num_prompt_tokens"].mean()),
+        "mean_output_tokens": float(table["num_output_tokens"].mean()),
+    }
+
+
 def workload(facts: Mapping[str, Any]) -> str:
     """Describe a workload in a line."""
     rate = facts["request_rate"]

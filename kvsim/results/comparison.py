@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from kvsim.display import Displayed
 from kvsim.files import whole_folder, writing
 from kvsim.results.result import make_directory, write_json
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Displayed):
     """Results by allocator or by engine, in the requested order.
 
     Attributes
@@ -25,6 +26,8 @@ class Comparison:
     results : name as given -> its run
     by : what the names are, "allocator" or "engine"
     """
+
+    shown_by: ClassVar[str] = "kvsim.report.terminal.comparison_table"
 
     workload: dict[str, Any]
     results: Mapping[str, Result]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from kvsim.config import Config, RunConfig
+from kvsim.display import Displayed
 from kvsim.files import whole_folder, write_whole, writing
 from kvsim.results.block_events import BLOCK_EVENTS
+from kvsim.results.run_metrics import RunMetrics, metrics_of
 from kvsim.results.tables import (
     MEMORY,
     REQUESTS,
@@ -49,8 +51,8 @@ OWNED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Displayed):
     """Result of a simulation.
 
     Attributes
@@ -69,6 +71,8 @@ class Result:
         else empty
     config, provenance : what was run; version, seed, trace digest, backend
     """
+
+    shown_by: ClassVar[str] = "kvsim.report.terminal.run_table"
 
     summary: dict[str, Any]
     requests: NDArray[Any]
@@ -90,13 +94,10 @@ class Result:
         """
         return self.samples if len(self.samples) else self.requests
 
-    def __repr__(self) -> str:
-        s = self.summary
-        rate = s["output_throughput"] or 0.0
-        return (
-            f"<Result {self.config.allocator}: {s['completed']:,} completed, "
-            f"{s['num_rejected']:,} rejected, {rate:,.0f} output tokens/s>"
-        )
+    @property
+    def metrics(self) -> RunMetrics:
+        """The metrics of the summary as attributes: ``metrics.ttft.p99`` is in seconds."""
+        return metrics_of(self.summary)
 
     def to_pandas(self, table: str = "requests") -> pd.DataFrame:
         """Return a table as a DataFrame: requests, samples, memory, steps and so on.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.budget.budget import GIB
 from kvsim.catalog import get_gpu
+from kvsim.display import Displayed
 from kvsim.training.activations import extra_compute, layer_pieces
 from kvsim.training.offload import (
     Traffic,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from kvsim.training.remedies import Remedy
 
 
-@dataclass(frozen=True)
-class TrainingMemory:
+@dataclass(frozen=True, repr=False)
+class TrainingMemory(Displayed):
     """Bytes of training on one GPU, of the pipeline stage that needs most.
 
     Attributes
@@ -47,6 +48,8 @@ class TrainingMemory:
     assumptions : what was not given, and what is left out
     remedies : what would make it fit, one on top of the other; none if it does
     """
+
+    shown_by: ClassVar[str] = "kvsim.report.training.training_table"
 
     model: str
     gpu: str

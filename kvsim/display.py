@@ -1,0 +1,125 @@
+"""Results at a prompt and in a notebook: the table that the command line prints, and a figure.
+
+The report is a higher room than the results. A result names the functions that show it, and they
+are imported at first use.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+    from rich.console import Console, RenderableType
+
+#: Columns where the output is no terminal, as in a pipe.
+WIDTH = 100
+#: The element of a notebook around a table; ``{code}`` is Rich's.
+ELEMENT = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
+
+
+class Displayed:
+    """A result with the command line's table as its text and its HTML.
+
+    ``shown_by`` is the path of the function that returns the table: a text, or what Rich prints.
+    """
+
+    shown_by: ClassVar[str]
+
+    def __repr__(self) -> str:
+        console = _console()
+        with console.capture() as captured:
+            console.print(self._shown(), highlight=False)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, which notebooks show."""
+        console = _console(record=True)
+        console.print(self._shown(), highlight=False)
+        return console.export_html(inline_styles=True, code_format=ELEMENT)
+
+    def _shown(self) -> RenderableType:
+        from rich.text import Text
+
+        shown: RenderableType = _at(self.shown_by)(self)
+        return Text(shown) if isinstance(shown, str) else shown  # brackets are no markup
+
+
+class Tabular(Displayed):
+    """A result with rows: as a structured array, a DataFrame and a figure.
+
+    ``plotted_by`` is the path of the function that draws it.
+    """
+
+    plotted_by: ClassVar[str]
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """The rows as a structured array; times are seconds, NaN and an empty text no value."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return :attr:`table` as a DataFrame."""
+        import pandas as pd
+
+        table = self.table
+        return pd.DataFrame({name: table[name] for name in table.dtype.names or ()})
+
+    def plot(self) -> Figure:
+        """Return a figure of the rows; ``figure.savefig(path)`` writes it."""
+        figure: Figure = _at(self.plotted_by)(self)
+        return figure
+
+
+def structured(rows: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
+    """Return rows with the same keys as a structured array.
+
+    A column is of truth values, int64, float64 (NaN for None), or texts (empty for None).
+
+    Examples
+    --------
+    >>> structured([{"size": 16, "ttft": 0.5}, {"size": 32, "ttft": None}])["ttft"]
+    array([0.5, nan])
+    """
+    names = list(rows[0]) if rows else []
+    columns = {name: _column([row[name] for row in rows]) for name in names}
+    table = np.zeros(len(rows), [(name, column.dtype) for name, column in columns.items()])
+    for name, column in columns.items():
+        table[name] = column
+    return table
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds <= {bool, int, float}:
+        return np.array(["" if value is None else str(value) for value in values])
+    if None not in values and len(kinds) == 1:
+        return np.array(values)
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _at(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _console(*, record: bool = False) -> Console:
+    """Return a console that prints nowhere, as wide as the terminal, or as a pipe is."""
+    from rich.console import Console
+
+    width = shutil.get_terminal_size((WIDTH, 24)).columns
+    if record or sys.stdout is None or not sys.stdout.isatty():
+        width = max(width, WIDTH)
+    return Console(
+        file=io.StringIO(), width=width, record=record, color_system=None, force_jupyter=False
+    )

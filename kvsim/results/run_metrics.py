@@ -1,0 +1,104 @@
+"""Metrics of a run as attributes, in seconds, beside the summary with vLLM's names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Statistics of a latency, in seconds; NaN where no request has one."""
+
+    mean: float
+    median: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class TokenLatency(Latency):
+    """Statistics of the gaps between tokens, in seconds; the 99.9th percentile and the longest."""
+
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """Metrics of a run: times in seconds, rates per second; NaN is undefined.
+
+    Attributes
+    ----------
+    ttft : time to first token, queueing included (s)
+    tpot : time per output token after the first, per request (s)
+    itl : gaps between two tokens (s)
+    e2el : arrival to last token (s)
+    duration : first arrival to last event (s)
+    completed, num_rejected, num_preemptions : counts
+    request_throughput : completed requests per second
+    output_throughput, total_token_throughput : tokens per second
+    mean_running, mean_waiting : requests, over time
+    prefix_cache_hit_rate : share of the prompt tokens
+    mean_kv_usage, peak_kv_usage : share of the KV blocks in use
+    """
+
+    ttft: Latency
+    tpot: Latency
+    itl: TokenLatency
+    e2el: Latency
+    duration: float
+    completed: int
+    num_rejected: int
+    num_preemptions: int
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    mean_running: float
+    mean_waiting: float
+    prefix_cache_hit_rate: float
+    mean_kv_usage: float
+    peak_kv_usage: float
+
+
+def metrics_of(summary: Mapping[str, Any]) -> RunMetrics:
+    """Return the metrics of a summary, which has milliseconds."""
+    cache = summary["kv_cache"]
+    kinds = ("mean", "median", "p90", "p99")
+
+    def latency(name: str) -> Latency:
+        return Latency(*_seconds(summary, name, kinds))
+
+    def number(name: str) -> float:
+        return _number(summary[name])
+
+    return RunMetrics(
+        ttft=latency("ttft"),
+        tpot=latency("tpot"),
+        itl=TokenLatency(*_seconds(summary, "itl", (*kinds, "p999", "max"))),
+        e2el=latency("e2el"),
+        duration=number("duration"),
+        completed=summary["completed"],
+        num_rejected=summary["num_rejected"],
+        num_preemptions=summary["num_preemptions"],
+        request_throughput=number("request_throughput"),
+        output_throughput=number("output_throughput"),
+        total_token_throughput=number("total_token_throughput"),
+        mean_running=number("mean_running"),
+        mean_waiting=number("mean_waiting"),
+        prefix_cache_hit_rate=number("prefix_cache_hit_rate"),
+        mean_kv_usage=_number(cache["mean_usage"]),
+        peak_kv_usage=_number(cache["peak_usage"]),
+    )
+
+
+def _seconds(summary: Mapping[str, Any], name: str, kinds: tuple[str, ...]) -> list[float]:
+    return [_number(summary.get(f"{kind}_{name}_ms")) / 1000 for kind in kinds]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
