@@ -16,6 +16,7 @@ from kvsim.budget.budget import (
 )
 from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
+from kvsim.budget.interval import kv_cache_interval
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
 from kvsim.budget.limits import Limits, check_context_parallel, length_by_memory, limits_of
@@ -216,6 +217,8 @@ class Capacity(Displayed):
         peak of their prefill, as vLLM counts: there a window holds the tokens in flight, too
     max_concurrency_decoding : the same were all decoding, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
+    kv_cache_bytes_interval : least and most KV memory of one GPU to expect, bytes, from the
+        deviations of comparable start-up logs; None where it is pinned or taken from a log
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
     fits : whether one request of max_model_len fits
@@ -243,6 +246,7 @@ class Capacity(Displayed):
     max_concurrency: dict[str, int]
     max_concurrency_decoding: dict[str, int]
     budget_bytes: dict[str, int]
+    kv_cache_bytes_interval: tuple[int, int] | None
     num_gpu_blocks_range: tuple[int, int] | None
     fits: bool
     assumptions: tuple[str, ...]
@@ -251,8 +255,8 @@ class Capacity(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON types; ``states`` only for models that have states."""
-        between = self.num_gpu_blocks_range
-        given = {"num_gpu_blocks_range": list(between) if between else None}
+        pairs = ("kv_cache_bytes_interval", "num_gpu_blocks_range")
+        given = {name: list(pair) if (pair := getattr(self, name)) else None for name in pairs}
         fields = {**asdict(self), **given, "assumptions": list(self.assumptions)}
         if self.states is None:
             del fields["states"]
@@ -301,6 +305,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
             str(length): at_once(blocks_for(length, num_steps)) for length in lengths
         },
         budget_bytes=memory.budget.parts,
+        kv_cache_bytes_interval=kv_cache_interval(config, memory),
         num_gpu_blocks_range=_range(config, memory, what_if),
         fits=reserved <= blocks - 1,
         assumptions=_assumptions(config, memory),

@@ -105,6 +105,7 @@ def _sglang_capacity(config: Config) -> Capacity:
             "weights": memory.budget.weights,
             "kv_cache": pools.num_bytes,
         },
+        kv_cache_bytes_interval=None,
         num_gpu_blocks_range=None,
         fits=at_once(longest) > 0,
         assumptions=_assumptions(config, memory, fraction, settings.max_running_requests),

@@ -46,6 +46,12 @@ def capacity_table(capacity: Capacity) -> RenderableType:
             f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
             f"{_by_length(c.max_concurrency_decoding)}"
         )
+    if c.kv_cache_bytes_interval is not None:
+        lowest, highest = c.kv_cache_bytes_interval
+        lines.append(
+            f"{gib(lowest)} to {gib(highest)} of KV, by the logs of comparable servers; "
+            "--logged PART:GIB narrows it"
+        )
     if c.num_gpu_blocks_range is not None:
         fewest, most = c.num_gpu_blocks_range
         lines.append(

@@ -1,0 +1,84 @@
+"""How far KV memory at start-up may be from the estimate, by the parts that are estimated.
+
+Each spread is the largest deviation among public start-up logs of its kind, in GiB or as a share of
+the part; the spreads of a deployment add up as squares. ``docs/validation`` lists the logs. With
+few logs of a kind (three to twelve) a spread is a record of what was seen, no statistical quantile.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.budget import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.budget.capacity import Memory
+    from kvsim.config import Config
+
+
+class Spread(NamedTuple):
+    """By how many GiB logged KV memory was below and above the estimate, and what decides it."""
+
+    below: float
+    above: float
+    part: str
+
+
+#: Activations and what PyTorch does not see, CUDA: 13 logs of 16-bit models, vLLM 0.6 to 0.21.
+OVERHEADS = (0.7, 0.35)
+#: The same on ROCm: one log.
+OVERHEADS_ROCM = (2.35, 0.35)
+#: CUDA graphs, as shares of the estimate: logs of one card, model and flags differ by a third,
+#: and those of Qwen3.8 on two RTX 5090 took 1.3 GiB less than the estimate of 2.2.
+GRAPHS = (0.35, 0.6)
+#: The profile run of an image or audio encoder, which is not estimated: 0.3 to 1.2 GiB logged.
+ENCODER = 1.2
+#: Buffers and gathered tokens where ranks of data parallelism share experts: one log of 5.9 GiB.
+EXCHANGE = 5.9
+#: Weights, as shares of the estimate, by what a format leaves in 16 bits or stores twice.
+WEIGHTS = {
+    "nvfp4": (0.31, 0.01),
+    "mxfp4": (0.14, 0.01),
+    "int4": (0.07, 0.04),
+    "awq": (0.07, 0.04),
+    "gptq": (0.07, 0.04),
+    "fp8": (0.02, 0.01),
+    "fp8-block": (0.02, 0.01),
+}
+#: Weights in 16 bits.
+WHOLE = (0.005, 0.005)
+
+
+def kv_cache_interval(config: Config, memory: Memory) -> tuple[int, int] | None:
+    """Return the least and the most KV memory of one GPU to expect, bytes.
+
+    Returns
+    -------
+    None if the KV memory is not estimated: where it is pinned, or taken from a log.
+    """
+    logged, budget = config.logged or {}, memory.budget
+    if config.num_gpu_blocks_override or config.kv_cache_memory_bytes or "kv_cache" in logged:
+        return None
+    spreads = [spread for spread in _spreads(config, memory) if spread.part not in logged]
+    below = hypot(*(spread.below for spread in spreads))
+    above = hypot(*(spread.above for spread in spreads))
+    return max(0, int(budget.kv_cache - below * GIB)), int(budget.kv_cache + above * GIB)
+
+
+def _spreads(config: Config, memory: Memory) -> Iterator[Spread]:
+    """Yield the spread of every part that a deployment has."""
+    budget, model = memory.budget, memory.model
+    rocm = memory.gpu.name.startswith("mi")
+    yield Spread(*(OVERHEADS_ROCM if rocm else OVERHEADS), "activations")
+    graphs = budget.cuda_graphs / GIB
+    yield Spread(GRAPHS[0] * graphs, GRAPHS[1] * graphs, "cuda_graphs")
+    weights = (budget.weights + budget.drafter) / GIB
+    less, more = WEIGHTS.get(memory.quantization or "", WHOLE)
+    yield Spread(less * weights, more * weights, "weights")
+    if model.num_tower_params and not (config.language_model_only or budget.encoder_cache):
+        yield Spread(ENCODER, 0.0, "activations")
+    if model.is_moe and config.data_parallel_size > 1 and config.enable_expert_parallel:
+        yield Spread(EXCHANGE, 0.0, "activations")
