@@ -104,236 +104,235 @@ class Config(Validated, SglangOptions, ServerOptions):
         "opt-13b", description="catalogue name, Hugging Face id, or path to a config.json"
     )
     hf_config_path: str | None = Field(
-        None,
-        description="path to the config.json of a model the catalogue does not have, or the name "
-        "of its base",
+        None, description="config.json of a model not in the catalogue, or the name of its base"
     )
     gpu: str | GpuSpec = Field("a100-40gb", description="catalogue name of the GPU")
-    dtype: str = Field("auto", description="weights: auto, bfloat16, float16, float32")
+    dtype: str = Field("auto", description="data type of weights: auto, bfloat16, float16, float32")
     quantization: str | None = Field(
         None,
         description="weights: fp8, fp8-block, int8, int4, awq, gptq, bitsandbytes, mxfp4, nvfp4",
     )
-    tensor_parallel_size: Parallel = Field(1, description="GPUs that share every layer")
-    pipeline_parallel_size: Parallel = Field(1, description="GPUs that split the layers in stages")
-    data_parallel_size: Parallel = Field(1, description="replicas behind the router")
+    tensor_parallel_size: Parallel = Field(1, description="number of GPUs that split each layer")
+    pipeline_parallel_size: Parallel = Field(1, description="number of pipeline stages")
+    data_parallel_size: Parallel = Field(1, description="number of replicas behind the router")
     enable_expert_parallel: bool = Field(
-        False, description="whole experts per GPU, over all tensor- and data-parallel ranks"
+        False, description="place whole experts on GPUs, over all tensor- and data-parallel ranks"
     )
-    language_model_only: bool = Field(False, description="leave vision and audio towers out")
+    language_model_only: bool = Field(False, description="do not load vision and audio encoders")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="share of GPU memory to use [vLLM's default: 0.92]"
+        None, description="fraction of GPU memory to use [vLLM's default: 0.92]"
     )
     kv_cache_memory_bytes: Count | None = Field(
-        None, description="pin the KV memory of one GPU, in bytes"
+        None, description="bytes of KV cache per GPU, instead of computing them"
     )
     logged: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = Field(
         None,
-        description="GiB from a start-up log in place of estimates: memory (as CUDA shows it), "
-        "weights, activations, non_torch, cuda_graphs or kv_cache",
+        description="GiB that a start-up log reports, instead of estimates: memory (as CUDA shows "
+        "it), weights, activations, non_torch, cuda_graphs or kv_cache",
     )
     num_gpu_blocks_override: Count | None = Field(
-        None, description="pin the number of KV blocks, e.g. from a vLLM log"
+        None, description="number of KV blocks, instead of computing it; e.g. from a vLLM log"
     )
     block_size: Count | None = Field(
-        None, description="tokens per KV block [vLLM's for model and card, mostly 16]"
+        None, description="tokens per KV block [vLLM's for the model and GPU, mostly 16]"
     )
     max_model_len: Length | None = Field(
-        None, description="longest sequence; auto or -1: the longest that fits [the model's]"
+        None, description="maximum tokens of prompt and output; -1, auto: what fits [the model's]"
     )
     max_num_seqs: Count | None = Field(
-        None, description="most requests running at once [vLLM's for the GPU]"
+        None, description="maximum number of running requests [vLLM's for the GPU]"
     )
     max_num_batched_tokens: Count | None = Field(
-        None, description="token budget of a step [vLLM's for the GPU]"
+        None, description="maximum number of tokens per step [vLLM's for the GPU]"
     )
-    kv_cache_dtype: str = Field("auto", description="auto, bf16, fp16, fp32, fp8, int8, int4")
-    enable_prefix_caching: bool | None = Field(None, description="reuse KV blocks [on when paged]")
+    kv_cache_dtype: str = Field(
+        "auto", description="data type of the KV cache: auto, bf16, fp16, fp32, fp8, int8, int4"
+    )
+    enable_prefix_caching: bool | None = Field(
+        None, description="reuse the KV blocks of common prefixes [on when paged]"
+    )
     max_num_scheduled_tokens: Count | None = Field(
-        None, description="tokens of a step that are scheduled [max-num-batched-tokens]"
+        None, description="maximum number of tokens to schedule per step [max-num-batched-tokens]"
     )
     prefill_schedule_interval: Annotated[int, Field(ge=0)] = Field(
-        0, description="while requests decode, compute prompts in every N-th step; 0: in any"
+        0, description="while requests decode, prefill in every N-th step only; 0: in all steps"
     )
     speculative_config: SpeculativeConfig | None = Field(
-        None, description="speculative decoding, vLLM's JSON object"
+        None, description="speculative decoding, as vLLM's JSON object"
     )
-    enable_lora: bool = Field(False, description="serve LoRA adapters: the trace's lora_id")
-    max_loras: Count = Field(1, description="most adapters of one batch")
-    max_lora_rank: Count = Field(16, description="largest rank of an adapter")
-    enable_chunked_prefill: bool = Field(True, description="split prompts over steps")
+    enable_lora: bool = Field(
+        False, description="serve the LoRA adapters that the trace names in lora_id"
+    )
+    max_loras: Count = Field(1, description="maximum number of different adapters in a batch")
+    max_lora_rank: Count = Field(16, description="maximum rank of an adapter")
+    enable_chunked_prefill: bool = Field(True, description="split long prompts over several steps")
     async_scheduling: bool | None = Field(
-        None, description="schedule a step while the last one runs [on under vllm]"
+        None, description="schedule a step while the one before it runs [on under vllm]"
     )
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(
-        0, description="most tokens of one prompt per step; 0: no limit"
+        0, description="maximum tokens of one prompt per step; 0: no limit"
     )
     scheduling_policy: Literal["fcfs", "priority", "vtc", "dlpm"] = Field(
-        "fcfs", description="order of service; vtc, dlpm: fair to the trace's tenants"
+        "fcfs", description="order of the waiting queue; vtc, dlpm: fair between tenants"
     )
     dlpm_quantum: Count = Field(
-        4096, description="dlpm: tokens given at a time to a tenant that has none left"
+        4096, description="dlpm: tokens that refill the used-up credit of a tenant"
     )
     tenant_weights: str | None = Field(
-        None, description="vtc: shares of service, NAME=WEIGHT,...; all others have 1"
+        None, description="vtc: weights of tenants, NAME=WEIGHT,...; all others have 1"
     )
     watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="share of blocks that admissions leave free [0; vllm-v0: 0.01]"
+        None, description="fraction of blocks that admission leaves free [0; vllm-v0: 0.01]"
     )
     preemption_mode: Literal["recompute", "swap"] = Field(
-        "recompute", description="what vllm-v0 does with a preempted request"
+        "recompute", description="what vllm-v0 does with the KV of a preempted request"
     )
     swap_space: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        4.0, description="GiB of host memory per GPU for swapping (vllm-v0; vllm never swaps)"
+        4.0, description="GiB of host memory per GPU for swapping; only vllm-v0 swaps"
     )
     kv_offloading_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="GiB of host memory, all tensor-parallel ranks together, for evicted prefix "
-        "blocks: makes paged tiered",
+        description="GiB of host memory of all tensor-parallel ranks for evicted prefix blocks; "
+        "turns the allocator paged into tiered",
     )
     kv_offloading_backend: Literal["native"] | None = Field(
-        None,
-        description="native: chunks of prompts are stored as they are computed, by vLLM's rules",
+        None, description="native: vLLM's own, which stores chunks of prompts once computed"
     )
     kv_transfer_config: KVTransferConfig | None = Field(
-        None, description="KV connector, vLLM's JSON object"
+        None, description="KV connector, as vLLM's JSON object"
     )
     num_samples: Annotated[int, Field(gt=0, le=MAX_SAMPLES)] | None = Field(
-        None, description="sequences of each request, instead of the trace's"
+        None, description="number of sequences per request, instead of the trace's"
     )
     ends_by: EndsBy | None = Field(
-        None, description="how answers end, instead of as the trace says; eos is not foreseen"
+        None, description="end of outputs: length, known to the scheduler, or eos [the trace's]"
     )
-    use_beam_search: bool = Field(False, description="the sequences of a request are beams")
+    use_beam_search: bool = Field(
+        False, description="decode with beam search: the sequences of a request are beams"
+    )
     beam_switch: Annotated[float, Field(ge=0, le=1)] = Field(
-        BEAM_SWITCH, description="share of beams that continue another one, per step"
+        BEAM_SWITCH, description="fraction of beams that continue another beam, per step"
     )
     max_num_active_seqs: Count | None = Field(
-        None, description="most admitted requests [max-num-seqs]"
+        None, description="maximum number of admitted requests [max-num-seqs]"
     )
     scheduler_reserve_full_isl: bool = Field(
-        True, description="admit only what fits with its full prompt"
+        True, description="admit a request only if its full prompt fits"
     )
     prefix_cache_retention_interval: Annotated[int, Field(ge=0)] | None = Field(
-        0, description="tokens between kept sliding-window checkpoints; 0: only the last; none: all"
+        0, description="tokens between cached window checkpoints; 0: only the last; none: all"
     )
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
-        0, description="slots kept ahead for draft tokens"
+        0, description="slots to allocate for draft tokens"
     )
     disable_hybrid_kv_cache_manager: bool = Field(
-        False, description="treat sliding and chunked layers as full attention"
+        False, description="treat sliding-window and chunked-attention layers as full attention"
     )
     kv_cache_layout: Literal["LBNHC", "BLNHC"] = Field(
-        "LBNHC", description="of mixed layers: layer or block outermost in the KV tensors"
+        "LBNHC", description="KV tensors of hybrid models: layer (LBNHC) or block (BLNHC) outermost"
     )
     mamba_cache_mode: Literal["none", "align"] | None = Field(
-        None, description="states kept for prefix caching [align with it, none without]"
+        None, description="Mamba states to cache [align with prefix caching, else none]"
     )
     mamba_ssm_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
-        "auto", description="states of Mamba and linear-attention layers [the weights' dtype]"
+        "auto", description="data type of Mamba and linear-attention states; auto: as the weights"
     )
     encoder_cache_size: Annotated[int, Field(ge=0)] = Field(
-        0, description="tokens of image or audio encoder outputs kept on the GPU"
+        0, description="tokens of image or audio encoder outputs to cache on the GPU"
     )
-    disable_chunked_mm_input: bool = Field(False, description="no chunk ends inside an image")
-    enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
+    disable_chunked_mm_input: bool = Field(False, description="do not split images over steps")
+    enforce_eager: bool = Field(
+        False, description="capture no CUDA graphs, and use their memory for the KV cache"
+    )
     max_cudagraph_capture_size: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="most tokens of a step in a CUDA graph; 2 x max_num_seqs, at most 512"
+        None, description="maximum tokens of a step in a CUDA graph [2 x max_num_seqs, at most 512]"
     )
-    vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
+    vllm_version: str = Field("0.33", description="vLLM version, for its memory accounting")
 
-    allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
+    allocator: str = Field(
+        "paged", description="KV-cache manager: BASE[+KEY[=VALUE]]..., see kvsim list allocators"
+    )
     scheduler: str | None = Field(
-        None,
-        description="scheduler: NAME[+KEY=VALUE]... [orca for contiguous-*, dynamic; else vllm]",
+        None, description="NAME[+KEY=VALUE]... [orca for contiguous-* and dynamic, else vllm]"
     )
-    router: str = Field(
-        "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."
-    )
+    router: str = Field("round-robin", description="routing policy: NAME[+KEY=VALUE]...")
     flow_control: str | None = Field(
-        None, description="who waits before any replica is chosen: NAME[+KEY=VALUE]..."
+        None, description="policy of the queue before the router: NAME[+KEY=VALUE]..."
     )
     num_prefill_workers: Parallel | None = Field(
-        None, description="replicas that compute prompts only, apart from those that decode"
+        None, description="number of prefill workers, for disaggregated prefill"
     )
     num_decode_workers: Parallel | None = Field(
-        None, description="replicas that go on from prompts computed apart"
+        None, description="number of decode workers, for disaggregated prefill"
     )
     prefill_router: str | None = Field(
-        None, description="how prompts choose a prefill replica [router]"
+        None, description="routing policy of the prefill workers [that of --router]"
     )
     disaggregation: str = Field(
-        "always", description="which prompts are computed apart: NAME[+KEY=VALUE]..."
+        "always", description="which prompts prefill workers compute: NAME[+KEY=VALUE]..."
     )
     kv_transfer_protocol: Literal["pull", "push"] = Field(
-        "pull", description="who moves KV to decode replicas: they (vLLM), or prefill ones (SGLang)"
+        "pull", description="pull: decode workers read KV (vLLM); push: prefill workers write KV"
     )
-    kv_transfer_fabric: str = Field("400g-ib", description="what KV is moved over")
+    kv_transfer_fabric: str = Field("400g-ib", description="network of KV transfers")
     kv_store: str | None = Field(
-        None, description="where replicas find KV beyond their own: NAME[+KEY=VALUE]..."
+        None, description="where replicas read KV that they have not cached: NAME[+KEY=VALUE]..."
     )
     kv_recompute_threshold: Annotated[int, Field(ge=0)] = Field(
-        0, description="fewer missing tokens than that a replica computes itself, never fetches"
+        0, description="recompute prefixes shorter than this many tokens instead of reading them"
     )
     first_token_from: Literal["decode", "prefill"] = Field(
-        "decode", description="whose first token the client gets of a prompt computed apart"
+        "decode", description="worker that sends the first token of a disaggregated request"
     )
     proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="seconds of the proxy between a prompt's end and its decode replica"
+        0.0, description="seconds that the proxy takes between the prefill and the decode worker"
     )
     session_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="seconds between an answer and the session's next turn, which also waits for "
-        "its planned time [turns come as planned, answered or not]",
+        description="seconds between an answer and the next turn of its session, which never "
+        "starts before its planned time [turns start as planned, answered or not]",
     )
-    autoscaler: str | None = Field(
-        None, description="who says how many replicas there shall be: NAME[+max=N][+KEY=VALUE]..."
-    )
+    autoscaler: str | None = Field(None, description="autoscaler: NAME[+max=N][+KEY=VALUE]...")
     cold_start: Annotated[float, Field(ge=0, allow_inf_nan=False)] | str = Field(
         60.0,
         union_mode="left_to_right",
-        description="seconds from the decision for a replica until it takes requests, or "
-        "parts[+KEY=VALUE]...",
+        description="seconds until a new replica takes requests, or parts[+KEY=VALUE]...",
     )
     migration: str | None = Field(
-        None, description="who moves running requests between replicas: NAME[+KEY=VALUE]..."
+        None, description="policy that moves running requests: NAME[+KEY=VALUE]..."
     )
     failures: str | None = Field(
-        None, description="when replicas fail: rate or at, NAME[+KEY=VALUE]..."
+        None, description="failures of replicas: rate or at, NAME[+KEY=VALUE]..."
     )
     pool: tuple[PoolConfig, ...] | None = Field(
-        None, description="replicas by role, with options of their own; only in a TOML file"
+        None, description="pools of replicas with options of their own; only in a TOML file"
     )
-    cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")
+    cost_model: str = Field("roofline", description="model of the step time: NAME[+KEY=VALUE]...")
     backend: Literal["auto", "python", "compiled"] = Field(
-        "auto", description="which engine runs it"
+        "auto", description="engine that runs the simulation; auto: compiled if possible"
     )
     max_concurrency: Count | None = Field(
-        None, description="most requests in flight at the clients, as in vllm bench serve"
+        None, description="maximum number of requests in flight, as in vllm bench serve"
     )
     horizon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = Field(
-        math.inf, description="schedule no step from this many seconds on after the first arrival"
+        math.inf, description="seconds after the first arrival from which no step is scheduled"
     )
     front_end_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0,
-        description="seconds of client, HTTP and tokenisation in every TTFT and E2E of the summary",
+        0.0, description="seconds of client, HTTP and tokenizer, added to TTFT and E2E latency"
     )
     front_end_latency_per_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0,
-        description="seconds of tokenisation per prompt token, one prompt after another, before "
-        "the engine sees a request",
+        0.0, description="seconds per prompt token of a serial tokenizer before the engine"
     )
     goodput: dict[str, Positive] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
     )
     kv_events_config: KVEventsConfig | None = Field(
-        None,
-        description="KV cache events, vLLM's JSON object with the path of a file that gets them",
+        None, description="KV cache events, as vLLM's JSON object with the path of a file"
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of generated workloads")
-    record_steps: bool = Field(False, description="keep a row per step")
-    record_memory_map: bool = Field(False, description="keep causes by address over time")
-    record_block_events: bool = Field(False, description="keep what becomes of every KV block")
+    record_steps: bool = Field(False, description="record a row per step")
+    record_memory_map: bool = Field(False, description="record the use of addresses over time")
+    record_block_events: bool = Field(False, description="record every event of every KV block")
     check_invariants: bool = Field(False, description="recount all memory after every step")
 
     @field_validator("speculative_config", mode="before")
@@ -454,18 +453,18 @@ class Config(Validated, SglangOptions, ServerOptions):
 class RunConfig(Config):
     """A configuration together with the requests to serve: what ``kvsim run`` reads."""
 
-    workload: str = Field("sharegpt", description="generated requests: NAME[+KEY=VALUE]...")
+    workload: str = Field("sharegpt", description="workload to generate: NAME[+KEY=VALUE]...")
     trace: str | None = Field(
         None, description="trace file to serve instead: FILE[+KEY=VALUE]..., keys of its format"
     )
     tokenizer: str | None = Field(
-        None, description="tokenizer.json that counts the texts of a trace"
+        None, description="tokenizer.json to count the tokens of a trace's texts"
     )
     request_rate: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="requests per second; rescales a trace; inf sends all at once"
+        None, description="requests per second; rescales a trace; inf: all arrive at once"
     )
     num_requests: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
-        None, description="how many requests, or rows of the trace"
+        None, description="number of requests, or of rows to read from the trace"
     )
     trace_digest: str | None = Field(
         None, description="digest of the requests that a saved run served; no others are taken"

@@ -22,371 +22,369 @@ class Options(TypedDict, total=False):
     """
 
     hf_overrides: str | Mapping[str, Any] | None
-    """values of the model's config.json that are others, vLLM's JSON object."""
+    """values to replace in the model's config.json, as vLLM's JSON object."""
 
     compilation_config: str | Mapping[str, Any] | None
-    """vLLM's JSON object: cudagraph_mode and cudagraph_capture_sizes take effect."""
+    """vLLM's JSON object; only cudagraph_mode and cudagraph_capture_sizes have an effect."""
 
     optimization_level: int | None
-    """vLLM's -O0 to -O3: what CUDA graphs are captured [2]."""
+    """vLLM's -O0 to -O3, which selects the captured CUDA graphs [2]."""
 
     cudagraph_capture_sizes: tuple[int, ...] | Sequence[int] | str | None
-    """tokens of the steps that are captured, e.g. 1,2,4 [vLLM's]."""
+    """tokens of the steps to capture as CUDA graphs, e.g. 1,2,4 [vLLM's]."""
 
     decode_context_parallel_size: int
-    """capacity: tensor-parallel ranks that share the tokens of each block."""
+    """only for kvsim capacity: tensor-parallel ranks over which the KV tokens are split."""
 
     engine: Literal["vllm", "sglang"] | None
-    """whose scheduler, KV cache and defaults to take together [vllm]."""
+    """engine whose scheduler, KV cache and defaults to simulate [vllm]."""
 
     page_size: int | None
-    """sglang: tokens per page [block-size if given, else 1]."""
+    """sglang: tokens per page [block-size if set, else 1]."""
 
     mem_fraction_static: float | None
-    """sglang: share of GPU memory for weights and KV [SGLang's for the GPU]."""
+    """sglang: fraction of GPU memory for weights and KV pool [SGLang's for the GPU]."""
 
     max_total_tokens: int | None
-    """sglang: most tokens of the KV pool."""
+    """sglang: maximum number of tokens in the KV pool."""
 
     swa_full_tokens_ratio: float
-    """sglang: tokens in layers with a sliding window per token in the others."""
+    """sglang: tokens in the sliding-window pool per token in the full-attention pool."""
 
     enable_hierarchical_cache: bool
-    """sglang: keep evicted prefixes in host memory (HiCache)."""
+    """sglang: cache evicted prefixes in host memory (HiCache)."""
 
     hicache_ratio: float
     """sglang: tokens in host memory per token of the KV pool."""
 
     hicache_size: float
-    """sglang: GB of host memory per GPU [by hicache-ratio]."""
+    """sglang: GB of host memory per GPU; 0: by hicache-ratio."""
 
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"]
-    """sglang: when prefixes are copied to host memory."""
+    """sglang: when to copy prefixes to host memory."""
 
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"]
-    """sglang: when a request goes on that reads from --kv-store into host memory."""
+    """sglang: how long a request waits for its prefix from --kv-store."""
 
     max_running_requests: int | None
-    """sglang: most requests at once [max-num-seqs if given, else SGLang's]."""
+    """sglang: maximum number of running requests [max-num-seqs if set, else SGLang's]."""
 
     chunked_prefill_size: int | None
-    """sglang: tokens of prompts in a step [SGLang's for the GPU]; -1: no limit."""
+    """sglang: maximum prompt tokens per step [SGLang's for the GPU]; -1: no limit."""
 
     max_prefill_tokens: int
-    """sglang: tokens of prompts in a step that chunks do not bound."""
+    """sglang: maximum prompt tokens per step that chunks do not bound."""
 
     prefill_max_requests: int | None
-    """sglang: most prompts in a step [no limit]."""
+    """sglang: maximum number of prompts per step [no limit]."""
 
     schedule_policy: Literal[
         "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
     ]
-    """sglang: who is admitted next."""
+    """sglang: order in which waiting requests are admitted."""
 
     schedule_conservativeness: float
-    """sglang: scales the share of outputs to come that admission counts on."""
+    """sglang: factor on the output tokens that admission reserves."""
 
     radix_eviction_policy: Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
-    """sglang: which leaf of the radix tree goes first."""
+    """sglang: order in which leaves of the radix tree are evicted."""
 
     enable_mixed_chunk: bool
-    """sglang: decode in steps with prompts, too."""
+    """sglang: decode in steps that compute prompts, too."""
 
     disable_overlap_schedule: bool
-    """sglang: schedule a step only when the last one has ended."""
+    """sglang: schedule a step only after the one before it has ended."""
 
     disable_radix_cache: bool
-    """sglang: reuse no prefixes."""
+    """sglang: do not reuse prefixes."""
 
     enable_priority_scheduling: bool
-    """sglang: larger priorities first, with preemption."""
+    """sglang: admit larger priority values first, with preemption."""
 
     schedule_low_priority_values_first: bool
-    """sglang: smaller priorities first."""
+    """sglang: admit smaller priority values first."""
 
     priority_scheduling_preemption_threshold: int
-    """sglang: difference of priorities above which a request is preempted."""
+    """sglang: a request preempts others when its priority is higher by more than this."""
 
     disable_priority_preemption: bool
-    """sglang: priorities preempt nobody."""
+    """sglang: do not preempt because of priorities."""
 
     retraction_policy: Literal["length", "priority"]
-    """sglang: who is retracted first when decodes do not fit."""
+    """sglang: order in which requests are retracted when decodes do not fit."""
 
     max_new_tokens: int | None
-    """sglang: tokens that requests may generate [those they do]."""
+    """sglang: max_new_tokens of every request [its output length]."""
 
     ignore_eos: bool
-    """sglang: requests say that they generate all they may."""
+    """sglang: every request sets ignore_eos, so that all its tokens are reserved."""
 
     model: str | ModelSpec
     """catalogue name, Hugging Face id, or path to a config.json."""
 
     hf_config_path: str | None
-    """path to the config.json of a model the catalogue does not have, or the name of its base."""
+    """config.json of a model not in the catalogue, or the name of its base."""
 
     gpu: str | GpuSpec
     """catalogue name of the GPU."""
 
     dtype: str
-    """weights: auto, bfloat16, float16, float32."""
+    """data type of weights: auto, bfloat16, float16, float32."""
 
     quantization: str | None
     """weights: fp8, fp8-block, int8, int4, awq, gptq, bitsandbytes, mxfp4, nvfp4."""
 
     tensor_parallel_size: int
-    """GPUs that share every layer."""
+    """number of GPUs that split each layer."""
 
     pipeline_parallel_size: int
-    """GPUs that split the layers in stages."""
+    """number of pipeline stages."""
 
     data_parallel_size: int
-    """replicas behind the router."""
+    """number of replicas behind the router."""
 
     enable_expert_parallel: bool
-    """whole experts per GPU, over all tensor- and data-parallel ranks."""
+    """place whole experts on GPUs, over all tensor- and data-parallel ranks."""
 
     language_model_only: bool
-    """leave vision and audio towers out."""
+    """do not load vision and audio encoders."""
 
     gpu_memory_utilization: float | None
-    """share of GPU memory to use [vLLM's default: 0.92]."""
+    """fraction of GPU memory to use [vLLM's default: 0.92]."""
 
     kv_cache_memory_bytes: int | str | None
-    """pin the KV memory of one GPU, in bytes."""
+    """bytes of KV cache per GPU, instead of computing them."""
 
     logged: Mapping[str, float] | None
-    """GiB from a start-up log in place of estimates: memory (as CUDA shows it), weights,
+    """GiB that a start-up log reports, instead of estimates: memory (as CUDA shows it), weights,
     activations, non_torch, cuda_graphs or kv_cache.
     """
 
     num_gpu_blocks_override: int | None
-    """pin the number of KV blocks, e.g. from a vLLM log."""
+    """number of KV blocks, instead of computing it; e.g. from a vLLM log."""
 
     block_size: int | None
-    """tokens per KV block [vLLM's for model and card, mostly 16]."""
+    """tokens per KV block [vLLM's for the model and GPU, mostly 16]."""
 
     max_model_len: int | str | None
-    """longest sequence; auto or -1: the longest that fits [the model's]."""
+    """maximum tokens of prompt and output; -1, auto: what fits [the model's]."""
 
     max_num_seqs: int | None
-    """most requests running at once [vLLM's for the GPU]."""
+    """maximum number of running requests [vLLM's for the GPU]."""
 
     max_num_batched_tokens: int | str | None
-    """token budget of a step [vLLM's for the GPU]."""
+    """maximum number of tokens per step [vLLM's for the GPU]."""
 
     kv_cache_dtype: str
-    """auto, bf16, fp16, fp32, fp8, int8, int4."""
+    """data type of the KV cache: auto, bf16, fp16, fp32, fp8, int8, int4."""
 
     enable_prefix_caching: bool | None
-    """reuse KV blocks [on when paged]."""
+    """reuse the KV blocks of common prefixes [on when paged]."""
 
     max_num_scheduled_tokens: int | None
-    """tokens of a step that are scheduled [max-num-batched-tokens]."""
+    """maximum number of tokens to schedule per step [max-num-batched-tokens]."""
 
     prefill_schedule_interval: int
-    """while requests decode, compute prompts in every N-th step; 0: in any."""
+    """while requests decode, prefill in every N-th step only; 0: in all steps."""
 
     speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None
-    """speculative decoding, vLLM's JSON object."""
+    """speculative decoding, as vLLM's JSON object."""
 
     enable_lora: bool
-    """serve LoRA adapters: the trace's lora_id."""
+    """serve the LoRA adapters that the trace names in lora_id."""
 
     max_loras: int
-    """most adapters of one batch."""
+    """maximum number of different adapters in a batch."""
 
     max_lora_rank: int
-    """largest rank of an adapter."""
+    """maximum rank of an adapter."""
 
     enable_chunked_prefill: bool
-    """split prompts over steps."""
+    """split long prompts over several steps."""
 
     async_scheduling: bool | None
-    """schedule a step while the last one runs [on under vllm]."""
+    """schedule a step while the one before it runs [on under vllm]."""
 
     long_prefill_token_threshold: int
-    """most tokens of one prompt per step; 0: no limit."""
+    """maximum tokens of one prompt per step; 0: no limit."""
 
     scheduling_policy: Literal["fcfs", "priority", "vtc", "dlpm"]
-    """order of service; vtc, dlpm: fair to the trace's tenants."""
+    """order of the waiting queue; vtc, dlpm: fair between tenants."""
 
     dlpm_quantum: int
-    """dlpm: tokens given at a time to a tenant that has none left."""
+    """dlpm: tokens that refill the used-up credit of a tenant."""
 
     tenant_weights: str | None
-    """vtc: shares of service, NAME=WEIGHT,...; all others have 1."""
+    """vtc: weights of tenants, NAME=WEIGHT,...; all others have 1."""
 
     watermark: float | None
-    """share of blocks that admissions leave free [0; vllm-v0: 0.01]."""
+    """fraction of blocks that admission leaves free [0; vllm-v0: 0.01]."""
 
     preemption_mode: Literal["recompute", "swap"]
-    """what vllm-v0 does with a preempted request."""
+    """what vllm-v0 does with the KV of a preempted request."""
 
     swap_space: float
-    """GiB of host memory per GPU for swapping (vllm-v0; vllm never swaps)."""
+    """GiB of host memory per GPU for swapping; only vllm-v0 swaps."""
 
     kv_offloading_size: float | None
-    """GiB of host memory, all tensor-parallel ranks together, for evicted prefix blocks: makes
-    paged tiered.
+    """GiB of host memory of all tensor-parallel ranks for evicted prefix blocks; turns the
+    allocator paged into tiered.
     """
 
     kv_offloading_backend: Literal["native"] | None
-    """native: chunks of prompts are stored as they are computed, by vLLM's rules."""
+    """native: vLLM's own, which stores chunks of prompts once computed."""
 
     kv_transfer_config: KVTransferConfig | Mapping[str, Any] | str | None
-    """KV connector, vLLM's JSON object."""
+    """KV connector, as vLLM's JSON object."""
 
     num_samples: int | None
-    """sequences of each request, instead of the trace's."""
+    """number of sequences per request, instead of the trace's."""
 
     ends_by: Literal["length", "eos"] | None
-    """how answers end, instead of as the trace says; eos is not foreseen."""
+    """end of outputs: length, known to the scheduler, or eos [the trace's]."""
 
     use_beam_search: bool
-    """the sequences of a request are beams."""
+    """decode with beam search: the sequences of a request are beams."""
 
     beam_switch: float
-    """share of beams that continue another one, per step."""
+    """fraction of beams that continue another beam, per step."""
 
     max_num_active_seqs: int | None
-    """most admitted requests [max-num-seqs]."""
+    """maximum number of admitted requests [max-num-seqs]."""
 
     scheduler_reserve_full_isl: bool
-    """admit only what fits with its full prompt."""
+    """admit a request only if its full prompt fits."""
 
     prefix_cache_retention_interval: int | None
-    """tokens between kept sliding-window checkpoints; 0: only the last; none: all."""
+    """tokens between cached window checkpoints; 0: only the last; none: all."""
 
     num_lookahead_tokens: int
-    """slots kept ahead for draft tokens."""
+    """slots to allocate for draft tokens."""
 
     disable_hybrid_kv_cache_manager: bool
-    """treat sliding and chunked layers as full attention."""
+    """treat sliding-window and chunked-attention layers as full attention."""
 
     kv_cache_layout: Literal["LBNHC", "BLNHC"]
-    """of mixed layers: layer or block outermost in the KV tensors."""
+    """KV tensors of hybrid models: layer (LBNHC) or block (BLNHC) outermost."""
 
     mamba_cache_mode: Literal["none", "align"] | None
-    """states kept for prefix caching [align with it, none without]."""
+    """Mamba states to cache [align with prefix caching, else none]."""
 
     mamba_ssm_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"]
-    """states of Mamba and linear-attention layers [the weights' dtype]."""
+    """data type of Mamba and linear-attention states; auto: as the weights."""
 
     encoder_cache_size: int
-    """tokens of image or audio encoder outputs kept on the GPU."""
+    """tokens of image or audio encoder outputs to cache on the GPU."""
 
     disable_chunked_mm_input: bool
-    """no chunk ends inside an image."""
+    """do not split images over steps."""
 
     enforce_eager: bool
-    """no CUDA graphs: their memory is free."""
+    """capture no CUDA graphs, and use their memory for the KV cache."""
 
     max_cudagraph_capture_size: int | None
-    """most tokens of a step in a CUDA graph; 2 x max_num_seqs, at most 512."""
+    """maximum tokens of a step in a CUDA graph [2 x max_num_seqs, at most 512]."""
 
     vllm_version: str
-    """vLLM whose memory conventions to follow."""
+    """vLLM version, for its memory accounting."""
 
     allocator: str
-    """KV-cache manager: BASE[+KEY[=VALUE]]..."""
+    """KV-cache manager: BASE[+KEY[=VALUE]]..., see kvsim list allocators."""
 
     scheduler: str | None
-    """scheduler: NAME[+KEY=VALUE]... [orca for contiguous-*, dynamic; else vllm]."""
+    """NAME[+KEY=VALUE]... [orca for contiguous-* and dynamic, else vllm]."""
 
     router: str
-    """how requests choose a replica: NAME[+KEY=VALUE]..."""
+    """routing policy: NAME[+KEY=VALUE]..."""
 
     flow_control: str | None
-    """who waits before any replica is chosen: NAME[+KEY=VALUE]..."""
+    """policy of the queue before the router: NAME[+KEY=VALUE]..."""
 
     num_prefill_workers: int | None
-    """replicas that compute prompts only, apart from those that decode."""
+    """number of prefill workers, for disaggregated prefill."""
 
     num_decode_workers: int | None
-    """replicas that go on from prompts computed apart."""
+    """number of decode workers, for disaggregated prefill."""
 
     prefill_router: str | None
-    """how prompts choose a prefill replica [router]."""
+    """routing policy of the prefill workers [that of --router]."""
 
     disaggregation: str
-    """which prompts are computed apart: NAME[+KEY=VALUE]..."""
+    """which prompts prefill workers compute: NAME[+KEY=VALUE]..."""
 
     kv_transfer_protocol: Literal["pull", "push"]
-    """who moves KV to decode replicas: they (vLLM), or prefill ones (SGLang)."""
+    """pull: decode workers read KV (vLLM); push: prefill workers write KV."""
 
     kv_transfer_fabric: str
-    """what KV is moved over."""
+    """network of KV transfers."""
 
     kv_store: str | None
-    """where replicas find KV beyond their own: NAME[+KEY=VALUE]..."""
+    """where replicas read KV that they have not cached: NAME[+KEY=VALUE]..."""
 
     kv_recompute_threshold: int
-    """fewer missing tokens than that a replica computes itself, never fetches."""
+    """recompute prefixes shorter than this many tokens instead of reading them."""
 
     first_token_from: Literal["decode", "prefill"]
-    """whose first token the client gets of a prompt computed apart."""
+    """worker that sends the first token of a disaggregated request."""
 
     proxy_latency: float
-    """seconds of the proxy between a prompt's end and its decode replica."""
+    """seconds that the proxy takes between the prefill and the decode worker."""
 
     session_think_time: float | None
-    """seconds between an answer and the session's next turn, which also waits for its planned
-    time [turns come as planned, answered or not].
+    """seconds between an answer and the next turn of its session, which never starts before its
+    planned time [turns start as planned, answered or not].
     """
 
     autoscaler: str | None
-    """who says how many replicas there shall be: NAME[+max=N][+KEY=VALUE]..."""
+    """autoscaler: NAME[+max=N][+KEY=VALUE]..."""
 
     cold_start: float | str
-    """seconds from the decision for a replica until it takes requests, or parts[+KEY=VALUE]..."""
+    """seconds until a new replica takes requests, or parts[+KEY=VALUE]..."""
 
     migration: str | None
-    """who moves running requests between replicas: NAME[+KEY=VALUE]..."""
+    """policy that moves running requests: NAME[+KEY=VALUE]..."""
 
     failures: str | None
-    """when replicas fail: rate or at, NAME[+KEY=VALUE]..."""
+    """failures of replicas: rate or at, NAME[+KEY=VALUE]..."""
 
     pool: tuple[PoolConfig, ...] | Sequence[Mapping[str, Any]] | None
-    """replicas by role, with options of their own; only in a TOML file."""
+    """pools of replicas with options of their own; only in a TOML file."""
 
     cost_model: str
-    """step times: NAME[+KEY=VALUE]..."""
+    """model of the step time: NAME[+KEY=VALUE]..."""
 
     backend: Literal["auto", "python", "compiled"]
-    """which engine runs it."""
+    """engine that runs the simulation; auto: compiled if possible."""
 
     max_concurrency: int | None
-    """most requests in flight at the clients, as in vllm bench serve."""
+    """maximum number of requests in flight, as in vllm bench serve."""
 
     horizon: float
-    """schedule no step from this many seconds on after the first arrival."""
+    """seconds after the first arrival from which no step is scheduled."""
 
     front_end_latency: float
-    """seconds of client, HTTP and tokenisation in every TTFT and E2E of the summary."""
+    """seconds of client, HTTP and tokenizer, added to TTFT and E2E latency."""
 
     front_end_latency_per_token: float
-    """seconds of tokenisation per prompt token, one prompt after another, before the engine sees
-    a request.
-    """
+    """seconds per prompt token of a serial tokenizer before the engine."""
 
     goodput: Mapping[str, float] | None
     """latency targets in ms, e.g. ttft:500 tpot:50."""
 
     kv_events_config: KVEventsConfig | Mapping[str, Any] | str | None
-    """KV cache events, vLLM's JSON object with the path of a file that gets them."""
+    """KV cache events, as vLLM's JSON object with the path of a file."""
 
     seed: int
     """seed of generated workloads."""
 
     record_steps: bool
-    """keep a row per step."""
+    """record a row per step."""
 
     record_memory_map: bool
-    """keep causes by address over time."""
+    """record the use of addresses over time."""
 
     record_block_events: bool
-    """keep what becomes of every KV block."""
+    """record every event of every KV block."""
 
     check_invariants: bool
     """recount all memory after every step."""
@@ -396,19 +394,19 @@ class RunOptions(Options, total=False):
     """The options of :func:`kvsim.sweep` and :func:`kvsim.search`: also those of the requests."""
 
     workload: str
-    """generated requests: NAME[+KEY=VALUE]..."""
+    """workload to generate: NAME[+KEY=VALUE]..."""
 
     trace: str | None
     """trace file to serve instead: FILE[+KEY=VALUE]..., keys of its format."""
 
     tokenizer: str | None
-    """tokenizer.json that counts the texts of a trace."""
+    """tokenizer.json to count the tokens of a trace's texts."""
 
     request_rate: float | None
-    """requests per second; rescales a trace; inf sends all at once."""
+    """requests per second; rescales a trace; inf: all arrive at once."""
 
     num_requests: int | None
-    """how many requests, or rows of the trace."""
+    """number of requests, or of rows to read from the trace."""
 
     trace_digest: str | None
     """digest of the requests that a saved run served; no others are taken."""

@@ -32,22 +32,25 @@ class ServerOptions(BaseModel):
     """Options of a server other than its limits; None means vLLM's choice."""
 
     hf_overrides: str | None = Field(
-        None, description="values of the model's config.json that are others, vLLM's JSON object"
+        None, description="values to replace in the model's config.json, as vLLM's JSON object"
     )
 
     compilation_config: str | None = Field(
         None,
-        description="vLLM's JSON object: cudagraph_mode and cudagraph_capture_sizes take effect",
+        description="vLLM's JSON object; only cudagraph_mode and cudagraph_capture_sizes have an "
+        "effect",
     )
     optimization_level: Annotated[int, Field(ge=0, le=3)] | None = Field(
-        None, description="vLLM's -O0 to -O3: what CUDA graphs are captured [2]"
+        None, description="vLLM's -O0 to -O3, which selects the captured CUDA graphs [2]"
     )
     cudagraph_capture_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        None, description="tokens of the steps that are captured, e.g. 1,2,4 [vLLM's]"
+        None, description="tokens of the steps to capture as CUDA graphs, e.g. 1,2,4 [vLLM's]"
     )
 
     decode_context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = Field(
-        1, description="capacity: tensor-parallel ranks that share the tokens of each block"
+        1,
+        description="only for kvsim capacity: tensor-parallel ranks over which the KV tokens are "
+        "split",
     )
 
     @field_validator("cudagraph_capture_sizes", mode="before")

@@ -26,78 +26,93 @@ class SglangOptions(BaseModel):
     """Options of SGLang's scheduler and memory; None means the choice of SGLang 0.5.23."""
 
     engine: Literal["vllm", "sglang"] | None = Field(
-        None, description="whose scheduler, KV cache and defaults to take together [vllm]"
+        None, description="engine whose scheduler, KV cache and defaults to simulate [vllm]"
     )
     page_size: Count | None = Field(
-        None, description="sglang: tokens per page [block-size if given, else 1]"
+        None, description="sglang: tokens per page [block-size if set, else 1]"
     )
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="sglang: share of GPU memory for weights and KV [SGLang's for the GPU]"
+        None,
+        description="sglang: fraction of GPU memory for weights and KV pool [SGLang's for the GPU]",
     )
-    max_total_tokens: Count | None = Field(None, description="sglang: most tokens of the KV pool")
+    max_total_tokens: Count | None = Field(
+        None, description="sglang: maximum number of tokens in the KV pool"
+    )
     swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.8, description="sglang: tokens in layers with a sliding window per token in the others"
+        0.8,
+        description="sglang: tokens in the sliding-window pool per token in the full-attention "
+        "pool",
     )
     enable_hierarchical_cache: bool = Field(
-        False, description="sglang: keep evicted prefixes in host memory (HiCache)"
+        False, description="sglang: cache evicted prefixes in host memory (HiCache)"
     )
     hicache_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         2.0, description="sglang: tokens in host memory per token of the KV pool"
     )
     hicache_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="sglang: GB of host memory per GPU [by hicache-ratio]"
+        0.0, description="sglang: GB of host memory per GPU; 0: by hicache-ratio"
     )
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = Field(
-        "write_through", description="sglang: when prefixes are copied to host memory"
+        "write_through", description="sglang: when to copy prefixes to host memory"
     )
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = Field(
-        "best_effort",
-        description="sglang: when a request goes on that reads from --kv-store into host memory",
+        "best_effort", description="sglang: how long a request waits for its prefix from --kv-store"
     )
     max_running_requests: Count | None = Field(
-        None, description="sglang: most requests at once [max-num-seqs if given, else SGLang's]"
+        None,
+        description="sglang: maximum number of running requests [max-num-seqs if set, else "
+        "SGLang's]",
     )
     chunked_prefill_size: Annotated[int, Field(ge=-1)] | None = Field(
-        None, description="sglang: tokens of prompts in a step [SGLang's for the GPU]; -1: no limit"
+        None,
+        description="sglang: maximum prompt tokens per step [SGLang's for the GPU]; -1: no limit",
     )
     max_prefill_tokens: Count = Field(
-        16384, description="sglang: tokens of prompts in a step that chunks do not bound"
+        16384, description="sglang: maximum prompt tokens per step that chunks do not bound"
     )
     prefill_max_requests: Count | None = Field(
-        None, description="sglang: most prompts in a step [no limit]"
+        None, description="sglang: maximum number of prompts per step [no limit]"
     )
-    schedule_policy: SchedulePolicy = Field("fcfs", description="sglang: who is admitted next")
+    schedule_policy: SchedulePolicy = Field(
+        "fcfs", description="sglang: order in which waiting requests are admitted"
+    )
     schedule_conservativeness: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        1.0, description="sglang: scales the share of outputs to come that admission counts on"
+        1.0, description="sglang: factor on the output tokens that admission reserves"
     )
     radix_eviction_policy: RadixEviction = Field(
-        "lru", description="sglang: which leaf of the radix tree goes first"
+        "lru", description="sglang: order in which leaves of the radix tree are evicted"
     )
-    enable_mixed_chunk: bool = Field(False, description="sglang: decode in steps with prompts, too")
+    enable_mixed_chunk: bool = Field(
+        False, description="sglang: decode in steps that compute prompts, too"
+    )
     disable_overlap_schedule: bool = Field(
-        False, description="sglang: schedule a step only when the last one has ended"
+        False, description="sglang: schedule a step only after the one before it has ended"
     )
-    disable_radix_cache: bool = Field(False, description="sglang: reuse no prefixes")
+    disable_radix_cache: bool = Field(False, description="sglang: do not reuse prefixes")
     enable_priority_scheduling: bool = Field(
-        False, description="sglang: larger priorities first, with preemption"
+        False, description="sglang: admit larger priority values first, with preemption"
     )
     schedule_low_priority_values_first: bool = Field(
-        False, description="sglang: smaller priorities first"
+        False, description="sglang: admit smaller priority values first"
     )
     priority_scheduling_preemption_threshold: Whole = Field(
-        10, description="sglang: difference of priorities above which a request is preempted"
+        10,
+        description="sglang: a request preempts others when its priority is higher by more than "
+        "this",
     )
     disable_priority_preemption: bool = Field(
-        False, description="sglang: priorities preempt nobody"
+        False, description="sglang: do not preempt because of priorities"
     )
     retraction_policy: Literal["length", "priority"] = Field(
-        "length", description="sglang: who is retracted first when decodes do not fit"
+        "length",
+        description="sglang: order in which requests are retracted when decodes do not fit",
     )
     max_new_tokens: Count | None = Field(
-        None, description="sglang: tokens that requests may generate [those they do]"
+        None, description="sglang: max_new_tokens of every request [its output length]"
     )
     ignore_eos: bool = Field(
-        False, description="sglang: requests say that they generate all they may"
+        False,
+        description="sglang: every request sets ignore_eos, so that all its tokens are reserved",
     )
 
 

@@ -311,7 +311,7 @@ def test_a_figure_of_one_or_two_options(call: Call) -> None:
         (("--out", "out", "nosuch.toml"), "nosuch.toml: cannot be read"),
         (("opt-13b", "--model", "opt-30b,opt-66b", "--out", "out"), "a second model"),
         (("--out", "out", "--workers", "0"), "--workers"),
-        (("--out", "out", "--workers", "2", "--dask", "tcp://x"), "--workers beside --dask"),
+        (("--out", "out", "--workers", "2", "--dask", "tcp://x"), "--workers and --dask"),
         (("--out", "out", "--allocator", "nosuch"), "no cell could run: unknown allocator"),
     ],
 )

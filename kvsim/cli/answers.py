@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Endings that name a file; a directory called so is a mistake.
 FILE_SUFFIXES = {".html", ".json", ".png", ".pdf", ".csv", ".parquet", ".toml", ".gz"}
 
-OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
-JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
+OUT = click.option("--out", type=click.Path(), metavar="DIR", help="folder for tables and figures")
+JSON = click.option("--json", "json_file", metavar="FILE", help="file for JSON; - prints only JSON")
 
 
 def check_targets(out: str | None, json_file: str | None) -> None:

@@ -76,10 +76,14 @@ def train_memory(what: str | None, out: str | None, json_file: str | None, **opt
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(leave_out=RunConfig.model_fields.keys() - ROOFLINE_FIELDS)
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=32, show_default=True, help="requests in a step"
+    "--batch-size", type=click.IntRange(1), default=32, show_default=True, help="requests per step"
 )
 @click.option(
-    "--context-len", type=click.IntRange(1), default=2048, show_default=True, help="tokens of each"
+    "--context-len",
+    type=click.IntRange(1),
+    default=2048,
+    show_default=True,
+    help="tokens per request",
 )
 @OUT
 @JSON

@@ -40,17 +40,19 @@ LEFT_OUT = (
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of vLLM or SGLang")
 @click.option(
-    "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results, or request logs"
+    "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results or request logs"
 )
-@click.option("--hold-out", metavar="RESULT.json", help="the one not fitted on [the last]")
+@click.option(
+    "--hold-out", metavar="RESULT.json", help="file to validate on, not to fit on [the last]"
+)
 @click.option(
     "--random-range-ratio",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
-    help="as the client had it, for results without lengths",
+    help="value of the client, for results without lengths",
     show_default=True,
 )
-@click.option("--out", metavar="FILE.toml", help="write the constants here")
+@click.option("--out", metavar="FILE.toml", help="file for the constants")
 @config_options(leave_out=LEFT_OUT)
 @JSON
 def calibrate(

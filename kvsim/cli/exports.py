@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 METRICS = click.option(
-    "--metrics", "metrics_file", metavar="FILE", help="OpenMetrics text, with vLLM's metric names"
+    "--metrics", "metrics_file", metavar="FILE", help="file for OpenMetrics text, with vLLM's names"
 )
 TIMELINE = click.option(
     "--timeline",
     "timeline_file",
     metavar="FILE.json.gz",
-    help="trace events, for ui.perfetto.dev and chrome://tracing",
+    help="file for trace events, for ui.perfetto.dev and chrome://tracing",
 )
-WINDOW = click.option("--window", metavar="FROM:TO", help="of the timeline, seconds [all]")
+WINDOW = click.option("--window", metavar="FROM:TO", help="seconds that the timeline shows [all]")
 REQUESTS_DRAWN = click.option(
-    "--requests", type=click.IntRange(1), help="requests of the timeline, at most [10000]"
+    "--requests", type=click.IntRange(1), help="maximum number of requests in the timeline [10000]"
 )
 
 

@@ -77,7 +77,7 @@ class Commands(click.Group):
 @click.version_option(package_name="kvsim")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Simulate KV-cache managers: how many requests fit, what is wasted, what it costs.
+    """Simulate KV-cache managers: requests that fit, memory wasted, latency and throughput.
 
     Start with `kvsim compare`, which needs no arguments.
     """
@@ -85,9 +85,14 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-VERBOSE = click.option("-v", "--verbose", is_flag=True, help="say which backend ran, and why")
+VERBOSE = click.option(
+    "-v", "--verbose", is_flag=True, help="print the backend of the run, and the reason"
+)
 REPLICATIONS = click.option(
-    "--replications", type=click.IntRange(1), default=1, help="runs with seed, seed + 1, ..."
+    "--replications",
+    type=click.IntRange(1),
+    default=1,
+    help="number of runs, with seed, seed + 1, ...",
 )
 
 
@@ -97,16 +102,16 @@ REPLICATIONS = click.option(
 @click.option(
     "--allocators",
     metavar="A,B",
-    help="see `kvsim list allocators` [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
+    help="KV-cache managers [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
-@click.option("--engines", metavar="A,B", help="vllm,sglang, instead: each with its defaults")
+@click.option("--engines", metavar="A,B", help="compare engines instead: vllm,sglang")
 @click.option(
-    "--vary", multiple=True, metavar="OPTION=A,B ...", help="values of any option, instead"
+    "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option instead"
 )
 @click.option(
     "--replications",
     type=click.IntRange(1),
-    help="runs with seed, seed + 1, ... [1; with --vary: 5]",
+    help="number of runs, with seed, seed + 1, ... [1; with --vary: 5]",
 )
 @REPORT
 @VERBOSE
@@ -124,7 +129,7 @@ def compare(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve one trace by several KV-cache managers, engines, or values of any option."""
+    """Serve one trace under several KV-cache managers, engines, or values of an option."""
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
     from kvsim.report.terminal import comparison_table
@@ -196,10 +201,14 @@ def _compared(
 
 @cli.command(cls=SectionedCommand)
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
-@click.option("--config", "config_file", metavar="CONFIG.toml", help="the same by its name")
+@click.option(
+    "--config", "config_file", metavar="CONFIG.toml", help="the configuration file, as an option"
+)
 @config_options()
 @REPLICATIONS
-@click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
+@click.option(
+    "--record", "case_file", metavar="CASE.json", help="file for the schedule of every step"
+)
 @REPORT
 @METRICS
 @TIMELINE
@@ -223,7 +232,7 @@ def run(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve a trace by one configuration: a TOML file or a model, and flags."""
+    """Serve a trace under one configuration, from a TOML file, a model or flags."""
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import describe
@@ -276,11 +285,13 @@ def _named(what: str | None, config_file: str | None) -> str | None:
 
 @cli.command("replay-case")
 @click.argument("files", metavar="CASE.json...", nargs=-1, required=True)
-@click.option("--backend", type=click.Choice(["python", "compiled"]), help="One engine, not both.")
+@click.option(
+    "--backend", type=click.Choice(["python", "compiled"]), help="engine that replays [both]"
+)
 def replay_case(files: Sequence[str], backend: str | None) -> None:
-    """Replay recorded schedules by both engines, or by one.
+    """Replay recorded schedules under both engines, or one.
 
-    Exit 0 if all are identical, else 1 after the first differences.
+    Exits with 0 if all schedules are identical, else with 1 after the first differences.
     """
     from kvsim.cases.recorded import read_case
     from kvsim.cases.replay import refuses, replay
@@ -308,11 +319,11 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
 @cli.command("list")
 @click.argument("kind", required=False)
 def list_(kind: str | None) -> None:
-    """List what there is: models, gpus, allocators, schedulers, cost-models, workloads, ..."""
+    """List the available models, gpus, allocators, schedulers, cost-models, workloads, ..."""
     from kvsim.report.listing import KINDS, listing
 
     if kind is None:
-        click.echo(f"kvsim list KIND shows what there is, of: {', '.join(KINDS)}")
+        click.echo(f"kvsim list KIND lists the names of a kind: {', '.join(KINDS)}")
         return
     show(listing(kind))
 

@@ -155,7 +155,7 @@ TRAINING_SECTIONS = {
         "attention",
         "activation_checkpointing",
     ),
-    "Sharing out": (
+    "Parallelism and offloading": (
         "num_gpus",
         "zero_stage",
         "tensor_parallel_size",

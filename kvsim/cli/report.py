@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
-REPORT = click.option("--report", "report_file", metavar="FILE.html", help="write one HTML page")
+REPORT = click.option("--report", "report_file", metavar="FILE.html", help="file for an HTML page")
 
 
 def check_report(file: str | None, replications: int = 1) -> None:
@@ -85,12 +85,14 @@ def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("-o", "--output", "file", metavar="FILE.html", required=True, help="the page")
+@click.option(
+    "-o", "--output", "file", metavar="FILE.html", required=True, help="file for the page"
+)
 def report(folder: str, file: str) -> None:
     """Make one HTML page of a finished run, comparison or sweep.
 
-    What was recorded decides what the page shows: run with --out DIR, and for the history of
-    every block with --record-block-events.
+    DIR is the folder that --out DIR wrote. The page shows the recorded tables; the history of
+    every block needs --record-block-events.
     """
     from kvsim.results.stored import StoredRun
 

@@ -32,24 +32,36 @@ GUESS = 1.0
         *("record_steps", "record_memory_map", "record_block_events"),
     )
 )
-@click.option("--slo", multiple=True, metavar="METRIC<=X ...", help="bounds on the summary")
-@click.option("--attain", type=float, help="share of requests that meet --goodput [0.95]")
+@click.option(
+    "--slo",
+    multiple=True,
+    metavar="METRIC<=X ...",
+    help="limits on metrics of the summary, e.g. p99_ttft_ms<=500",
+)
+@click.option("--attain", type=float, help="share of requests that must meet --goodput [0.95]")
 @click.option(
     "--trim",
     type=click.FloatRange(0),
     default=0.0,
-    help="seconds at both ends whose arrivals do not count",
+    help="seconds at both ends; arrivals in them do not count",
     show_default=True,
 )
-@click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to try")
-@click.option("--max-gpus", type=click.IntRange(1), help="most GPUs of a configuration")
-@click.option("--objective", default="rate", show_default=True, help="rate, gpus, cost or pareto")
-@click.option("--gpu-price", multiple=True, metavar="GPU=X ...", help="per GPU-hour, for cost")
+@click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to search")
+@click.option("--max-gpus", type=click.IntRange(1), help="maximum number of GPUs per configuration")
+@click.option(
+    "--objective",
+    default="rate",
+    show_default=True,
+    help="what to optimize: rate, gpus, cost or pareto",
+)
+@click.option(
+    "--gpu-price", multiple=True, metavar="GPU=X ...", help="price of a GPU-hour, for cost"
+)
 @click.option(
     "--replications",
     type=click.IntRange(1),
     default=3,
-    help="seeds of the interval",
+    help="number of seeds, for the interval",
     show_default=True,
 )
 @click.option(
@@ -74,7 +86,7 @@ def search(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Find the highest request rate that meets targets, or the best configuration for it."""
+    """Find the highest request rate that meets latency targets, or the best configuration."""
     from kvsim.config import RunConfig
     from kvsim.report.search import sheet
     from kvsim.study.choose import choose

@@ -30,11 +30,13 @@ NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_blo
 @click.command(cls=SectionedCommand)
 @click.argument("what", metavar="[STUDY.toml | MODEL]", required=False)
 @config_options(leave_out=NOT_KEPT, lists=True)
-@click.option("--replications", type=click.IntRange(1), help="cells with seed, seed + 1, ... [1]")
-@click.option("--workers", type=click.IntRange(1), help="processes; 1: this one [one per core]")
-@click.option("--dask", metavar="ADDRESS", help="run on the Dask cluster of this scheduler")
-@click.option("--retry-failed", is_flag=True, help="run cells again that could not run")
-@click.option("--figures", is_flag=True, help="draw study.png, if one or two options are varied")
+@click.option(
+    "--replications", type=click.IntRange(1), help="number of runs, with seed, seed + 1, ... [1]"
+)
+@click.option("--workers", type=click.IntRange(1), help="number of processes [one per core]")
+@click.option("--dask", metavar="ADDRESS", help="Dask scheduler of a cluster to run on")
+@click.option("--retry-failed", is_flag=True, help="run failed cells again")
+@click.option("--figures", is_flag=True, help="draw study.png, for one or two varied options")
 @REPORT
 @OUT
 @JSON
@@ -50,20 +52,20 @@ def sweep(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Run every combination of options: each takes values with commas between them.
+    """Run every combination of option values; values of an option are separated by commas.
 
-    DIR keeps what is finished: the same command goes on where it was stopped.
+    Finished runs are stored in DIR; the same command continues an interrupted sweep.
     """
     from kvsim.fleet.simulate import describe
     from kvsim.study.plan import plan
     from kvsim.study.sweep import look, prepare
 
     if out is None:
-        raise ValueError("sweep needs --out DIR: it keeps the cells there, and goes on from them")
+        raise ValueError("sweep needs --out DIR, the folder that stores finished cells")
     check_targets(out, json_file)
     check_report(report_file)
     if dask is not None and workers is not None:
-        raise ValueError("--workers beside --dask: the cluster has its own; give one of them")
+        raise ValueError("--workers and --dask exclude each other: the cluster has its own workers")
     points = plan(_study(what, replications, options))
     notes: dict[str, None] = {}
     described: list[dict[str, Any]] = []

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def trace() -> None:
-    """Look at, convert and make traces."""
+    """Inspect, convert and generate traces."""
 
 
-_TOKENIZER = click.option("--tokenizer", help="tokenizer.json that counts the texts of a trace")
+_TOKENIZER = click.option("--tokenizer", help="tokenizer.json to count the tokens of texts")
 
 
 @trace.command("inspect")
@@ -26,7 +26,7 @@ _TOKENIZER = click.option("--tokenizer", help="tokenizer.json that counts the te
 @_TOKENIZER
 @JSON
 def trace_inspect(file: str, tokenizer: str | None, json_file: str | None) -> None:
-    """Describe a trace file, and how it was read: FILE[+KEY=VALUE]..."""
+    """Describe a trace file as kvsim reads it: FILE[+KEY=VALUE]..."""
     import workloads
     from kvsim.report.trace_facts import facts_table, trace_facts
 
@@ -38,9 +38,9 @@ def trace_inspect(file: str, tokenizer: str | None, json_file: str | None) -> No
 
 
 _RESHAPE = [
-    click.option("--request-rate", type=float, help="requests per second; inf sends all at once"),
-    click.option("--num-requests", type=click.IntRange(1), help="how many"),
-    click.option("--seed", type=click.IntRange(0), default=0, help="of what has to be drawn"),
+    click.option("--request-rate", type=float, help="requests per second; inf: all arrive at once"),
+    click.option("--num-requests", type=click.IntRange(1), help="number of requests"),
+    click.option("--seed", type=click.IntRange(0), default=0, help="seed of random draws"),
 ]
 
 
@@ -71,12 +71,17 @@ def trace_convert(
 
 @trace.command("generate")
 @click.argument("target")
-@click.option("--workload", default="sharegpt", show_default=True, help="NAME[+KEY=VALUE]...")
+@click.option(
+    "--workload",
+    default="sharegpt",
+    show_default=True,
+    help="workload to generate: NAME[+KEY=VALUE]...",
+)
 @_reshape
 def trace_generate(
     target: str, workload: str, request_rate: float | None, num_requests: int | None, seed: int
 ) -> None:
-    """Draw requests from a workload; see `kvsim list workloads`."""
+    """Generate the requests of a workload; see `kvsim list workloads`."""
     import workloads
 
     made = workloads.generate(

@@ -27,39 +27,43 @@ class TrainingConfig(Validated):
         None, description="catalogue name, Hugging Face id, or path to a config.json"
     )
     params: Count | None = Field(
-        None, description="instead of a model: parameters, e.g. 7e9, with the next three"
+        None,
+        description="number of parameters instead of a model, e.g. 7e9; needs the next three "
+        "options",
     )
-    num_layers: Count | None = Field(None, description="layers")
+    num_layers: Count | None = Field(None, description="number of layers")
     hidden_size: Count | None = Field(None, description="width of a layer")
-    num_heads: Count | None = Field(None, description="attention heads")
-    num_kv_heads: Count | None = Field(None, description="KV heads [num-heads]")
+    num_heads: Count | None = Field(None, description="number of attention heads")
+    num_kv_heads: Count | None = Field(None, description="number of KV heads [num-heads]")
     intermediate_size: Count | None = Field(
-        None, description="width of the MLP, two matrices [4 x hidden-size]"
+        None, description="width of the MLP with two matrices [4 x hidden-size]"
     )
     vocab_size: Count | None = Field(
-        None, description="tokens; without it embeddings and logits are not counted"
+        None, description="vocabulary size; without it embeddings and logits are not counted"
     )
     gpu: str | GpuSpec = Field("h100-sxm", description="catalogue name of the GPU")
-    batch_size: Count = Field(1, description="sequences of one micro-batch on one replica")
-    seq_len: Count = Field(2048, description="tokens of a sequence")
+    batch_size: Count = Field(1, description="sequences per micro-batch and replica")
+    seq_len: Count = Field(2048, description="tokens per sequence")
     gradient_accumulation_steps: Count | None = Field(
         None, description="micro-batches per step [one per pipeline stage]"
     )
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
-        "bf16", description="of weights, gradients and activations"
+        "bf16", description="data type of weights, gradients and activations"
     )
     optimizer: Literal["adamw", "adamw-8bit", "sgd", "sgd-momentum"] = Field(
-        "adamw", description="whose states are kept"
+        "adamw", description="optimizer, which decides the states to keep"
     )
     master_weights: bool = Field(True, description="keep an FP32 copy of trained 16-bit weights")
     zero_stage: Annotated[int, Field(ge=0, le=3)] = Field(
-        0, description="shard 1: optimizer states, 2: and gradients, 3: and weights"
+        0, description="ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too"
     )
-    num_gpus: Parallel | None = Field(None, description="GPUs in all [tensor x pipeline]")
-    tensor_parallel_size: Parallel = Field(1, description="GPUs that share every layer")
-    pipeline_parallel_size: Parallel = Field(1, description="GPUs that split the layers in stages")
+    num_gpus: Parallel | None = Field(None, description="number of all GPUs [tensor x pipeline]")
+    tensor_parallel_size: Parallel = Field(1, description="number of GPUs that split each layer")
+    pipeline_parallel_size: Parallel = Field(
+        1, description="number of pipeline stages that split the layers"
+    )
     sequence_parallel: bool = Field(
-        False, description="tensor-parallel GPUs share norms and dropouts, too"
+        False, description="split norms and dropouts over the tensor-parallel GPUs, too"
     )
     activation_checkpointing: str = Field(
         "none", description="none, full, selective, sqrt, or every-N (layers)"
@@ -68,19 +72,20 @@ class TrainingConfig(Validated):
         "standard", description="flash keeps no scores, only softmax statistics"
     )
     lora_rank: Count | None = Field(
-        None, description="train only adapters of this rank on q, k, v, o"
+        None, description="train only LoRA adapters of this rank on q, k, v, o"
     )
     base_precision: Literal["nf4", "int8"] | None = Field(
-        None, description="of the frozen weights under LoRA; nf4 is QLoRA [precision]"
+        None, description="data type of the frozen weights under LoRA; nf4 is QLoRA [precision]"
     )
     offload: Literal["none", "cpu", "paged", "nvme"] = Field(
-        "none", description="where parts go; paged: Adam states that do not fit, on demand"
+        "none",
+        description="destination of offloaded parts; paged: Adam states that do not fit, on demand",
     )
     offload_parts: str = Field(
         "optimizer", description=f"comma-separated: {', '.join(OFFLOADED_PARTS)}"
     )
     offload_space: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="GiB per GPU to offload to; nvme needs it"
+        None, description="GiB per GPU to offload to; required by nvme"
     )
 
     @field_validator("params", mode="before")
