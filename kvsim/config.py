@@ -25,12 +25,12 @@ from pydantic import (
 
 from kvsim.allowed import field_error, is_optional, takes_whole_numbers, whole_number
 from kvsim.catalog.spec import GpuSpec, ModelSpec
+from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.pool_config import PoolConfig
 from kvsim.server_options import Length, ServerOptions
-from kvsim.sglang_options import SglangOptions
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 from kvsim.trace.endings import EndsBy

@@ -19,6 +19,7 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
+from kvsim import engines
 from kvsim.allowed import allowed, takes_whole_numbers, whole_number
 from kvsim.entry_points import offers
 from kvsim.errors import must_be, unknown_name
@@ -70,8 +71,8 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what : name of the kind in errors, e.g. ``"scheduler"``
-    package : its modules are imported before the first look-up, so that a new component is one
-        new file there
+    package : its modules, and those of the same name in the folders of engines, are imported
+        before the first look-up, so that a new component is one new file there
     kind : what every factory must make; a class that is none of it is refused by its name alone
     group : of the entry points by which installed packages add names; a part of theirs is imported
         when its name is used
@@ -108,6 +109,8 @@ class Registry(Generic[T]):
                 try:
                     if self._package is not None:
                         import_modules(self._package)
+                        for package in engines.packages(self._package.removeprefix("kvsim.")):
+                            import_modules(package)
                     if self._group is not None:
                         self._offers = offers(self._group)
                     self._is_loaded = True

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import kvsim
+from kvsim.engines import room_paths
 
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
-    *("records", "rules", "compiled"),
+    *("engines", "records", "rules", "compiled"),
     *(
         "errors",
         "allowed",
@@ -31,7 +32,6 @@ ROOMS = (
         "kv_events",
         "kv_transfer",
         "pool_config",
-        "sglang_options",
         "server_options",
         "config",
         "options",
@@ -50,8 +50,24 @@ def modules() -> list[Path]:
     return sorted((ROOT / "kvsim").rglob("*.py"))
 
 
+#: Modules in the folder of an engine that are called otherwise than their rooms.
+ROOM_OF = {"history": "engine", "setup": "engine", "__init__": "engines"}
+
+
+def room_of(*parts: str) -> str:
+    """Return the room of a module below ``kvsim``: within an engine's folder, that of its name."""
+    if parts[0] != "engines" or len(parts) < 3:
+        return parts[0]
+    return ROOM_OF.get(parts[2], parts[2])
+
+
 def room(path: Path) -> str:
-    return path.relative_to(ROOT / "kvsim").parts[0].removesuffix(".py")
+    return room_of(*path.relative_to(ROOT / "kvsim").with_suffix("").parts)
+
+
+def folders(room: str) -> list[Path]:
+    """Return the folders of a room: of the package, and of its engines."""
+    return [ROOT / "kvsim" / room, *room_paths(room)]
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -67,7 +83,7 @@ def imported_rooms(path: Path) -> set[str]:
             if parts[0] == "workloads":
                 found.add("workloads")
             if parts[0] == "kvsim" and len(parts) > 1:
-                found |= {parts[1]} & set(ROOMS)
+                found |= {room_of(*parts[1:])} & set(ROOMS)
     return found
 
 
@@ -98,7 +114,9 @@ def names_imported(path: Path, *, typing: bool = True) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "kvsim" / "rules").rglob("*.py")), ids=lambda p: p.name
+    "path",
+    [path for folder in folders("rules") for path in sorted(folder.rglob("*.py"))],
+    ids=lambda p: p.name,
 )
 def test_rules_need_nothing_but_records(path: Path) -> None:
     """What both engines run: plain functions, without NumPy or Numba."""
@@ -109,7 +127,7 @@ def test_rules_need_nothing_but_records(path: Path) -> None:
 
 def test_a_rule_has_one_name() -> None:
     names: list[str] = []
-    for path in (ROOT / "kvsim" / "rules").rglob("*.py"):
+    for path in [path for folder in folders("rules") for path in folder.rglob("*.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names += [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert len(set(names)) == len(names) > 100

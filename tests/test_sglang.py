@@ -14,11 +14,11 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
-from kvsim.cases.sglang_tokens import TOKENS, pieces, token
 from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
-from kvsim.sched.sglang import SglangScheduler
+from kvsim.engines.sglang.cases.tokens import TOKENS, pieces, token
+from kvsim.engines.sglang.sched.scheduler import SglangScheduler
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
@@ -297,8 +297,8 @@ def test_outputs_that_end_before_they_must_are_admitted_by_what_they_may_be() ->
 
 def test_the_pool_follows_from_the_share_of_memory() -> None:
     """Of an H100: 13,440 MiB are reserved, and weights and KV share the rest."""
-    from kvsim.budget.sglang import mem_fraction_static
     from kvsim.catalog import get_gpu
+    from kvsim.engines.sglang.budget import mem_fraction_static
 
     gpu = get_gpu("h100-sxm")
     total = gpu.memory_bytes / 2**20

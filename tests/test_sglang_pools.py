@@ -12,14 +12,14 @@ from strategies import examples
 import kvsim
 import workloads
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.budget.sglang import split_pool
 from kvsim.cases.replay import play_case
-from kvsim.cases.sglang import SglangCase
 from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.engine.setup import resolve
-from kvsim.engine.sglang import check_layers
+from kvsim.engines.sglang.budget import split_pool
+from kvsim.engines.sglang.cases.case import SglangCase
+from kvsim.engines.sglang.setup import check_layers
 from kvsim.trace import Trace
 
 

@@ -16,13 +16,13 @@ from strategies import examples
 
 import kvsim
 from kvsim.cases.replay import play_case
-from kvsim.cases.sglang import RadixCase, RadixCaseConfig
+from kvsim.engines.sglang.cases.case import RadixCase, RadixCaseConfig
+from kvsim.engines.sglang.records.scheduler import Progress, Sglang
+from kvsim.engines.sglang.rules.outlook import add_outlook, place_of, tokens_left
+from kvsim.engines.sglang.rules.tree.mersenne import draw_below
 from kvsim.records.engine import Replica
 from kvsim.records.request import Request
-from kvsim.records.sglang import Progress, Sglang
 from kvsim.results.tables import FinishReason
-from kvsim.rules.sglang.outlook import add_outlook, place_of, tokens_left
-from kvsim.rules.sglang.tree.mersenne import draw_below
 from kvsim.trace import Trace
 
 PLAIN: dict[str, Any] = {

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
-import kvsim.rules
-from kvsim.compiled.entry import OF_RUNS, SMALL
+from kvsim.compiled.entry import OF_RUNS, SMALL, rule_modules
 from kvsim.compiled.variants import CONSTANTS, OF_POOLS, OF_SGLANG, OTHER_KINDS
 from kvsim.compiled.variants import has_rule as is_compiled
 from kvsim.records.record import Record
 
-RULES = Path(kvsim.rules.__file__).parent
 MODULES = {
-    str(path.relative_to(RULES).with_suffix("")).replace("/", "."): ast.parse(path.read_text())
-    for path in RULES.rglob("*.py")
-    if path.name != "__init__.py"
+    name: ast.parse(Path(str(import_module(module).__file__)).read_text())
+    for module, name in rule_modules()
 }
 
 

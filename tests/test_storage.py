@@ -16,12 +16,12 @@ import kvsim
 import workloads
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.engines.sglang.records.storage import Storage
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.kv_store import reading
 from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
 from kvsim.fleet.routing.router import Router
 from kvsim.kv.block_hash import block_keys
-from kvsim.records.storage import Storage
 from kvsim.results.result import Result
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace

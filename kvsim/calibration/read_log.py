@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kvsim.calibration import sglang_log, vllm_log
+from kvsim.calibration import vllm_log
 from kvsim.calibration.text import plain
+from kvsim.engines.sglang import calibration as sglang_log
 from kvsim.files import read_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from kvsim.cases.case import Case
-from kvsim.cases.sglang import RadixCase, SglangCase
+from kvsim.engines.sglang.cases.case import RadixCase, SglangCase
 from kvsim.errors import must_be
 from kvsim.files import read_bytes
 

@@ -10,11 +10,11 @@ from kvsim.cases.case import Case
 from kvsim.cases.events import without_tokens
 from kvsim.cases.play import parts_of as vllm_parts
 from kvsim.cases.play import play
-from kvsim.cases.radix import RadixPlayer
 from kvsim.cases.recorded import Recorded, read_case
-from kvsim.cases.sglang import RadixCase, parts_of
-from kvsim.cases.sglang_play import SglangPlayer
 from kvsim.engine.refusal import refusal
+from kvsim.engines.sglang.cases.case import RadixCase, parts_of
+from kvsim.engines.sglang.cases.player import SglangPlayer
+from kvsim.engines.sglang.cases.radix import RadixPlayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kvsim.config import RunConfig
-from kvsim.sglang_options import SGLANG_FIELDS
+from kvsim.engines.sglang.server_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

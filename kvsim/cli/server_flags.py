@@ -1,6 +1,6 @@
 """The flags of vLLM's and SGLang's servers, and what kvsim does with each.
 
-Two tables of this package, ``flags_vllm.tsv`` and ``flags_sglang.tsv``, name their sources.
+A table per engine, ``flags.tsv`` in its folder, names its source.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _number(text: str) -> float | str:
 @cache
 def flags_of(server: str) -> dict[str, ServerFlag]:
     """Return a server's flags by each of their names, those that switch something off included."""
-    file = resources.files(__package__).joinpath(f"flags_{server}.tsv")
+    file = resources.files("kvsim.engines").joinpath(server, "flags.tsv")
     lines = [line for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
     found: dict[str, ServerFlag] = {}
     for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):

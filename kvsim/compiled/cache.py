@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.engines import room_paths
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -35,7 +37,8 @@ def cache_folder() -> Path:
     numba_config: Any = import_module("numba.core.config")
 
     package = Path(__file__).parents[1]
-    files = [path for room in ROOMS for path in sorted((package / room).rglob("*.py"))]
+    folders = [package / room for room in ROOMS] + [p for r in ROOMS for p in room_paths(r)]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     source = b"".join(path.read_bytes() for path in files)
     modes = f"{numba_config.DISABLE_JIT} {os.environ.get('KVSIM_BOUNDSCHECK')}"
     stamp = f"{numba.__version__} {sys.version} {modes}".encode()

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from numba import njit, types
 from numba.extending import overload
 
-from kvsim import records, rules
+from kvsim import engines, records, rules
 from kvsim.compiled.key_rules import KEY_RULES
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.pruning import pruned
@@ -81,28 +81,37 @@ OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES)
 def all_records() -> list[type[Record]]:
     """Return every record there is."""
     found = []
-    for module in iter_modules(records.__path__, records.__name__ + "."):
-        for _, value in inspect.getmembers(import_module(module.name), inspect.isclass):
-            if (
-                issubclass(value, Record)
-                and value.__module__ == module.name
-                and value is not Record
-            ):
-                found.append(value)
+    for package in (records, *map(import_module, engines.packages("records"))):
+        for module in iter_modules(package.__path__, package.__name__ + "."):
+            for _, value in inspect.getmembers(import_module(module.name), inspect.isclass):
+                own = issubclass(value, Record) and value.__module__ == module.name
+                if own and value is not Record:
+                    found.append(value)
+    return found
+
+
+def rule_modules() -> list[tuple[str, str]]:
+    """Return every module of rules, and its name: with its engine's first, if it is one's."""
+    found = []
+    for package in (rules, *map(import_module, engines.packages("rules"))):
+        engine_name = package.__name__.removeprefix(engines.__name__).strip(".").split(".")[0]
+        first = "" if package is rules else f"{engine_name}."
+        for module in walk_packages(package.__path__, package.__name__ + "."):
+            found += [(module.name, first + module.name.partition(".rules.")[2])]
     return found
 
 
 def register_rules() -> None:
     """Make every rule callable from compiled code."""
     register_properties(all_records())
-    for module in walk_packages(rules.__path__, rules.__name__ + "."):
-        for name, rule in inspect.getmembers(import_module(module.name), inspect.isfunction):
-            if rule.__module__ != module.name or rule in OWN:
+    for path, module in rule_modules():
+        for name, rule in inspect.getmembers(import_module(path), inspect.isfunction):
+            if rule.__module__ != path or rule in OWN:
                 continue
-            if module.name == python.__name__:
+            if path == python.__name__:
                 _register_absent(rule)
             else:
-                _register(rule, module.name.partition(".rules.")[2], small=name in SMALL)
+                _register(rule, module, small=name in SMALL)
 
 
 def _register(rule: Any, module: str, *, small: bool) -> None:

@@ -12,11 +12,11 @@ from kvsim.budget.capacity import (
     resolve_memory,
 )
 from kvsim.config import Config
-from kvsim.engine.sglang import check_layers, fraction_of, of_engine, page_size_of, pools_of
-from kvsim.engine.sglang import settings_of as sglang_settings
+from kvsim.engines.sglang.kv.radix import pool_bytes_of
+from kvsim.engines.sglang.server_options import SGLANG_FIELDS
+from kvsim.engines.sglang.setup import check_layers, fraction_of, of_engine, page_size_of, pools_of
+from kvsim.engines.sglang.setup import settings_of as sglang_settings
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.radix import pool_bytes_of
-from kvsim.sglang_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory

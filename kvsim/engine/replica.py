@@ -14,7 +14,8 @@ from kvsim.cost.model import lay_out_cost
 from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
-from kvsim.kv.radix_check import holders
+from kvsim.engines.sglang.kv.radix_check import holders
+from kvsim.engines.sglang.sched.settings import lay_out_storage
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
@@ -32,7 +33,6 @@ from kvsim.sched.encoder import check_encoder, lay_out_encoder
 from kvsim.sched.fairness import lay_out_shares
 from kvsim.sched.offloading import add_states, check_offloading, lay_out_copies
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
-from kvsim.sched.sglang_settings import lay_out_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,7 +249,7 @@ class Replica:
     # -- a radix tree alone -----------------------------------------------------------------------
 
     def operate(self, operation: int, argument: int) -> int:
-        """Do an operation on the radix tree; see :func:`kvsim.rules.sglang.direct.operate`."""
+        """Do an operation on the radix tree (:func:`kvsim.engines.sglang.rules.direct.operate`)."""
         return self._call(operation, argument)
 
     def log_frees(self, count: int) -> None:

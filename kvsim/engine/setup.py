@@ -23,7 +23,7 @@ from kvsim.engine.checks import (
 from kvsim.engine.connector import connector_settings
 from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.settings import by_name
-from kvsim.engine.sglang import check_pair, of_engine, with_sglang
+from kvsim.engines.sglang.setup import check_pair, of_engine, with_sglang
 from kvsim.errors import FieldError
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.radix_check import nodes_of_copies
+from kvsim.engines.sglang.kv.radix_check import nodes_of_copies
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING

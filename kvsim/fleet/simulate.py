@@ -12,7 +12,8 @@ from kvsim.engine.given import given as given_by
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
-from kvsim.engine.sglang import of_engine
+from kvsim.engines.sglang.server_options import SGLANG_FIELDS
+from kvsim.engines.sglang.setup import of_engine
 from kvsim.errors import too_large
 from kvsim.fleet.admission.admissibility import check_columns, check_trace
 from kvsim.fleet.checker import Checker
@@ -24,7 +25,6 @@ from kvsim.records.engine import VLLM
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
 from kvsim.results.notes import ASKED
-from kvsim.sglang_options import SGLANG_FIELDS
 from kvsim.trace.family import family_of
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.engines.sglang.records.scheduler import Sglang
+from kvsim.engines.sglang.records.storage import Storage
 from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
 from kvsim.records.encoder import Encoder, Item
@@ -15,8 +17,6 @@ from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
-from kvsim.records.sglang import Sglang
-from kvsim.records.storage import Storage
 
 
 class Policy(IntEnum):

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.engines.sglang.records.scheduler import Progress
+from kvsim.engines.sglang.records.storage import Read
 from kvsim.records.engine import SGLANG
 from kvsim.records.fairness import DLPM
 from kvsim.records.memory import Objects, head
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
-from kvsim.records.sglang import Progress
-from kvsim.records.storage import Read
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

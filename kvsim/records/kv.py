@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.engines.sglang.records.radix import Radix
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, KVGroup, LookupSpec, RequestBlocks
-from kvsim.records.radix import Radix
 from kvsim.records.record import Record
 from kvsim.records.states import States
 from kvsim.records.virtual import Virtual

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.engines.sglang.rules.arrival import add_sglang
+from kvsim.engines.sglang.rules.direct import operate
+from kvsim.engines.sglang.rules.loop import has_work_sglang, pass_sglang, take_in_sglang
 from kvsim.records.connector import NO_CONNECTOR, OFFLOADING, SESSIONS
 from kvsim.records.engine import (
     COMPLETED,
@@ -53,9 +56,6 @@ from kvsim.rules.python import python_add, python_complete, python_has_work, pyt
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import run_of_steps
-from kvsim.rules.sglang.arrival import add_sglang
-from kvsim.rules.sglang.direct import operate
-from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
 from kvsim.rules.vllm.grammar import await_grammar, first_ready
 from kvsim.rules.vllm.pausing import rests
 from kvsim.rules.vllm.pipeline import pass_stages, start_of

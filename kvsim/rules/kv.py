@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.sglang.rules.causes import num_available
+from kvsim.engines.sglang.rules.tree.walk import count_match
 from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, RADIX, VIRTUAL
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.paged import (
@@ -44,8 +46,6 @@ from kvsim.rules.python import (
     python_swap_out,
     python_take_transfers,
 )
-from kvsim.rules.sglang.causes import num_available
-from kvsim.rules.sglang.tree.walk import count_match
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.sglang.rules.paint import mark_radix, pool_bins
 from kvsim.records.kv import CONTIGUOUS, FORKED, RADIX, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK, RING
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_paint
-from kvsim.rules.sglang.paint import mark_radix, pool_bins
 from kvsim.rules.usage import is_refused
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.sglang.rules.causes import measure_radix, radix_usage
 from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
 from kvsim.records.paged import RING
 from kvsim.rules.blocks.window import bytes_out_of_window
@@ -11,7 +12,6 @@ from kvsim.rules.kv import has_pool
 from kvsim.rules.managers.contiguous import measure_contiguous
 from kvsim.rules.managers.virtual import measure_virtual
 from kvsim.rules.python import python_kv_usage, python_measure
-from kvsim.rules.sglang.causes import measure_radix, radix_usage
 from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from kvsim.engines.sglang.sched.settings import SglangSettings, lay_out_sglang
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
@@ -28,7 +29,6 @@ from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.fairness import fairness_of, lay_out_shares
 from kvsim.sched.queue import WaitingQueue
-from kvsim.sched.sglang_settings import SglangSettings, lay_out_sglang
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.engine.history.pool_watch import PoolWatch
-from kvsim.engine.history.radix_watch import RadixWatch
+from kvsim.engines.sglang.history import RadixWatch
 from kvsim.records.kv import RADIX
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.rules.kv import has_pool

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvsim.engine.setup import with_events
+from kvsim.engines.sglang.records.storage import StopRule, Storage
 from kvsim.fleet.disaggregation.connectors import connected
 from kvsim.fleet.kv_store.fetches import Fetches
 from kvsim.fleet.kv_store.storage_reads import StorageReads
 from kvsim.records.engine import SGLANG
-from kvsim.records.storage import StopRule, Storage
 from kvsim.registry import parse_spec
 
 if TYPE_CHECKING:

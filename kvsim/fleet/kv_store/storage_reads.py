@@ -2,7 +2,7 @@
 
 An arriving request is offered the part of its prompt that the store has beyond both tiers of its
 replica. The replica reads it by itself while the request waits; see
-:mod:`kvsim.rules.sglang.host.storage`.
+:mod:`kvsim.engines.sglang.rules.host.storage`.
 """
 
 from __future__ import annotations

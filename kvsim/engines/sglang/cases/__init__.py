@@ -1,0 +1,1 @@
+"""Recorded schedules of SGLang, and operations on its radix tree."""

@@ -1,0 +1,197 @@
+"""Log entry of a pass of SGLang's loop; docs/reference/files.md lists the fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cases.player import add, checksum, linked
+from kvsim.engines.sglang.kv.radix_check import TreeView, free_pages, holders, own_slots
+from kvsim.engines.sglang.records.scheduler import DECODE, EXTEND, MIXED
+from kvsim.records.memory import head
+from kvsim.rules.batch import batch_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvsim.cases.player import Entry
+    from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.records.engine import Replica
+
+#: Longest lists that are written out, and longest queue that is written as ids.
+MOST_SLOTS, MOST_WAITING = 40, 64
+LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
+
+
+def tree_rows(seen: TreeView) -> tuple[int, int]:
+    """Return the checksums of the tree's slots with their predecessors, and of unlocked ones."""
+    every, unlocked, last = [], [], {0: -1}
+    for node in seen.nodes():
+        if node.on_host_only:
+            continue
+        slots = seen.slots(node.page, node.num_tokens)
+        before = [last[node.parent], *slots]
+        last[node.place] = slots[-1]
+        rows = list(zip(slots, range(node.start, node.end), before, strict=False))
+        every += rows
+        if node.num_locks == 0:
+            unlocked += rows
+    return row_sum(every), row_sum(unlocked)
+
+
+def row_sum(rows: Iterable[tuple[int, ...]]) -> int:
+    """Return the checksum of sorted rows."""
+    return checksum((":".join(map(str, row)) for row in sorted(rows)), ";")
+
+
+def host_slots(tree: Radix) -> tuple[int, int]:
+    """Return the number of free slots of the host, and their checksum, the next one out first."""
+    size = tree.pages.page_size
+    slots = [page * size + k for page in free_pages(tree.host_pages) for k in range(size)]
+    return len(slots), checksum(slots)
+
+
+def window_rows(seen: TreeView) -> tuple[int, int]:
+    """Return the checksums of the tree's slots that have window slots, and of the unlocked ones.
+
+    Each slot is paired with its position.
+    """
+    every, unlocked = [], []
+    for node in seen.nodes():
+        if not node.is_tombstone:
+            slots = seen.slots(node.page, node.num_tokens)
+            rows = list(zip(slots, range(node.start, node.end), strict=True))
+            every += rows
+            unlocked += rows if node.num_window_locks == 0 else []
+    return row_sum(every), row_sum(unlocked)
+
+
+def window_map(seen: TreeView, state: Replica) -> list[int]:
+    """Return the window slot of every slot from 0 on, of the page behind the pool, too; 0 if none.
+
+    A page is mapped whole, but only its slots that are in use.
+    """
+    tree = state.kv.radix
+    used = [slot for node in seen.nodes() for slot in seen.slots(node.page, node.num_tokens)]
+    used += [slot for k in holders(state) for slot in own_slots(seen, state, k)]
+    found = [0] * ((tree.pages.num_pages + 1) * seen.size)
+    for slot in used:
+        page, place = divmod(slot, seen.size)
+        if tree.windows[page]:
+            found[slot] = tree.windows[page] * seen.size + place
+    return found
+
+
+def tree_columns(tree: Radix, seen: TreeView) -> Entry:
+    """Return the columns of the tree, its pool and the host's."""
+    columns: Entry = {"av": tree.pages.num_unused_slots}
+    columns["ev"], columns["pr"] = tree.num_evictable, tree.num_protected
+    columns["fq"] = checksum(free_pages(tree.pages))
+    if tree.enabled:
+        columns["th"], columns["tu"] = tree_rows(seen)
+    if tree.write_policy:
+        columns["ha"], columns["hq"] = host_slots(tree)
+    return columns
+
+
+class PassLog:
+    """Turns passes of a replica's loop into log entries.
+
+    Parameters
+    ----------
+    state : the replica's state, after each pass
+    names : ids by row
+    arrivals : rows in order of arrival
+    """
+
+    def __init__(self, state: Replica, names: Sequence[str], arrivals: Sequence[int]) -> None:
+        self._state, self._names = state, names
+        self._order = {row: place for place, row in enumerate(arrivals)}
+
+    def _name(self, k: int) -> str:
+        return self._names[self._state.requests[k].request_id]
+
+    def _named(self, places: Iterable[int]) -> list[str] | None:
+        return [self._name(k) for k in places] or None
+
+    def scheduled(self, entry: Entry) -> bool:
+        """Add what was decided; returns whether there is a batch. Mutates the entry."""
+        state, scheduler = self._state, self._state.sglang
+        if scheduler.last_mode in LETTERS:
+            self._batch(entry)
+        taken = head(scheduler.preempted, scheduler.num_preempted)
+        gone = head(state.preempted, state.num_preempted)
+        add(entry, pre=self._named(taken), ret=self._named(k for k in gone if k not in taken))
+        return "m" in entry
+
+    def _batch(self, entry: Entry) -> None:
+        state = self._state
+        batch, progress = batch_at(state, state.num_batches - 1), state.sglang.progress
+        rows = [batch.entries[at] for at in range(batch.size)]
+        extends, decodes = rows[: batch.num_extends], rows[batch.num_extends :]
+        loaded = [
+            [self._name(e.request), progress[e.request].num_loaded]
+            for e in extends  # only at the first prefill since it was admitted
+            if progress[e.request].num_extends == 1 and progress[e.request].num_loaded
+        ]
+        seen = TreeView(state.kv.radix)
+        new = [slot for e in rows for slot in self._new_slots(seen, e)]
+        add(
+            entry,
+            m=LETTERS[state.sglang.last_mode],
+            ext=[[self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends]
+            or None,
+            ld=loaded or None,
+            dec=self._named(e.request for e in decodes),
+            loc=checksum(new),
+            locl=new if len(new) <= MOST_SLOTS else None,
+        )
+
+    def _new_slots(self, seen: TreeView, e: Any) -> list[int]:
+        mine = self._state.sglang.progress[e.request]
+        slots = own_slots(seen, self._state, e.request)
+        first = e.end - e.num_tokens - mine.num_shared
+        return slots[first : first + e.num_tokens]
+
+    def processed(self, entry: Entry, finished: list[int]) -> None:
+        """Add the ended requests and the state at the end of the pass. Mutates the entry."""
+        state, scheduler, tree = self._state, self._state.sglang, self._state.kv.radix
+        ended = [self._names[row] for row in sorted(finished, key=self._order.__getitem__)]
+        queue = linked(state.requests, state.waiting.head)
+        waiting = [self._names[request.request_id] for request in queue]
+        seen, free = TreeView(tree), free_pages(tree.pages)
+        add(
+            entry,
+            fin=ended or None,
+            w=waiting if len(waiting) <= MOST_WAITING else len(waiting),
+            r=self._named(head(scheduler.running, scheduler.num_running)) or [],
+            ck=self._name(scheduler.chunked) if scheduler.chunked >= 0 else None,
+            full=1 if scheduler.is_full else None,
+            ntr=round(scheduler.ratio, 9),
+            fql=free if len(free) <= MOST_SLOTS else None,
+            rt=checksum(self._rows(seen), ";"),
+            rs=checksum(head(scheduler.rows, scheduler.num_rows)),
+            **tree_columns(tree, seen),
+        )
+        if tree.window:
+            self._windows(entry, seen)
+
+    def _windows(self, entry: Entry, seen: TreeView) -> None:
+        """Add the pool of sliding windows, and the slots in use. Mutates the entry."""
+        tree = self._state.kv.radix
+        entry["av2"] = tree.window_pages.num_unused_slots
+        entry["ev2"], entry["pr2"] = tree.window_evictable, tree.window_protected
+        entry["sq"] = checksum(free_pages(tree.window_pages))
+        entry["mp"] = checksum(window_map(seen, self._state))
+        if tree.enabled:
+            entry["ts"], entry["tsu"] = window_rows(seen)
+
+    def _rows(self, seen: TreeView) -> list[str]:
+        """Return the slots of each request, in order of arrival."""
+        state, found = self._state, []
+        held = holders(state)
+        for k in sorted(held, key=lambda k: self._order[state.requests[k].request_id]):
+            mine = state.sglang.progress[k]
+            slots = seen.path(mine.node) + own_slots(seen, state, k)
+            text = ",".join(map(str, slots))
+            found.append(f"{self._name(k)}:{mine.row}:{mine.num_shared}:{text}")
+        return found

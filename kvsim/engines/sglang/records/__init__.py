@@ -1,0 +1,1 @@
+"""Records of SGLang's scheduler, radix tree and storage."""

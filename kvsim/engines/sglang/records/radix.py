@@ -1,0 +1,251 @@
+"""Records of SGLang's prefix cache: pages, their locks, and the radix tree over them.
+
+A page is followed by the next one of its node, of its request, or of the free ones: nodes and
+requests know their first page and their last, and how many there are. So a node is split, a
+request's pages become a leaf, and a leaf is freed, without moving anything; and what the tokens are
+is written down once for those of one content that follow each other. The root is node 0; 0 stands
+for no node elsewhere, so untouched memory is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.engines.sglang.records.storage import Told
+from kvsim.records.queue import Neighbours, Queue
+from kvsim.records.record import Record, Short
+
+
+class Rank(IntEnum):
+    """The rank by which leaves are evicted; SGLang's radix_eviction_policy."""
+
+    LRU = 0
+    LFU = 1
+    FIFO = 2
+    MRU = 3
+    FILO = 4
+    SLRU = 5
+    PRIORITY = 6
+    TLRU = 7
+
+
+LRU, LFU, FIFO, MRU, FILO, SLRU, PRIORITY, TLRU = map(int, Rank)
+
+
+class WritePolicy(IntEnum):
+    """The rule that copies nodes to the host; NO_HOST is a tree without a host tier."""
+
+    NO_HOST = 0
+    WRITE_THROUGH = 1
+    WRITE_THROUGH_SELECTIVE = 2
+    WRITE_BACK = 3
+
+
+NO_HOST, WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = map(int, WritePolicy)
+
+
+@dataclass(slots=True)
+class Link(Record):
+    """The page that follows a page: the one numbered next, or one ``jump`` pages behind it.
+
+    Untouched memory is the pages in their order.
+    """
+
+    jump: Short = 0
+
+
+@dataclass(slots=True)
+class Chain(Record):
+    """Free pages that came back together, noted at the first of them."""
+
+    last: Short = 0
+    count: Short = 0
+
+
+@dataclass(slots=True)
+class Pages(Record):
+    """A page allocator: free pages, chain behind chain, and those held back in a group.
+
+    Pages are taken as they are linked, and given back as a chain. Neither visits the pages between
+    the ends, except of a chain of which only a part is taken.
+    """
+
+    page_size: int = 1
+    num_pages: int = 0
+    links: list[Link] = field(default_factory=list)  # by page, free or not
+    chains: list[Chain] = field(default_factory=list)  # by first page; not of the front one
+    first: int = 0  # the next one out
+    last: int = 0
+    num_left: int = 0
+    front_last: int = 0  # of the block at the front
+    front_count: int = 0
+    is_grouping: bool = False
+    group_first: int = 0
+    group_last: int = 0
+    num_grouped: int = 0
+    logs: bool = False  # what is freed, block by block
+    log: list[int] = field(default_factory=list)  # number of pages, and the first of them
+    num_logged: int = 0
+
+    @property
+    def num_unused_slots(self) -> int:
+        """Free slots."""
+        return self.num_left * self.page_size
+
+
+@dataclass(slots=True)
+class Piece(Record):
+    """Tokens of one content that follow each other, noted at the slot of the first of them.
+
+    A reader continues after these tokens at the slot ``behind``. The last piece of a node may go
+    beyond the node.
+    """
+
+    content: int = 0
+    index: Short = 0
+    num_tokens: Short = 0
+    behind: Short = 0
+
+
+@dataclass(slots=True)
+class Node(Record):
+    """A stretch of tokens that all requests through it share, from ``start`` to ``end``."""
+
+    start: int = 0
+    end: int = 0
+    page: int = 0  # its first
+    last_page: int = 0
+    parent: int = 0
+    first_child: int = 0
+    last_child: int = 0
+    next: int = 0  # sibling
+    previous: int = 0
+    key: int = 0  # of its parent and its first page
+    chain: int = 0  # next node in the bucket, or next free record
+    num_locks: int = 0
+    last_access: int = 0
+    created: int = 0
+    num_hits: int = 0
+    priority: int = 0
+    reach: int = 0  # most tokens of an insert through it
+    place: int = 0  # in a heap of leaves that may go, from 1 on
+    number: int = 0  # among its siblings
+    row: Short = 0  # of the trace: a request with the tokens up to its end, where that is told
+    weight: int = 0  # requests that wait for it, or below it
+    is_tombstone: bool = False  # its sliding-window slots are gone
+    num_window_locks: int = 0
+    edge: int = 0  # mark of locks whose window ends here
+    num_here: int = 0  # children with slots on the GPU, where there is a host tier
+    on_host_only: bool = False
+    has_copy: bool = False
+    host_page: int = 0  # the first of its copy
+    host_last: int = 0
+    num_host_locks: int = 0
+    is_pending: bool = False  # its copy is on the way
+    is_queued: bool = False  # may lose its copy under write_back
+
+    @property
+    def span(self) -> int:
+        """Tokens of it."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Leaves(Record):
+    """A heap of leaves that may go, from place 1 on."""
+
+    heap: list[int] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Copy(Record):
+    """A copy between GPU and host that is under way, and what it holds until it is done."""
+
+    node: int = 0
+    start: int = 0  # of the node when it was locked; splits make more of it
+    top: int = 0  # first token that is loaded
+    time: float = 0.0  # when it is done
+
+
+@dataclass(slots=True)
+class Copies(Record):
+    """Copies in one direction, in a ring with room for as many as the GPU has pages, and one."""
+
+    rows: list[Copy] = field(default_factory=list)
+    most: int = 0
+    first: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Radix(Record):
+    """The tree, its pages, and what the last walk through it found."""
+
+    enabled: bool = True
+    pages: Pages = field(default_factory=Pages)
+    pieces: list[Piece] = field(default_factory=list)  # by slot; of the tree's tokens
+    nodes: list[Node] = field(default_factory=list)
+    num_nodes: int = 1  # made so far, the root among them
+    free_node: int = 0  # the first of those given back
+    num_live_nodes: int = 0
+    num_children: int = 0  # added to any node so far
+    buckets: list[int] = field(default_factory=list)
+    bucket_mask: int = 0
+    leaves: Leaves = field(default_factory=Leaves)
+    clock: int = 0  # every use ticks it
+    num_evictable: int = 0  # tokens
+    num_protected: int = 0
+    window: int = 0  # tokens that the layers with a sliding window see; 0 without such layers
+    window_pages: Pages = field(default_factory=Pages)  # of those layers, a pool of their own
+    windows: list[int] = field(default_factory=list)  # of each page, its page there; 0 for none
+    recent: Queue = field(default_factory=Queue)  # nodes with window slots, the last used first
+    recent_places: list[Neighbours] = field(default_factory=list)  # of each node
+    window_evictable: int = 0  # tokens of these nodes
+    window_protected: int = 0
+    num_edges: int = 0  # marks given so far
+    num_moved: int = 0  # nodes that got other slots, or lost theirs and stayed
+    write_policy: int = NO_HOST
+    host_pages: Pages = field(default_factory=Pages)
+    host_pieces: list[Piece] = field(default_factory=list)
+    host_leaves: Leaves = field(default_factory=Leaves)
+    queued: Queue = field(default_factory=Queue)  # nodes whose copies go first under write_back
+    queued_places: list[Neighbours] = field(default_factory=list)  # of each node
+    backups: Copies = field(default_factory=Copies)
+    loads: Copies = field(default_factory=Copies)
+    now: float = 0.0
+    copy_time: float = 0.0  # s per copy
+    token_time: float = 0.0  # s per token of it
+    num_sent: int = 0  # tokens to the host so far
+    emits_events: bool = False  # which nodes the host has got
+    told: list[Told] = field(default_factory=list)  # since the last pass
+    num_told: int = 0
+    out_free: float = 0.0  # when the link to the host is free, and the one back
+    in_free: float = 0.0
+    held_until: float = 0.0  # the next batch begins no earlier
+    loaded_at: float = 0.0  # and ends no earlier
+    rank: int = LRU
+    protected_threshold: int = 2  # slru: hits of a protected node
+    tail_threshold: int = 0  # tlru
+    next_prompt_estimate: int = 0
+
+    segment: int = 0  # of the request that walks: the piece, and how far in it
+    offset: int = 0
+    node: int = 0  # that the last match or insert ended at, on the GPU
+    best: int = 0  # that the last match ended at, on the GPU or the host
+    num_found: int = 0  # tokens up to there
+    num_same: int = 0  # tokens of a child that a step down has found equal
+    num_walked: int = 0  # tokens that the last match passed, found or not
+    page: int = 0  # of the request that inserts: its first page that is its own
+    last_page: int = 0  # of the same
+    before_last: int = 0  # the page before that; 0 if nobody remembers it
+    num_pages: int = 0  # from the first to the last
+    dead: int = 0  # of the same: its first tokens, of which it has no window slots
+
+    token_bytes: int = 0  # of the layers that see all
+    window_bytes: int = 0  # of a token, of the layers with a window
+    num_own_pages: int = 0  # of requests, outside the tree
+    num_own_tokens: int = 0
+    num_slid_tokens: int = 0  # of these, without window slots
+    num_internal: int = 0  # slots in them that nobody will use

@@ -1,0 +1,64 @@
+"""Single operations on the radix tree alone, as in recorded cases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.rules.host.load import load_path, see_copies_done
+from kvsim.engines.sglang.rules.tree.evict import evict_for, evict_tokens
+from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
+from kvsim.engines.sglang.rules.tree.pages import floor_page, take_chain
+from kvsim.engines.sglang.rules.tree.walk import insert_key, match_prefix
+from kvsim.records.engine import EVICT, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
+from kvsim.rules.arrival import describe
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def operate(state: Replica, command: int, argument: int) -> int:
+    """Execute an operation; ``argument`` is a row of the trace, a node, or a number of tokens.
+
+    Returns the tokens evicted, or 1 where an insert found no room. ``tree.node`` and
+    ``tree.num_found`` say what was matched.
+    """
+    tree, request = state.kv.radix, state.probe
+    if command == LOCK:
+        lock_path(tree, argument)
+    elif command == UNLOCK:
+        unlock_path(tree, argument, 0)
+    elif command == EVICT:
+        return evict_tokens(tree, argument)
+    elif command == LOAD:
+        return load_path(tree, argument)
+    elif command == SEE_COPIES:
+        see_copies_done(tree, state.clock)
+    else:
+        describe(state, request, argument)
+        tree.node = 0
+        tree.num_found = 0
+        if command in (MATCH, INSERT):
+            match_prefix(tree, request, request.num_prompt_tokens)
+        if command != MATCH:
+            return insert_behind(tree, request, tree.node, tree.num_found)
+    return 0
+
+
+def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int:
+    """Allocate pages for the unmatched tokens and insert all; 1 if there are not enough."""
+    size = tree.pages.page_size
+    num_tokens = floor_page(request.num_prompt_tokens, size)
+    edge = lock_path(tree, node)
+    evict_for(tree, num_tokens - matched)
+    if tree.pages.num_unused_slots < num_tokens - matched:
+        unlock_path(tree, node, edge)
+        return 1
+    tree.page = tree.pages.first
+    tree.num_pages = (num_tokens - matched) // size
+    tree.last_page = take_chain(tree.pages, tree.num_pages)
+    tree.before_last = 0
+    insert_key(tree, request, num_tokens, node, matched, request.priority)
+    unlock_path(tree, node, edge)
+    return 0

@@ -1,0 +1,199 @@
+"""Memory of a request: a path of the tree, its own pages after it, and a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
+from kvsim.engines.sglang.rules.tree.pages import (
+    floor_page,
+    free_parts,
+    link_page,
+    map_windows,
+    return_chain,
+    take_chain,
+    take_page,
+)
+from kvsim.engines.sglang.rules.tree.slide import num_slid, slide_window
+from kvsim.engines.sglang.rules.tree.walk import cut_at_prompt, insert_key
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.batch import recycle
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.engines.sglang.records.scheduler import Progress
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def append_page(tree: Radix, mine: Progress) -> None:
+    """Append a page to a request; one is free."""
+    page = take_page(tree.pages)
+    if tree.window > 0:
+        tree.windows[page] = take_page(tree.window_pages)
+    if mine.num_pages == 0:
+        mine.page = page
+    else:
+        link_page(tree.pages, mine.last_page, page)
+    mine.before_last = mine.last_page if mine.num_pages > 0 else 0
+    mine.last_page = page
+    mine.num_pages += 1
+    tree.num_own_pages += 1
+
+
+def append_pages(tree: Radix, mine: Progress, count: int) -> None:
+    """Append pages to a request, in the order of the free chain; there are enough."""
+    first = tree.pages.first
+    last = take_chain(tree.pages, count)
+    if tree.window > 0:
+        map_windows(tree, first, count)
+    if mine.num_pages == 0:
+        mine.page = first
+    else:
+        link_page(tree.pages, mine.last_page, first)
+    mine.before_last = 0
+    mine.last_page = last
+    mine.num_pages += count
+    tree.num_own_pages += count
+
+
+def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
+    """Give a request slots up to a token: the rest of its last page, then new pages."""
+    size = tree.pages.page_size
+    slots = mine.num_shared + mine.num_pages * size
+    recounts = size > 1 and (slots < end or end >= request.end)
+    if end - slots > size:
+        append_pages(tree, mine, -(-(end - slots) // size))
+    elif end > slots:
+        append_page(tree, mine)
+    tree.num_own_tokens += end - request.num_computed_tokens
+    request.num_computed_tokens = end
+    if recounts:
+        count_internal(tree, request, mine)
+
+
+def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
+    """Count the slots of a request's last page after its end."""
+    tree.num_internal -= mine.num_internal
+    slots = mine.num_shared + mine.num_pages * tree.pages.page_size
+    mine.num_internal = max(slots - max(request.max_slots, request.num_computed_tokens), 0)
+    tree.num_internal += mine.num_internal
+
+
+def own_tokens(request: Request, mine: Progress) -> int:
+    """Return the tokens of a request after its path in the tree."""
+    return request.num_computed_tokens - mine.num_shared
+
+
+def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes_on: bool) -> None:
+    """Insert a request's first tokens into the tree, and cut the tree at its prompt's end.
+
+    With sliding windows the tree is not cut there. But a request that has passed a node from which
+    it could not resume first inserts tokens only up to that node, so that a window stays before it.
+    """
+    tree = state.kv.radix
+    if not tree.enabled:
+        return
+    size, known = tree.pages.page_size, min(upto, mine.num_known)
+    branches = mine.num_shared < mine.branch <= upto
+    num_tokens = min(known, mine.branch) if branches else known
+    if goes_on and tree.window > 0:
+        slide_window(tree, mine, num_tokens - 1, 1)
+    num_tokens = floor_page(num_tokens, size)
+    tree.page = mine.page
+    tree.last_page = mine.last_page
+    tree.before_last = mine.before_last
+    tree.num_pages = mine.num_pages
+    tree.dead = mine.dead
+    insert_key(tree, request, num_tokens, mine.node, mine.num_inserted, request.priority)
+    last = tree.node
+    mine.num_inserted = max(mine.num_inserted, num_tokens)
+    prompt = floor_page(request.num_prompt_tokens, size)
+    if tree.window == 0 and 0 < prompt < num_tokens:
+        cut_at_prompt(tree, last, prompt, request.priority + 1)
+    unlock_path(tree, mine.node, mine.edge)
+    mine.edge = lock_path(tree, last)
+    shed_pages(tree, mine, num_tokens - mine.num_shared)
+    mine.page = tree.page
+    mine.node = last
+    count_internal(tree, request, mine)
+    if branches and num_tokens >= mine.branch:
+        mine.branch = 0
+        if goes_on:
+            slide_window(tree, mine, known - 1, 1)
+
+
+def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
+    """Transfer the first ``num_tokens`` tokens of a request's own pages to the tree."""
+    num_pages = num_tokens // tree.pages.page_size
+    tree.num_slid_tokens -= num_slid(mine)
+    mine.num_shared += num_tokens
+    tree.num_slid_tokens += num_slid(mine)
+    mine.num_pages -= num_pages
+    tree.num_own_pages -= num_pages
+    tree.num_own_tokens -= num_tokens
+
+
+def release_request(state: Replica, k: int, keeps: bool) -> None:
+    """Free all that a request holds; with ``keeps``, its computed tokens stay in the tree."""
+    request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
+    if keeps:
+        mine.num_known = request.num_tokens
+        owned = min(request.num_computed_tokens, request.num_tokens)
+        checkpoint(state, request, mine, owned, False)
+    if tree.window > 0:
+        slots = mine.num_pages * tree.pages.page_size
+        free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
+    else:
+        return_chain(tree.pages, mine.page, mine.last_page, mine.num_pages)
+    tree.num_slid_tokens -= num_slid(mine)
+    tree.num_own_pages -= mine.num_pages
+    tree.num_own_tokens -= own_tokens(request, mine)
+    tree.num_internal -= mine.num_internal
+    unlock_path(tree, mine.node, mine.edge)
+    give_row(state, mine)
+    forget_progress(request, mine)
+
+
+def forget_progress(request: Request, mine: Progress) -> None:
+    """Reset a request to a state in which nothing of it is computed."""
+    mine.num_pages = 0
+    mine.num_internal = 0
+    mine.num_shared = 0
+    mine.num_inserted = 0
+    mine.node = 0
+    mine.edge = 0
+    mine.dead = 0
+    mine.branch = 0
+    mine.num_middle = 0
+    mine.num_extends = 0
+    mine.prefix = 0
+    request.num_computed_tokens = 0
+
+
+def take_rows(state: Replica, count: int) -> None:
+    """Take the last free rows for the new requests of a batch, in their order."""
+    first = state.sglang.num_rows - count
+    state.sglang.num_rows = first
+    at = first
+    for place in range(state.sglang.num_admitted):
+        mine = state.sglang.progress[state.sglang.admitted[place]]
+        if mine.row == NONE:
+            mine.row = state.sglang.rows[at]
+            at += 1
+    state.num_running += count
+
+
+def give_row(state: Replica, mine: Progress) -> None:
+    """Free a row."""
+    state.sglang.rows[state.sglang.num_rows] = mine.row
+    state.sglang.num_rows += 1
+    state.num_running -= 1
+    mine.row = NONE
+
+
+def reuse_record(state: Replica, k: int) -> None:
+    """Reuse the record of an ended request, unless a batch still names it."""
+    if state.requests[k].status == FINISHED and not state.sglang.progress[k].is_listed:
+        recycle(state, k)

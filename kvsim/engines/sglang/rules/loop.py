@@ -1,0 +1,218 @@
+"""A pass of SGLang's loop, normal or overlapped, and the processing of its output."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.records.radix import NO_HOST
+from kvsim.engines.sglang.records.scheduler import NO_BATCH
+from kvsim.engines.sglang.rules.decode import build_decode
+from kvsim.engines.sglang.rules.extend import build_prefill
+from kvsim.engines.sglang.rules.held import checkpoint, release_request, reuse_record
+from kvsim.engines.sglang.rules.host.load import see_copies_done
+from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_copies
+from kvsim.engines.sglang.rules.prefill import choose_prefills
+from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
+from kvsim.engines.sglang.rules.waiting import leave_waiting
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.abort import ENDED, REJECTED, end_request
+from kvsim.rules.batch import batch_at
+from kvsim.rules.price import price
+from kvsim.rules.recorder import note_gap, record_step, write_step
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def pass_sglang(state: Replica) -> bool:
+    """Decide a batch and launch it after the one in flight; False if SGLang would crash."""
+    batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
+    schedule_sglang(state, batch)
+    count_sent(state, sent)
+    if state.kv.radix.emits_events:
+        tell_copies(state)
+    if batch.size > 0:
+        time = price(state, batch)
+        start = max(state.clock, state.stage_free_time, state.kv.radix.held_until)
+        batch.end = state.stage_free_time = max(start + time, state.kv.radix.loaded_at)
+        if state.record_steps:
+            write_step(state, batch, start, time)
+        record_step(state)
+        state.num_empty_steps = 0
+        state.num_batches += 1
+        state.must_complete = state.num_batches >= state.limits.depth
+    elif state.num_batches > 0:
+        state.must_complete = True
+    else:
+        rest(state)
+    return not state.sglang.is_dead
+
+
+def schedule_sglang(state: Replica, batch: Batch) -> None:
+    """Decide the next batch: a prefill if any request can be admitted, else a decode."""
+    scheduler, tree = state.sglang, state.kv.radix
+    if tree.write_policy != NO_HOST:
+        see_copies_done(tree, state.clock)
+    keep_chunk(state)
+    merge_last(state)
+    drop_finished(state)
+    scheduler.last_mode = NO_BATCH
+    batch.num_extends = 0
+    if choose_prefills(state):
+        build_prefill(state, batch)
+    elif scheduler.num_running > 0:
+        build_decode(state, batch)
+    state.decode_only = False
+
+
+def count_sent(state: Replica, before: int) -> None:
+    """Count the bytes sent to the host since ``before`` tokens had been sent."""
+    tree = state.kv.radix
+    if tree.write_policy != NO_HOST:
+        state.totals.stored_bytes += (tree.num_sent - before) * tree.token_bytes
+
+
+def keep_chunk(state: Replica) -> None:
+    """Insert the last chunk of the request that is computed in chunks into the tree."""
+    if state.sglang.chunked == NONE:
+        return
+    k = state.sglang.chunked
+    request, mine = state.requests[k], state.sglang.progress[k]
+    if mine.end > mine.prefix:
+        checkpoint(state, request, mine, mine.end, True)
+        mine.prefix = mine.end
+
+
+def merge_last(state: Replica) -> None:
+    """Append the requests that continue from the last prefill batch to the running ones."""
+    scheduler = state.sglang
+    if scheduler.num_last == 0:
+        return
+    kept = 0
+    for place in range(scheduler.num_last):
+        k = scheduler.last[place]
+        ended = state.requests[k].status == FINISHED
+        if ended or k == scheduler.chunked or k == scheduler.last_chunked:  # noqa: PLR1714
+            scheduler.progress[k].is_listed = False
+            reuse_record(state, k)
+        else:
+            scheduler.last[kept] = k
+            kept += 1
+    if kept < scheduler.num_last:
+        scheduler.is_full = False
+    if kept > 0 and scheduler.num_running == 0:
+        scheduler.is_full = False
+        scheduler.running_tokens = scheduler.last_tokens
+    for place in range(kept):
+        scheduler.running[scheduler.num_running + place] = scheduler.last[place]
+    scheduler.num_running += kept
+    scheduler.num_last = 0
+
+
+def drop_finished(state: Replica) -> None:
+    """Remove ended requests from the running batch."""
+    scheduler, kept = state.sglang, 0
+    if not scheduler.has_ended:
+        return
+    scheduler.has_ended = False
+    for place in range(scheduler.num_running):
+        k = scheduler.running[place]
+        if state.requests[k].status == FINISHED:
+            scheduler.progress[k].is_listed = False
+            reuse_record(state, k)
+        else:
+            scheduler.running[kept] = k
+            kept += 1
+    if kept < scheduler.num_running:
+        scheduler.is_full = False
+    scheduler.num_running = kept
+
+
+def rest(state: Replica) -> None:
+    """Handle an idle pass; with no request left, reset the ratio of expected outputs.
+
+    SGLang hangs on a head that not even an idle replica admits; here the head is rejected.
+    """
+    scheduler, tree = state.sglang, state.kv.radix
+    if tree.backups.count + tree.loads.count > 0:  # they lock memory that the head may need
+        tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
+        see_copies_done(tree, tree.held_until)
+        if tree.emits_events:
+            tell_copies(state)
+    elif state.storage.is_on and waits_for_read(state):
+        state.resume_time = next_read(state)  # or an arrival, before
+    elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
+        k = state.waiting.head
+        leave_waiting(state, k)
+        if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
+            end_read(state, k, 0, state.clock)
+        # A rejected request does not count as waiting.
+        state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
+        end_request(state, k, REJECTED)
+        reuse_record(state, k)
+    if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
+        scheduler.ratio = scheduler.init_ratio
+        scheduler.is_idle = True
+
+
+def waits_for_read(state: Replica) -> bool:
+    """Return whether a request waits for a read and can continue later."""
+    now, time = max(state.clock, state.kv.radix.held_until), next_read(state)
+    return now < time < math.inf
+
+
+def has_work_sglang(state: Replica) -> bool:
+    """Return whether a pass of the loop would do anything."""
+    return state.waiting.length > 0 or state.num_running > 0 or not state.sglang.is_idle
+
+
+def take_in_sglang(state: Replica, batch: Batch) -> None:
+    """Give every request of a finished batch its token; freed slots return as one block."""
+    scheduler, before, now = state.sglang, state.last_token_time, batch.end
+    num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
+    open_groups(state.kv.radix)
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        k = entry.request
+        request, mine = state.requests[k], scheduler.progress[k]
+        request.num_in_flight_tokens -= entry.num_tokens
+        if request.status == FINISHED:
+            reuse_record(state, k)
+            continue
+        if mine.is_retracted:
+            continue
+        if at < batch.num_extends and mine.num_middle > 0:
+            mine.num_middle -= 1
+            continue
+        request.num_tokens += 1
+        num_sampled += 1
+        if math.isnan(request.last_token_time):
+            request.first_token_time = now
+            state.num_started += 1
+            state.num_prompts_tokens += request.num_prompt_tokens
+        elif request.last_token_time == before:
+            num_regular += 1
+        else:
+            note_gap(state, now - request.last_token_time, 1)
+        request.last_token_time = now
+        if request.num_tokens + 1 >= mine.most:
+            scheduler.may_finish = True
+        if request.num_tokens >= request.end:
+            scheduler.has_ended = True
+            release_request(state, k, True)
+            request.finish_time = now
+            end_request(state, k, ENDED)
+            reuse_record(state, k)
+        elif at < batch.num_extends:
+            checkpoint(state, request, mine, entry.end, True)
+            mine.prefix = entry.end
+    close_groups(state.kv.radix)
+    count_sent(state, sent)
+    if num_regular > 0:
+        note_gap(state, now - before, num_regular)
+    state.num_generated_tokens += num_sampled
+    if num_sampled > 0:
+        scheduler.num_fruitless = 0
+        state.last_token_time = now

@@ -1,0 +1,70 @@
+"""Making room: leaves lose their slots, and leave the tree if the host has no copy of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.records.radix import WRITE_BACK
+from kvsim.engines.sglang.rules.host.backup import back_up, drop_descendants, send_out
+from kvsim.engines.sglang.rules.host.cache import leave_device, tell_copy
+from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
+from kvsim.engines.sglang.rules.tree.nodes import drop_node
+from kvsim.engines.sglang.rules.tree.pages import free_whole
+from kvsim.engines.sglang.rules.tree.window_slots import bury
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+
+
+def evict_leaf(tree: Radix, k: int) -> int:
+    """Free the slots of an evictable leaf, whole; returns its tokens.
+
+    It leaves the tree, unless the host has a copy. Under write_back it gets one now, if the host
+    has room: the next batch waits for it.
+    """
+    node = tree.nodes[k]
+    parent, num_tokens = node.parent, node.span
+    if tree.write_policy == WRITE_BACK and not node.has_copy and back_up(tree, k):
+        tree.held_until = max(tree.held_until, send_out(tree, num_tokens))
+        tell_copy(tree, k)
+    if node.has_copy:
+        leave_device(tree, k)
+        return num_tokens
+    if tree.write_policy == WRITE_BACK:
+        drop_descendants(tree, k)
+    free_whole(tree, node.page, node.last_page, num_tokens // tree.pages.page_size)
+    tree.num_evictable -= num_tokens
+    drop_node(tree, k)
+    settle_leaf(tree, parent)
+    return num_tokens
+
+
+def evict_tokens(tree: Radix, num_tokens: int) -> int:
+    """Evict leaves until ``num_tokens`` are gone, or none is evictable; returns how many went."""
+    evicted = 0
+    while evicted < num_tokens and tree.leaves.count > 0:
+        evicted += evict_leaf(tree, tree.leaves.heap[1])
+    return evicted
+
+
+def evict_for(tree: Radix, num_tokens: int) -> None:
+    """Evict leaves until ``num_tokens`` slots are free or none is evictable; then windows, too."""
+    while tree.pages.num_unused_slots < num_tokens and tree.leaves.count > 0:
+        evict_leaf(tree, tree.leaves.heap[1])
+    if tree.window > 0:
+        evict_windows(tree, num_tokens)
+
+
+def evict_windows(tree: Radix, num_tokens: int) -> None:
+    """Free window slots of the least recently used nodes until enough are free; leaves go whole."""
+    k = tree.recent.tail
+    while k != NONE and tree.window_pages.num_unused_slots < num_tokens:
+        node, at = tree.nodes[k], k
+        k = tree.recent_places[k].previous
+        if node.num_window_locks > 0:
+            continue
+        if node.place > 0:
+            evict_leaf(tree, at)
+        else:
+            bury(tree, at)

@@ -1,0 +1,45 @@
+"""Locks: a request, or a copy in flight, locks a node and all nodes above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.records.radix import NO_HOST
+from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
+from kvsim.engines.sglang.rules.tree.window_slots import lock_window, unlock_window
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+
+
+def lock_path(tree: Radix, k: int) -> int:
+    """Lock a node and all above it; returns the mark where its window begins, if it has one."""
+    end = k
+    while k != 0:
+        node = tree.nodes[k]
+        if node.num_locks == 0 and not node.on_host_only:
+            tree.num_evictable -= node.span
+            tree.num_protected += node.span
+        node.num_locks += 1
+        if tree.write_policy != NO_HOST:  # the last one on the GPU may have others below it
+            settle_leaf(tree, k)
+        k = node.parent
+    settle_leaf(tree, end)
+    return lock_window(tree, end) if tree.window > 0 else 0
+
+
+def unlock_path(tree: Radix, k: int, edge: int) -> None:
+    """Unlock a node and all above it, and the window up to a mark."""
+    end = k
+    if tree.window > 0:
+        unlock_window(tree, end, edge)
+    while k != 0:
+        node = tree.nodes[k]
+        node.num_locks -= 1
+        if node.num_locks == 0 and not node.on_host_only:
+            tree.num_protected -= node.span
+            tree.num_evictable += node.span
+        if tree.write_policy != NO_HOST:
+            settle_leaf(tree, k)
+        k = node.parent
+    settle_leaf(tree, end)

@@ -1,0 +1,37 @@
+"""Nodes with window slots, most recently used first: the last ones lose their slots first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.rules.links import push_front, put_behind, remove
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+
+
+def join_recent(tree: Radix, k: int, newer: int) -> None:
+    """Insert a node right after another one, or at the front if there is none."""
+    if newer == NONE:
+        push_front(tree.recent, tree.recent_places, k)
+    else:
+        put_behind(tree.recent, tree.recent_places, k, newer)
+
+
+def leave_recent(tree: Radix, k: int) -> None:
+    """Remove a node."""
+    remove(tree.recent, tree.recent_places, k)
+
+
+def refresh_recent(tree: Radix, k: int) -> None:
+    """Move the window before the end of a node to the front, the end first."""
+    passed, newer = 0, NONE
+    while k != 0 and passed < tree.window + tree.pages.page_size:
+        node = tree.nodes[k]
+        if not node.is_tombstone:
+            leave_recent(tree, k)
+            join_recent(tree, k, newer)
+            newer = k
+        passed += node.span
+        k = node.parent

@@ -1,0 +1,267 @@
+"""Walking down the radix tree along a request: match, insert, and the split at a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.records.radix import NO_HOST, WRITE_BACK
+from kvsim.engines.sglang.rules.host.backup import write_through
+from kvsim.engines.sglang.rules.host.cache import enter_device, join_copies
+from kvsim.engines.sglang.rules.host.repair import cut_windows, share_windows
+from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
+from kvsim.engines.sglang.rules.tree.nodes import (
+    join_siblings,
+    name_node,
+    new_node,
+    split_node,
+    tick,
+)
+from kvsim.engines.sglang.rules.tree.pages import floor_page, free_chain, page_after, page_behind
+from kvsim.engines.sglang.rules.tree.pieces import name_tokens, num_common, stand_before
+from kvsim.engines.sglang.rules.tree.recent import refresh_recent
+from kvsim.rules.blocks.keys import FIRST_KEY, mix, span_of
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.records.request import Request
+
+
+def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
+    """Compute the key of the child with the request's next page, as ``node_key`` does."""
+    content, start, length = span_of(request, tree.segment)
+    key = mix(mix(FIRST_KEY, parent), salt)
+    key = mix(mix(key, content), start + tree.offset)
+    segment, last = tree.segment, tree.offset + tree.pages.page_size - 1
+    while last >= length:
+        last -= length
+        segment += 1
+        content, start, length = span_of(request, segment)
+    return mix(mix(key, content), start + last)
+
+
+def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
+    """Find the child that begins with the request's next page, and how many tokens they share.
+
+    ``left`` is how many tokens the walk still has. Returns 0 if there is no such child.
+    """
+    tree.num_same = 0
+    if left == 0:
+        return 0
+    salt = request.cache_salt if parent == 0 else 0
+    key = child_key(tree, request, parent, salt)
+    k = tree.buckets[key & tree.bucket_mask]
+    while k != 0:
+        node = tree.nodes[k]
+        if node.key == key and node.parent == parent:
+            most = min(left, node.span)
+            if node.on_host_only:
+                tree.num_same = num_common(tree, tree.host_pieces, request, node.host_page, most)
+            else:
+                tree.num_same = num_common(tree, tree.pieces, request, node.page, most)
+            if tree.num_same > 0:
+                return k
+        k = node.chain
+    return 0
+
+
+def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
+    """Find the longest prefix of a request's first tokens; sets ``tree.node``, ``tree.num_found``.
+
+    A node that matches only in part is split there, and the whole path is touched. With sliding
+    windows a request can resume only after a whole window. Tokens that only the host has extend the
+    prefix to ``tree.best``, and ``tree.num_walked`` counts them.
+    """
+    tree.node = 0
+    tree.best = 0
+    tree.num_found = 0
+    tree.num_walked = 0
+    left = floor_page(num_tokens, tree.pages.page_size)
+    if not tree.enabled or left == 0:
+        return
+    stand_before(tree, request, 0, 0)
+    child, run, part = step_down(tree, request, 0, left), tree.window, False
+    while child != 0:
+        same = tree.num_same
+        left -= same
+        tree.num_walked += same
+        part = same < tree.nodes[child].span
+        if part:
+            child = split_node(tree, child, same)
+        run = 0 if tree.nodes[child].is_tombstone else run + same
+        if run >= tree.window:
+            tree.best = child
+            if not tree.nodes[child].on_host_only:
+                tree.num_found = tree.num_walked
+                tree.node = child
+        child = 0 if part else step_down(tree, request, child, left)
+    touch_path(tree, tree.best)
+    if tree.window > 0:
+        refresh_recent(tree, tree.node)
+
+
+def count_match(tree: Radix, request: Request) -> int:
+    """Count the tokens of a prompt that the GPU holds, and of both tiers; nothing changes.
+
+    The number for both tiers is left in ``tree.num_walked``.
+    """
+    tree.num_walked = 0
+    left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
+    if not tree.enabled or left <= 0:
+        return 0
+    stand_before(tree, request, 0, 0)
+    child, run = step_down(tree, request, 0, left), tree.window
+    while child != 0:
+        walked += tree.num_same
+        left -= tree.num_same
+        run = 0 if tree.nodes[child].is_tombstone else run + tree.num_same
+        if run >= tree.window and not tree.nodes[child].on_host_only:
+            found = walked
+        if tree.num_same < tree.nodes[child].span:
+            break
+        child = step_down(tree, request, child, left)
+    tree.num_walked = walked
+    return found
+
+
+def touch_path(tree: Radix, k: int) -> None:
+    """Touch a node and all nodes above it."""
+    now, end = tick(tree), k
+    while k != 0:
+        tree.nodes[k].last_access = now
+        if tree.nodes[k].place > 0:
+            settle_leaf(tree, k)
+        k = tree.nodes[k].parent
+    tree.nodes[0].last_access = now
+    settle_leaf(tree, end)
+
+
+def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
+    """Count an insert of ``num_tokens`` tokens through a node; copy it to the host if it is due.
+
+    The number of a write policy is the number of hits from which on it copies.
+    """
+    node = tree.nodes[k]
+    node.priority = max(node.priority, priority)
+    node.reach = max(node.reach, num_tokens)
+    if node.end > inserted and tree.write_policy != WRITE_BACK:
+        node.num_hits += 1
+        if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:
+            write_through(tree, k)
+
+
+def insert_key(
+    tree: Radix, request: Request, num_tokens: int, known: int, inserted: int, priority: int
+) -> None:
+    """Insert a request's first tokens, of whole pages; ``tree.node`` is the last node then.
+
+    The path down to the node ``known`` is the request's already. Its own pages begin there, from
+    ``tree.page`` to ``tree.last_page``: pages with tokens the tree has are freed, the rest becomes
+    a leaf. ``tree.page`` is left at the first page after. ``tree.num_found`` are the tokens that
+    the tree had. Of its first ``tree.dead`` tokens the request has no window slots.
+    """
+    tree.nodes[0].last_access = tick(tree)
+    tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
+    k, now = known, tick(tree)
+    while k != 0:
+        tree.nodes[k].last_access = now
+        pass_node(tree, k, num_tokens, inserted, priority)
+        k = tree.nodes[k].parent
+    if tree.nodes[known].place > 0:
+        settle_leaf(tree, known)
+    k, size, at = known, tree.pages.page_size, tree.nodes[known].end
+    stand_before(tree, request, 0, at)
+    child = step_down(tree, request, k, num_tokens - at)
+    while child != 0:
+        same = tree.num_same
+        tree.nodes[child].last_access = tick(tree)
+        if same < tree.nodes[child].span:
+            child = split_node(tree, child, same)
+            tree.num_same = 0
+        if tree.nodes[child].on_host_only:
+            tree.page = take_over(tree, child, tree.page)
+        elif tree.window > 0:
+            share_windows(tree, child)
+        else:
+            tree.page = free_chain(tree, tree.page, same // size)
+        tree.num_pages -= same // size
+        pass_node(tree, child, num_tokens, inserted, priority)
+        settle_leaf(tree, child)
+        at += same
+        k = child
+        child = step_down(tree, request, k, num_tokens - at)
+    tree.num_found = at
+    tree.node = add_leaf(tree, request, k, num_tokens, priority) if at < num_tokens else k
+    if tree.window > 0:
+        refresh_recent(tree, tree.node)
+
+
+def take_over(tree: Radix, k: int, page: int) -> int:
+    """Give a request's pages to a node that only the host has; returns the page after them."""
+    last = page_behind(tree.pages, page, tree.nodes[k].span // tree.pages.page_size - 1)
+    enter_device(tree, k, page, last)
+    join_copies(tree, k)
+    return page_after(tree.pages, last)
+
+
+def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
+    """Make a request's own pages after a node a leaf; the walk is before their first token.
+
+    New tokens follow all that the request has inserted before, so the leaf always counts a hit;
+    nodes that windows cut off it do not.
+    """
+    start, page = tree.nodes[parent].end, tree.page
+    last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
+    k = new_node(tree, parent, start, num_tokens, page, last)
+    node = tree.nodes[k]
+    node.created = node.last_access = tick(tree)
+    node.priority = priority
+    node.reach = num_tokens
+    node.row = request.request_id
+    name_tokens(tree, tree.pieces, tree.pages, request, page, num_tokens - start)
+    tree.page = page_after(tree.pages, last)
+    tree.num_evictable += num_tokens - start
+    name_node(tree, k, request.cache_salt if parent == 0 else 0)
+    join_siblings(tree, k)
+    if tree.window > 0:
+        cut_windows(tree, k)
+    node.num_hits = 0 if tree.write_policy == WRITE_BACK else 1
+    settle_leaf(tree, parent)
+    settle_leaf(tree, k)
+    if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:
+        write_through(tree, k)
+    return k
+
+
+def find_last(tree: Radix, num_pages: int) -> int:
+    """Find the last of an insert's first ``num_pages`` pages: mostly of all, or of all but one.
+
+    The one is the page of a token that has been computed since.
+    """
+    if num_pages == tree.num_pages:
+        return tree.last_page
+    if num_pages == tree.num_pages - 1 and tree.before_last != 0:
+        return tree.before_last
+    return page_behind(tree.pages, tree.page, num_pages - 1)
+
+
+def num_host_found(tree: Radix) -> int:
+    """Return the tokens of the last match that only the host has."""
+    return tree.num_walked - tree.num_found if tree.write_policy != NO_HOST else 0
+
+
+def cut_at_prompt(tree: Radix, k: int, num_tokens: int, priority: int) -> None:
+    """Insert a prompt that ends inside the path to a node: split there, and touch the path.
+
+    This is the second insert of SGLang's checkpoint, in which no token is new.
+    """
+    tree.nodes[0].last_access = tick(tree)
+    tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
+    while tree.nodes[k].start >= num_tokens:
+        k = tree.nodes[k].parent
+    if tree.nodes[k].end > num_tokens:
+        k = split_node(tree, k, num_tokens - tree.nodes[k].start)
+    now = tick(tree)
+    while k != 0:
+        tree.nodes[k].last_access = now
+        pass_node(tree, k, num_tokens, num_tokens, priority)
+        k = tree.nodes[k].parent

@@ -1,0 +1,43 @@
+"""SGLang's scheduler: prefills first, and decodes that are retracted when they do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.kv.radix import RadixManager
+from kvsim.records.engine import SGLANG
+from kvsim.sched.scheduler import SCHEDULERS, Scheduler
+
+if TYPE_CHECKING:
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.request import Request
+    from kvsim.sched.scheduler import SchedulerConfig
+
+
+@SCHEDULERS.register("sglang")
+class SglangScheduler(Scheduler):
+    """Whoever can be admitted is prefilled, in chunks, while the others wait; else all decode.
+
+    A request is admitted if its prompt and all it may generate fit beside what the running ones are
+    expected to take. When decodes do not fit, those with the fewest outputs are retracted. Over
+    ``radix`` alone. The rules are in :mod:`kvsim.engines.sglang.rules`.
+    """
+
+    rules_of = SGLANG
+    evidence = "recorded schedules of SGLang 0.5.23 come out identical"
+    needs_allocator = "radix"
+    supports_async = True
+
+    def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
+        if not isinstance(kv, RadixManager):
+            raise ValueError(
+                "scheduler 'sglang' hands computed prompts to a radix tree, which only "
+                "allocator radix has"
+            )
+        super().__init__(kv, config)
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests of the running batch, in order."""
+        scheduler = self.state.sglang
+        return [self.state.requests[scheduler.running[k]] for k in range(scheduler.num_running)]

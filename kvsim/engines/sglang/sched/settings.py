@@ -1,0 +1,110 @@
+"""Settings of SGLang's scheduler, and the layout of its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.engines.sglang.records.scheduler import Order
+from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
+from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
+from kvsim.records.memory import assign
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
+
+#: Those that ask the tree about every waiting request.
+CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+
+#: SGLang's environment constants: the ratio at first, its floor, and steps from one to the other.
+INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+
+
+def lay_out_storage(state: Replica, memory: Memory, settings: Storage, num_rows: int) -> None:
+    """Write the settings of reads into a state, for the requests of a trace."""
+    storage = state.storage
+    assign(storage, settings)
+    storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
+    storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
+
+
+@dataclass(frozen=True)
+class SglangSettings:
+    """Settings of SGLang's scheduler; names and defaults are its own, but for None.
+
+    ``chunked_prefill_size`` None is no chunking, ``prefill_max_requests`` None no limit.
+    ``max_new_tokens`` is what requests say they generate at most, None what they do.
+    """
+
+    page_size: int
+    max_total_num_tokens: int
+    max_running_requests: int
+    context_length: int
+    chunked_prefill_size: int | None = 8192
+    max_prefill_tokens: int = 16384
+    prefill_max_requests: int | None = None
+    schedule_policy: SchedulePolicy = "fcfs"
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    disable_overlap_schedule: bool = False
+    disable_radix_cache: bool = False
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: int = 10
+    disable_priority_preemption: bool = False
+    retraction_policy: Literal["length", "priority"] = "length"
+    max_new_tokens: int | None = None
+    ignore_eos: bool = False
+    random_seed: int = 0
+    storage: Storage | None = None
+
+    def __post_init__(self) -> None:
+        chunk = self.chunked_prefill_size
+        if chunk is not None and chunk % self.page_size:
+            raise ValueError(
+                f"chunked_prefill_size is {chunk}: must be a multiple of page_size {self.page_size}"
+            )
+        if self.disable_radix_cache and self.schedule_policy == "shortest-prefill-first":
+            raise ValueError(
+                "schedule_policy: shortest-prefill-first needs the radix cache, and "
+                "disable_radix_cache is set"
+            )
+
+    @property
+    def order(self) -> Order:
+        """The policy that is followed: without a tree, no policy asks it."""
+        policy = self.schedule_policy
+        if self.disable_radix_cache and policy in CACHE_AWARE:
+            policy = "fcfs"
+        return Order[policy.upper().replace("-", "_")]
+
+
+def lay_out_sglang(state: Replica, memory: Memory, settings: SglangSettings) -> None:
+    """Write the settings into a state, and make room for the running requests."""
+    scheduler = state.sglang
+    assign(scheduler, settings)
+    scheduler.pool_size = settings.max_total_num_tokens
+    scheduler.context_len = settings.context_length
+    scheduler.max_running = settings.max_running_requests
+    scheduler.chunk_size = settings.chunked_prefill_size or 0
+    scheduler.mixes = settings.enable_mixed_chunk and settings.chunked_prefill_size is not None
+    by_priority = settings.enable_priority_scheduling
+    scheduler.by_priority = by_priority
+    scheduler.sign = 1 if settings.schedule_low_priority_values_first else -1
+    scheduler.preempts = by_priority and not settings.disable_priority_preemption
+    scheduler.threshold = settings.priority_scheduling_preemption_threshold
+    scheduler.retracts_by_priority = settings.retraction_policy == "priority"
+    initial = min(INIT_RATIO * settings.schedule_conservativeness, 1.0)
+    scheduler.init_ratio, scheduler.min_ratio = initial, min(MIN_FACTOR * initial, 1.0)
+    scheduler.decay = (initial - scheduler.min_ratio) / DECAY_STEPS
+    scheduler.ratio = initial
+    if scheduler.order == Order.RANDOM:
+        *words, scheduler.num_drawn = Random(settings.random_seed).getstate()[1]
+        scheduler.words = memory.list_of(words)
+    most = settings.max_running_requests
+    for name in ("running", "last", "admitted", "preempted", "states_held"):
+        setattr(scheduler, name, memory.ints(2 * most + 2))
+    scheduler.states_left = memory.floats(2 * most + 2)
+    scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most

@@ -1,0 +1,263 @@
+"""From a configuration to SGLang's settings: its pool, its limits, and what it does not go with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.budget import GIB, engine_of
+from kvsim.engine.settings import by_name
+from kvsim.engines.sglang.budget import (
+    default_chunk,
+    host_tokens,
+    mem_fraction_static,
+    most_running,
+    pool_bytes,
+    split_pool,
+)
+from kvsim.engines.sglang.kv.radix import pool_bytes_of
+from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
+from kvsim.engines.sglang.sched.settings import SglangSettings
+from kvsim.engines.sglang.server_options import SGLANG_FIELDS
+from kvsim.kv.manager import ALLOCATORS
+from kvsim.records.engine import SGLANG
+from kvsim.sched.scheduler import scheduler_factory
+
+if TYPE_CHECKING:
+    from kvsim.budget.capacity import Memory
+    from kvsim.budget.layout import KVLayout
+    from kvsim.config import Config
+    from kvsim.kv.allocator_spec import AllocatorSpec
+    from kvsim.kv.manager import KVCacheConfig
+    from kvsim.sched.scheduler import Scheduler, SchedulerConfig
+
+#: SGLang's unit of host memory, bytes.
+GB = 10**9
+
+
+def of_engine(config: Config) -> Config:
+    """Fill in the scheduler and the allocator of the engine asked for, and those that go together.
+
+    A scheduler that needs one allocator brings it, unless another one is asked for.
+    """
+    update = {}
+    if config.engine == "sglang" and config.scheduler is None:
+        update["scheduler"] = "sglang"
+    scheduler = update.get("scheduler", config.scheduler)
+    if scheduler is not None and "allocator" not in config.model_fields_set:
+        needed = getattr(scheduler_factory(scheduler), "needs_allocator", None)
+        update |= {} if needed is None else {"allocator": needed}
+    return config.model_copy(update=update) if update else config
+
+
+def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
+    """Refuse SGLang's parts beside others, and its settings without it."""
+    needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
+    if needed not in (None, name):
+        raise ValueError(
+            f"allocator {config.allocator!r}: its tree is filled at the checkpoints of scheduler "
+            f"{needed}, which {name!r} does not have"
+        )
+    if kind.needs_allocator not in (None, allocator.base):
+        raise ValueError(
+            f"scheduler {name!r}: it hands computed prompts to the tree of allocator "
+            f"{kind.needs_allocator}, and {config.allocator!r} has none"
+        )
+    if config.engine is not None and config.engine != ("vllm", "sglang")[kind.rules_of == SGLANG]:
+        raise ValueError(f"engine {config.engine}: scheduler {name!r} is another engine's")
+    if kind.rules_of != SGLANG:
+        for field in SGLANG_FIELDS:
+            if getattr(config, field) != type(config).model_fields[field].default:
+                raise ValueError(f"{field}: scheduler {name!r} has no such setting; sglang has")
+    elif config.pipeline_parallel_size > 1:
+        raise ValueError("pipeline_parallel_size: scheduler 'sglang' is modelled for one stage")
+
+
+def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
+    """Refuse a model with layers that SGLang's two pools do not serve."""
+    if config.disable_hybrid_kv_cache_manager:
+        return
+    kinds = {layer.kind for layer in layout.layers}
+    windows = {layer.window or 0 for layer in layout.layers if layer.kind == "sliding"}
+    others, remedy = kinds - {"full", "sliding"}, "disable_hybrid_kv_cache_manager"
+    reason = ""
+    if others:
+        reason = f"has {', '.join(sorted(others))} layers, whose pools are not modelled"
+    elif len(windows) > 1:
+        reason = f"has windows of {sorted(windows)} tokens; SGLang's pools are modelled for one"
+    elif kinds == {"sliding"}:
+        reason = "has sliding layers alone, for which SGLang's older tree is not modelled"
+    if reason:
+        raise ValueError(
+            f"scheduler 'sglang': {memory.model.name} {reason}; with {remedy} all layers keep all "
+            "tokens"
+        )
+
+
+def page_size_of(config: Config) -> int:
+    """Return tokens per page."""
+    if config.page_size is not None:
+        return config.page_size
+    return config.block_size or 1
+
+
+def chunk_of(config: Config, memory: Memory) -> int | None:
+    """Return the tokens of a chunk, None without chunks."""
+    size = page_size_of(config)
+    if config.chunked_prefill_size is None:
+        return default_chunk(memory.gpu) // size * size or size
+    return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
+
+
+def _has_tree(config: Config) -> bool:
+    return not config.disable_radix_cache and config.enable_prefix_caching is not False
+
+
+class Pools(NamedTuple):
+    """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes."""
+
+    tokens: int
+    windows: int
+    num_bytes: int
+
+
+def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
+    """Return what the memory holds.
+
+    With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
+    it is what the other allocators have.
+    """
+    pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
+    by_rule = config.engine == "sglang" or config.mem_fraction_static is not None
+    num_bytes = memory.num_gpu_blocks * memory.plan.bytes_per_block
+    if by_rule and not pinned:
+        num_bytes = _left_for_kv(config, memory)
+    size = page_size_of(config)
+    window, token_bytes, window_bytes = pool_bytes_of(
+        layout, hybrid=not config.disable_hybrid_kv_cache_manager
+    )
+    ratio = config.swa_full_tokens_ratio if window else 0.0
+    tokens, windows = split_pool(
+        num_bytes,
+        token_bytes=token_bytes,
+        window_bytes=window_bytes,
+        ratio=ratio,
+        page_size=size,
+        max_tokens=config.max_total_tokens,
+    )
+    if tokens < size:
+        raise ValueError(
+            f"{memory.model.name} does not fit under SGLang's rules: beside its weights, the share "
+            f"of {memory.gpu.name} for both leaves no page; raise mem_fraction_static, or take a "
+            "larger tensor_parallel_size"
+        )
+    if window:
+        check_window_pool(config, memory, window, windows)
+    return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes)
+
+
+def host_slots_of(config: Config, pools: Pools) -> int:
+    """Return the tokens of the host tier, 0 without one."""
+    if not config.enable_hierarchical_cache:
+        return 0
+    flag = "enable_hierarchical_cache"
+    if not _has_tree(config):
+        raise ValueError(f"{flag} keeps prefixes of the radix cache, and that is disabled")
+    if pools.windows:
+        raise ValueError(f"{flag}: the host tier is not modelled with pools of sliding windows")
+    num_tokens = int(pools.tokens * config.hicache_ratio)
+    if config.hicache_size > 0:
+        num_tokens = int(config.hicache_size * GB) * pools.tokens // pools.num_bytes
+    return host_tokens(num_tokens, page_size_of(config))
+
+
+def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -> None:
+    """Refuse a pool of windows into which a long request alone would not fit.
+
+    SGLang cuts such prompts at what is left and dies of it sooner or later ("SGLang 0.5.23",
+    section 12 of its rules), or stands still. A request holds a chunk, the window before its last
+    checkpoint and another one, which moves on every 128 tokens; without a tree the chunk before is
+    held while it is under way.
+    """
+    longest, size = memory.limits.max_model_len, page_size_of(config)
+    chunk = min(chunk_of(config, memory) or longest, longest)
+    held = (1 if _has_tree(config) else 2) * chunk + 2 * window + DECODE_GAP
+    needed = min(held, longest) + 2 * size
+    if slots < needed:
+        raise ValueError(
+            f"swa_full_tokens_ratio {config.swa_full_tokens_ratio}: the pool of sliding windows "
+            f"has {slots} tokens, and a long request takes {needed}: SGLang would die, or stand "
+            "still; give it more memory, or lower chunked_prefill_size or max_model_len"
+        )
+
+
+def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
+    """Return mem_fraction_static, and of how many bytes: those free before weights are loaded."""
+    tp, engine = config.tensor_parallel_size, engine_of(config.vllm_version)
+    fraction = config.mem_fraction_static
+    if fraction is None:
+        fraction = mem_fraction_static(
+            memory.gpu,
+            chunk=chunk_of(config, memory) or config.max_prefill_tokens,
+            tensor_parallel_size=tp,
+            has_latent=memory.model.is_mla,
+        )
+    overhead = engine.base_gib + (engine.nccl_gib if tp > 1 else 0.0)
+    return fraction, memory.gpu.memory_bytes - int(overhead * GIB)
+
+
+def _left_for_kv(config: Config, memory: Memory) -> int:
+    fraction, free = fraction_of(config, memory)
+    overhead = memory.gpu.memory_bytes - free
+    return pool_bytes(
+        memory.gpu, weights=memory.budget.weights, overhead=overhead, fraction=fraction
+    )
+
+
+def settings_of(config: Config, memory: Memory, pool: int, *, overlap: bool) -> SglangSettings:
+    """Return the settings of SGLang's scheduler over a pool of ``pool`` tokens."""
+    longest = memory.limits.max_model_len
+    asked = config.max_running_requests or config.max_num_seqs
+    as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
+    resolved = {
+        "page_size": page_size_of(config),
+        "max_running_requests": most_running(pool, longest, asked),
+        "chunked_prefill_size": chunk_of(config, memory),
+        "disable_overlap_schedule": not overlap,
+        "disable_radix_cache": not _has_tree(config),
+        "enable_priority_scheduling": config.enable_priority_scheduling or as_vllm,
+        "schedule_low_priority_values_first": (
+            config.schedule_low_priority_values_first or as_vllm
+        ),
+    }
+    return SglangSettings(
+        **by_name(SglangSettings, config) | resolved,
+        max_total_num_tokens=pool,
+        context_length=longest,
+        random_seed=config.seed,
+    )
+
+
+def with_sglang(
+    config: Config,
+    memory: Memory,
+    layout: KVLayout,
+    kv_config: KVCacheConfig,
+    scheduler_config: SchedulerConfig,
+) -> tuple[KVCacheConfig, SchedulerConfig]:
+    """Return settings with SGLang's pools and scheduler."""
+    check_layers(config, memory, layout)
+    pools = pools_of(config, memory, layout)
+    overlap = scheduler_config.async_scheduling
+    settings = settings_of(config, memory, pools.tokens, overlap=overlap)
+    kv_config = replace(
+        kv_config,
+        block_size=settings.page_size,
+        num_bytes=pools.num_bytes,
+        window_slots=pools.windows or None,
+        host_slots=host_slots_of(config, pools),
+        write_policy=config.hicache_write_policy,
+        enable_prefix_caching=not settings.disable_radix_cache,
+    )
+    most = settings.max_running_requests
+    return kv_config, replace(scheduler_config, max_num_seqs=most, sglang=settings)
