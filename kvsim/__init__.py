@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
     from kvsim.results.tables import FinishReason
+    from kvsim.stepping.engine import Engine
     from kvsim.trace import Trace
     from kvsim.training.remedies import train_memory
 
 __all__ = [
     "Comparison",
     "Config",
+    "Engine",
     "FinishReason",
     "GpuSpec",
     "ModelSpec",
@@ -57,6 +59,7 @@ __all__ = [
 _HOME = {
     "Comparison": "kvsim.results.comparison",
     "Config": "kvsim.config",
+    "Engine": "kvsim.stepping.engine",
     "FinishReason": "kvsim.results.tables",
     "GpuSpec": "kvsim.catalog.spec",
     "ModelSpec": "kvsim.catalog.spec",

@@ -38,7 +38,8 @@ ROOMS = (
         "budget",
         "kv",
     ),
-    *("sched", "cost", "training", "results", "intensity", "engine", "fleet", "cases", "testing"),
+    *("sched", "cost", "training", "results", "intensity", "engine", "fleet", "stepping"),
+    *("cases", "testing"),
     *("plugins", "study", "calibration", "report", "cli", "__main__", "__init__"),
 )
 

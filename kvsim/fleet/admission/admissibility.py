@@ -74,15 +74,20 @@ def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
     table["finish_reason"][rows] = FinishReason.IN_FLIGHT
 
 
-def new_requests(trace: Trace) -> NDArray[Any]:
-    """Return the requests table before anything has happened."""
+def blank_rows(count: int) -> NDArray[Any]:
+    """Return rows of the requests table of which nothing is known yet."""
     row = np.zeros(1, dtype=REQUESTS)
     for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         row[name] = math.nan
     row["prefill_replica"] = NONE
     row["finish_reason"] = FinishReason.IN_FLIGHT
+    return np.repeat(row, count)
+
+
+def new_requests(trace: Trace) -> NDArray[Any]:
+    """Return the requests table before anything has happened."""
     table = np.empty(len(trace), dtype=REQUESTS)
-    piece = np.repeat(row, min(len(trace), ROWS_AT_ONCE))
+    piece = blank_rows(min(len(trace), ROWS_AT_ONCE))
     for start in range(0, len(trace), ROWS_AT_ONCE):
         rows = slice(start, min(start + ROWS_AT_ONCE, len(trace)))
         piece = piece[: rows.stop - start]

@@ -1,0 +1,418 @@
+"""An engine to step by hand; see :class:`Engine`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.config import Config
+from kvsim.engine.history.block_recorder import BlockRecorder
+from kvsim.engine.observers import together
+from kvsim.engine.replica import Replica
+from kvsim.engine.sglang import of_engine
+from kvsim.fleet.checker import Checker
+from kvsim.fleet.plan import make_plan
+from kvsim.fleet.pool_setups import resolve_fleet
+from kvsim.fleet.simulate import choose_backend
+from kvsim.results.tables import FinishReason
+from kvsim.rules.kv import num_free
+from kvsim.rules.recorder import num_waiting
+from kvsim.stepping.growing import LISTS, GrowingContents, GrowingTrace
+from kvsim.stepping.looks import block_table, free_queue, place_of, reset_cache
+from kvsim.stepping.outcome import Run, result_of
+from kvsim.stepping.refusal import check_options, check_setup
+from kvsim.stepping.requests import Asked, RequestReader, id_rank
+from kvsim.stepping.steps import EngineStep, Stepper
+from kvsim.stepping.tokens import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.results.result import Result
+    from kvsim.trace import Trace
+
+
+class Engine:
+    """One replica that is stepped by hand, and takes requests while it runs.
+
+    A run through it gives the same tables, to the bit, as :func:`kvsim.simulate` on
+    :attr:`trace`, the requests that it took; except that a request that was aborted, or a cache
+    that was reset, has no counterpart there.
+
+    Parameters
+    ----------
+    **options : as for :func:`kvsim.simulate`, ``model`` and ``gpu`` among them; options of fleets
+        and of closed-loop clients are refused. ``backend="python"`` runs the rules as plain Python,
+        so that a debugger can step into them.
+
+    Raises
+    ------
+    ValueError
+        For unknown names, wrong values, and options that one replica does not have.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> engine = kvsim.Engine(model="llama-3-8b", gpu="a100-80gb", backend="python")
+    >>> first = engine.add_request(prompt_token_ids=list(range(40)), max_tokens=3)
+    >>> second = engine.add_request(prompt_token_ids=list(range(40)), max_tokens=3)
+    >>> engine.step().num_scheduled_tokens
+    {0: 40, 1: 8}
+    >>> engine.block_table(first), engine.block_table(second)
+    ([[1, 2, 3]], [[1, 2, 4]])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        config = of_engine(Config.build(**options))
+        check_options(config)
+        setup = resolve_fleet(config)
+        check_setup(setup)
+        self._plan, self._setup = make_plan(config, setup), setup
+        self._reason = choose_backend(setup)
+        self._requests = GrowingTrace()
+        self._rows = GrowingContents(list_names(config))
+        self._replica = Replica(
+            *(0, setup, self._rows, self._rows.table),
+            start_time=0.0,
+            watched=True,
+            compiled=not self._reason,
+        )
+        self._rows.grow_for(self._replica.state)
+        self._recorder = BlockRecorder() if config.record_block_events else None
+        checker = Checker() if config.check_invariants else None
+        self._stepper = Stepper(self._replica, together(checker, self._recorder))
+        self._reader = RequestReader(setup)
+        self._first_row: list[int] = []  # of each request's samples, which lie together
+        self._request_of: list[int] = []  # by row
+        self._open: dict[int, None] = {}  # rows that have not ended
+        self._ended: dict[int, FinishReason] = {}  # requests, since the last step
+        self._reached = 0.0
+        self.start_time: float | None = None  #: Arrival of the first request, seconds.
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        prompt_token_ids: Sequence[int] | None = None,
+        max_tokens: int = 16,
+        *,
+        num_prompt_tokens: int | None = None,
+        arrival_time: float | None = None,
+        priority: int = 0,
+        cache_salt: int | str | None = None,
+        lora_id: int | str | None = None,
+        session_id: int | None = None,
+        num_samples: int = 1,
+        stop_after: int | None = None,
+    ) -> int:
+        """Add a request, which the next schedule sees. Mutates.
+
+        Parameters
+        ----------
+        prompt_token_ids : the prompt; equal beginnings share blocks by prefix caching
+        max_tokens : output tokens, as the scheduler knows them
+        num_prompt_tokens : instead of ids, the length of a prompt that is like no other
+        arrival_time : seconds; now by default, and no earlier than the request before
+        priority, cache_salt, lora_id, session_id, num_samples : as in a trace
+        stop_after : output tokens after which it ends by EOS, which nobody foresees
+
+        Returns
+        -------
+        int
+            The request's id: its place among all that were added, from 0.
+
+        Raises
+        ------
+        ValueError
+            Naming the wrong value and what is allowed. A request that could never be served is no
+            error: it ends at once, rejected.
+        """
+        asked = self._reader.read(
+            Asked(
+                prompt_token_ids,
+                num_prompt_tokens,
+                max_tokens,
+                priority,
+                cache_salt,
+                lora_id,
+                session_id,
+                num_samples,
+                stop_after,
+            )
+        )
+        time = self._arrival(arrival_time)
+        if self.start_time is None:
+            self._start(time)
+        request = len(self._requests)
+        self._requests.append(time, asked.columns, asked.spans)
+        self._first_row.append(len(self._rows))
+        rows = []
+        for number in range(num_samples):
+            row = len(self._rows)
+            self._request_of.append(request)
+            ranked = id_rank(str(request) if num_samples == 1 else f"{number}_{request}")
+            self._rows.append(time, asked.row(number) | {"id_rank": ranked}, asked.spans)
+            rows.append(row)
+        self._submit(rows, time)
+        return request
+
+    def _arrival(self, given: float | None) -> float:
+        """Return the arrival time of the next request."""
+        last = self._requests.last_arrival
+        seen = math.nextafter(self._stepper.last_schedule, math.inf)
+        idle = not self._open
+        least = max(last, self.now if idle else seen, 0.0)
+        if given is None:
+            given = max(self.now, seen)
+        if not (isinstance(given, int | float) and math.isfinite(given) and given >= least):
+            why = f"request {len(self._requests) - 1} has arrived then" if last == least else ""
+            why = why or "what came before is scheduled"
+            raise ValueError(f"arrival_time: is {given}, must be at least {least!r} s: {why}")
+        return float(given)
+
+    def _start(self, time: float) -> None:
+        """Start the clock at the first arrival, as a run over a trace does. Mutates."""
+        state = self._replica.state
+        self.start_time = state.clock = state.stage_free_time = time
+        state.end_time = time + self._plan.config.horizon
+
+    def _submit(self, rows: list[int], time: float) -> None:
+        """Submit the samples of a request, or reject it if nobody could serve it. Mutates."""
+        longest = self._setup.memory.limits.max_model_len
+        lists, kv = self._rows.lists, self._setup.kv
+        for row in rows:
+            fits = lists["num_prompt_tokens"][row] < longest
+            if not (fits and kv.fits(self._rows.request(row, 0.0, longest))):
+                self._rows.table["finish_reason"][rows] = FinishReason.REJECTED
+                self._note_end(self._request_of[row])
+                return
+        self._open |= dict.fromkeys(rows)
+        self._replica.submit(np.array(rows), np.full(len(rows), time))
+
+    def abort(self, request_id: int) -> bool:
+        """End a request where it stands, and free its blocks; False if it had ended. Mutates.
+
+        Raises
+        ------
+        ValueError
+            For an unknown request, or a scheduler that cannot end requests.
+        """
+        replica, table = self._replica, self._rows.table
+        rows = [row for row in self._rows_of(request_id) if row in self._open]
+        for row in rows:
+            if not replica.abort(row) and replica.submissions.remove(row):
+                replica.state.num_outstanding -= 1
+                table["finish_reason"][row] = FinishReason.ABORTED
+        self._take_ended(rows)
+        return bool(rows)
+
+    def _rows_of(self, request_id: int) -> range:
+        """Return the rows of a request's samples."""
+        is_whole = isinstance(request_id, int | np.integer) and not isinstance(request_id, bool)
+        if not (is_whole and 0 <= request_id < len(self._requests)):
+            raise ValueError(f"request {request_id!r}: no such request was added")
+        first = self._first_row[request_id]
+        return range(first, first + self._requests.value("num_samples", request_id))
+
+    def output_token_ids(self, request_id: int) -> list[int]:
+        """Return ids that name the output tokens of a request so far, of its first sample.
+
+        They are negative, unlike a model's. A later prompt that continues the conversation holds
+        the earlier prompt's ids, these, and ids of its own.
+        """
+        row = self._rows_of(request_id)[0]
+        place, content = place_of(self._replica.state, row), self._rows.lists["output_content_id"]
+        if place is None:
+            count = int(self._rows.table["num_output_tokens"][row])
+        else:
+            one = self._replica.state.requests[place]
+            count = one.num_tokens - one.num_prompt_tokens
+        found: list[int] = names_of(int(content[row]), 0, count).tolist()
+        return found
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def step(self) -> EngineStep:
+        """Run one step: schedule it, and process its output. Mutates.
+
+        With nothing to do, nothing is scheduled and no time passes. Under asynchronous scheduling
+        the step after it is scheduled, too, before its output is there.
+
+        Raises
+        ------
+        RuntimeError
+            If a scheduler has work and schedules none of it.
+        """
+        step, _ = self._next(math.inf)
+        return step
+
+    def steps_until(self, time: float) -> Iterator[EngineStep]:
+        """Run up to a time, and yield each step with an output by then. Mutates.
+
+        ``math.inf`` is until all requests have ended.
+        """
+        while True:
+            step, is_step = self._next(time)
+            if is_step or step.finished:
+                yield step
+            if not is_step:
+                break
+        if time < math.inf:
+            self._reached = max(self._reached, time)
+
+    def run_until(self, time: float) -> None:
+        """Run up to a time: process every output until then, that instant included. Mutates."""
+        for _ in self.steps_until(time):
+            pass
+
+    def _next(self, horizon: float) -> tuple[EngineStep, bool]:
+        """Run the next step by a horizon, and name its requests. Mutates."""
+        by_row, is_step = self._stepper.next(horizon)
+        self._take_ended()
+        ended, self._ended = self._ended, {}
+        lost = list(dict.fromkeys(self._request_of[row] for row in by_row.preempted))
+        return EngineStep(
+            by_row.time,
+            by_row.duration,
+            self._by_request(by_row.num_scheduled_tokens),
+            lost,
+            ended,
+            self._by_request(by_row.num_new_tokens),
+        ), is_step
+
+    def _by_request(self, by_row: dict[int, int]) -> dict[int, int]:
+        """Return sums by request of numbers by row."""
+        sums: dict[int, int] = {}
+        for row, number in by_row.items():
+            request = self._request_of[row]
+            sums[request] = sums.get(request, 0) + number
+        return sums
+
+    def _take_ended(self, rows: Sequence[int] = ()) -> None:
+        """Take note of the requests that have ended, of some rows or of all. Mutates."""
+        state = self._replica.state
+        if state.num_ended:
+            rows, state.num_ended = list(self._open), 0
+        for row in rows:
+            if self._rows.table["finish_reason"][row] != FinishReason.IN_FLIGHT:
+                del self._open[row]
+                self._note_end(self._request_of[row])
+
+    def _note_end(self, request: int) -> None:
+        """Take note of the end of a sample; with the last one its request ends. Mutates."""
+        rows = self._rows_of(request)
+        reasons = [FinishReason(code) for code in self._rows.table["finish_reason"][rows]]
+        if FinishReason.IN_FLIGHT not in reasons:
+            others = [one for one in reasons if one != FinishReason.FINISHED]
+            self._ended[request] = others[0] if others else FinishReason.FINISHED
+
+    # -- a look at it ----------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time up to which everything is known, seconds."""
+        return max(self._replica.state.clock, self._reached)
+
+    @property
+    def next_event_time(self) -> float:
+        """Time of the next schedule or output, seconds; infinite with nothing to do."""
+        return self._replica.next_event_time()
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the running batch, each sample counted."""
+        return self._replica.state.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have been seen and do not run, each sample counted."""
+        return num_waiting(self._replica.state)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks (slots of contiguous memory) that no request holds, cached ones included."""
+        return num_free(self._replica.state.kv)
+
+    def block_table(self, request_id: int, sample: int = 0) -> list[list[int]]:
+        """Return the blocks that a request holds, front to back, a list per group of layers.
+
+        Under SGLang they are pages of its pool; contiguous memory has none.
+
+        Raises
+        ------
+        ValueError
+            For an unknown request, or a sample that it does not have.
+        """
+        rows = self._rows_of(request_id)
+        if not 0 <= sample < len(rows):
+            raise ValueError(f"sample: is {sample}, must be 0 to {len(rows) - 1}")
+        place = place_of(self._replica.state, rows[sample])
+        return [] if place is None else block_table(self._replica, place)
+
+    def free_queue(self) -> list[int]:
+        """Return the free blocks, the next one to be handed out first.
+
+        Blocks without content come before cached ones, which go in the order of their eviction.
+
+        Raises
+        ------
+        ValueError
+            For an allocator without a pool of blocks.
+        """
+        return free_queue(self._replica, self._setup.allocator.base)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content, as vLLM does; False, and nothing, while a block is in use.
+
+        Mutates.
+        """
+        return reset_cache(self._replica, self._setup.allocator.base)
+
+    def check_integrity(self) -> None:
+        """Recount all memory.
+
+        Raises
+        ------
+        RuntimeError
+            Naming the broken invariant and both sides of it.
+        """
+        self._replica.check_integrity()
+
+    # -- the run so far --------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Trace:
+        """The requests so far, as :func:`kvsim.simulate` takes them.
+
+        Raises
+        ------
+        ValueError
+            Before the first request.
+        """
+        if not len(self._requests):
+            raise ValueError("trace: no request was added yet; add_request adds one")
+        return self._requests.trace()
+
+    def result(self) -> Result:
+        """Return the run up to now; the engine may go on.
+
+        Raises
+        ------
+        ValueError
+            Before the first request.
+        """
+        trace = self.trace
+        run = Run(self._plan, self._setup, self._replica, self._rows, self._reason)
+        return result_of(run, trace, self._recorder)
+
+
+def list_names(config: Config) -> list[str]:
+    """Return the lists that a replica needs of each request."""
+    absent = set()
+    if config.scheduling_policy != "priority":
+        absent.add("id_rank")
+    if not config.enable_lora:
+        absent.add("lora")
+    return [name for name in LISTS if name not in absent]

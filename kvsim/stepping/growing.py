@@ -1,0 +1,172 @@
+"""A trace that grows request by request: columns that double their room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.engine.contents import Contents
+from kvsim.fleet.admission.admissibility import blank_rows
+from kvsim.records.engine import RequestRow
+from kvsim.records.memory import Flat, Views
+from kvsim.records.request import Segment
+from kvsim.trace import Trace
+from kvsim.trace.endings import ENDINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.records.engine import Replica
+    from kvsim.records.engine import Trace as TraceRecord
+    from kvsim.records.memory import Memory
+
+    #: Content, first token and number of tokens of a part of a prompt.
+    Span = tuple[int, int, int]
+
+#: Requests and segments for which there is room at first.
+FIRST_ROOM = 256
+#: Integer columns of a trace that each request fills.
+COLUMNS = (
+    *("num_prompt_tokens", "num_output_tokens", "output_content_id", "priority", "cache_salt"),
+    *("session_id", "num_samples", "lora_id", "ends_by"),
+)
+#: Lists of what a replica knows of each request.
+LISTS = (
+    *("num_prompt_tokens", "max_tokens", "asked_tokens", "segment_offsets", "output_content_id"),
+    *("priority", "cache_salt", "id_rank", "lora"),
+)
+
+
+def doubled(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy with as many zeros behind it, laid out in the same way."""
+    room = np.zeros(2 * len(array), array.dtype)
+    room[: len(array)] = array
+    return room
+
+
+class GrowingTrace:
+    """The requests as they were added, a column each; :meth:`trace` makes a trace of them."""
+
+    def __init__(self) -> None:
+        self._columns = {name: np.zeros(FIRST_ROOM, np.int64) for name in COLUMNS}
+        self._arrival_time = np.zeros(FIRST_ROOM)
+        self._segments: list[Sequence[Span]] = []
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def last_arrival(self) -> float:
+        """Arrival time of the request added last, seconds; 0 before the first."""
+        return float(self._arrival_time[len(self) - 1]) if len(self) else 0.0
+
+    def value(self, name: str, request: int) -> int:
+        """Return the entry of a request in a column."""
+        return int(self._columns[name][request])
+
+    def segments(self, request: int) -> Sequence[Span]:
+        """Return the parts of a prompt."""
+        return self._segments[request]
+
+    def append(
+        self, arrival_time: float, values: Mapping[str, int], segments: Sequence[Span]
+    ) -> None:
+        """Append a request. Mutates."""
+        count = len(self)
+        if count == len(self._arrival_time):
+            self._arrival_time = doubled(self._arrival_time)
+            self._columns = {name: doubled(one) for name, one in self._columns.items()}
+        self._arrival_time[count] = arrival_time
+        for name, value in values.items():
+            self._columns[name][count] = value
+        self._segments.append(segments)
+
+    def trace(self) -> Trace:
+        """Return the trace of the requests added so far."""
+        columns: dict[str, Any] = {
+            name: values[: len(self)].copy() for name, values in self._columns.items()
+        }
+        columns["ends_by"] = [ENDINGS[code] for code in columns["ends_by"].tolist()]
+        arrival_time = self._arrival_time[: len(self)]
+        return Trace.from_arrays(arrival_time, **columns, segments=self._segments)
+
+
+class GrowingContents(Contents):
+    """Requests by row, as one replica reads them, and their rows of the requests table.
+
+    Parameters
+    ----------
+    names : lists that the replica reads
+
+    Attributes
+    ----------
+    table : the requests table, with room for more rows
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        lists = {name: np.zeros(FIRST_ROOM, np.int64) for name in names}
+        super().__init__(lists, np.zeros(FIRST_ROOM, Segment.dtype()))
+        self.table = blank_rows(FIRST_ROOM)
+        self._count = self._num_segments = 0
+        self._memory: Memory
+        self._state: Replica
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lay_out(self, record: TraceRecord, memory: Memory) -> None:  # noqa: D102 - see Contents
+        super().lay_out(record, memory)
+        self._memory, record.has_eos = memory, False
+        if not memory.compiled:
+            record.segments = []
+
+    def grow_for(self, state: Replica) -> None:
+        """Let the lists of a replica that was laid out over these contents grow with them."""
+        self._state = state
+
+    def append(self, arrival_time: float, values: Mapping[str, int], spans: Sequence[Span]) -> None:
+        """Append a request. Mutates."""
+        row = self._count
+        if row + 1 == len(self.table):
+            self._grow()
+        while self._num_segments + len(spans) > len(self._segments):
+            self._grow_segments()
+        for name in self.lists.keys() & values.keys():
+            self.lists[name][row] = values[name]
+        for span in spans:
+            self._segments[self._num_segments] = span
+            self._num_segments += 1
+        if values["asked_tokens"] > values["max_tokens"]:
+            self._state.trace.has_eos = True
+        if not self._memory.compiled:
+            self._state.trace.segments += [Segment(*span) for span in spans]
+        self._count = row + 1
+        self.lists["segment_offsets"][row + 1] = self._num_segments
+        self.table["request_id"][row] = row
+        self.table["arrival_time"][row] = arrival_time
+        self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
+
+    def _grow(self) -> None:
+        """Double the room of all lists and of the table. Mutates."""
+        memory, trace = self._memory, self._state.trace
+        for name, values in self.lists.items():
+            self.lists[name] = doubled(values)
+            memory.replace(trace, **{name: memory.list_of(self.lists[name])})
+        used, self.table = self.table, blank_rows(2 * len(self.table))
+        self.table[: len(used)] = used
+        memory.replace(self._state, rows=Views(self.table, RequestRow, Flat()))
+
+    def _grow_segments(self) -> None:
+        """Double the room of the prompts' segments. Mutates."""
+        self._segments = doubled(self._segments)
+        if not self._memory.compiled:
+            return
+        state: Any = self._state
+        self._memory.replace(state.trace, segments=Views(self._segments, Segment, Flat()))
+        # Records of requests hold the address of the list, too.
+        where = self._segments.ctypes.data, len(self._segments)
+        state.requests.array["segments"][:] = where
+        state.probe.segments = state.trace.segments

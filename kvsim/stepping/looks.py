@@ -1,0 +1,74 @@
+"""Looks into the memory of a replica between two steps, by either memory."""
+
+from __future__ import annotations
+
+from itertools import chain as chained
+from typing import TYPE_CHECKING, Any
+
+from kvsim.engine.history.radix_watch import chain, reader
+from kvsim.kv.block_pool import BlockPool
+from kvsim.records.engine import SGLANG
+from kvsim.records.memory import column
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.kv import has_pool
+from kvsim.rules.vllm.reset import DONE_ALL, reset_prefix_cache
+
+if TYPE_CHECKING:
+    from kvsim.engine.replica import Replica
+    from kvsim.records.engine import Replica as State
+
+
+def place_of(state: State, row: int) -> int | None:
+    """Return the place of a request's record, None if the request is not here, or has ended."""
+    ids = column(state.requests, "request_id", state.num_requests)
+    for k, found in enumerate(ids):
+        if found == row and state.requests[k].status != FINISHED:
+            return k
+    return None
+
+
+def block_table(replica: Replica, place: int) -> list[list[int]]:
+    """Return the blocks that a request holds, by group."""
+    state = replica.state
+    if state.limits.scheduler == SGLANG and not state.limits.in_python:
+        return [pages_of(state, place)]
+    request = state.requests[place]
+    if has_pool(state.kv) and request.own_blocks == NONE:
+        return [[] for _ in range(state.kv.num_groups)]
+    return [list(table) for table in replica.kv.block_ids(request)]
+
+
+def pages_of(state: State, place: int) -> list[int]:
+    """Return the pages of a request under SGLang: its path in the tree, then its own."""
+    mine, tree = state.sglang.progress[place], state.kv.radix
+    if mine.row == NONE:
+        return []
+    jump, size = reader(tree.pages.links, "jump"), tree.pages.page_size
+    path, node = [], mine.node
+    while node:
+        one: Any = tree.nodes[node]
+        path.append(chain(jump, one.page, (one.end - one.start) // size))
+        node = one.parent
+    return [*chained(*reversed(path)), *chain(jump, mine.page, mine.num_pages)]
+
+
+def free_queue(replica: Replica, allocator: str) -> list[int]:
+    """Return the free blocks, the next one to be handed out first."""
+    check_pool(replica, allocator, "free_queue")
+    return list(BlockPool.over(replica.state.kv).free_queue())
+
+
+def reset_cache(replica: Replica, allocator: str) -> bool:
+    """Forget all cached content; False if a block is in use.
+
+    The rule runs as Python in either memory: few variants of the compiled rules contain it.
+    """
+    check_pool(replica, allocator, "reset_prefix_cache")
+    return reset_prefix_cache(replica.state, False) == DONE_ALL
+
+
+def check_pool(replica: Replica, allocator: str, what: str) -> None:
+    """Refuse an allocator without a pool of blocks."""
+    if not has_pool(replica.state.kv):
+        raise ValueError(f"{what}: allocator {allocator!r} has no pool of blocks; paged has one")

@@ -1,0 +1,57 @@
+"""Options that an engine refuses, since one replica is stepped and its requests are not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.errors import FieldError
+from kvsim.fleet.pool_setups import OF_THE_FLEET
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+
+#: Options of a run that one replica has, too.
+OF_ONE = frozenset(
+    (
+        *("seed", "horizon", "goodput", "front_end_latency", "backend", "router"),
+        *("record_steps", "record_memory_map", "record_block_events", "check_invariants"),
+    )
+)
+#: Options that say of all requests what add_request says of each.
+OF_REQUESTS = {"num_samples": "num_samples", "ends_by": "stop_after"}
+
+
+def check_options(config: Config) -> None:
+    """Refuse options of fleets, of clients and of all requests.
+
+    Raises
+    ------
+    ValueError
+        Naming the first of them.
+    """
+    for name in sorted(config.model_fields_set):
+        default = type(config).model_fields[name].default
+        if getattr(config, name) == default:
+            continue
+        if name in OF_THE_FLEET - OF_ONE:
+            raise FieldError(name, "is for a run over a trace; an engine to step is one replica")
+        if name in OF_REQUESTS:
+            raise FieldError(name, f"is given per request: {OF_REQUESTS[name]} of add_request")
+
+
+def check_setup(setup: Setup) -> None:
+    """Refuse parts that need to know all requests before the first.
+
+    Raises
+    ------
+    ValueError
+        Naming the part.
+    """
+    if setup.kv.foresees:
+        raise ValueError("eviction: a policy that foresees requests needs a trace; simulate has it")
+    sglang = setup.scheduler_config.sglang
+    if setup.scheduler_config.kv_transfer is not None:
+        raise ValueError("kv connectors and offloading need a trace; simulate takes it")
+    if sglang is not None and sglang.storage is not None:
+        raise ValueError("hicache_storage_backend: needs a trace; simulate takes it")
