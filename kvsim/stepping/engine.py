@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from kvsim.stepping.tokens import names_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvsim.options import Options
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -64,7 +65,7 @@ class Engine:
     ([[1, 2, 3]], [[1, 2, 4]])
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[Options]) -> None:
         config = of_engine(Config.build(**options))
         check_options(config)
         setup = resolve_fleet(config)
