@@ -11,7 +11,7 @@ from kvsim.config import Config
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.replica import Replica
-from kvsim.engine.sglang import of_engine
+from kvsim.engines.sglang.setup import of_engine
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.plan import make_plan
 from kvsim.fleet.pool_setups import resolve_fleet

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain as chained
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvsim.engine.history.radix_watch import chain, reader
+from kvsim.engines.sglang.history import pages_of
 from kvsim.kv.block_pool import BlockPool
 from kvsim.records.engine import SGLANG
 from kvsim.records.memory import column
@@ -37,20 +36,6 @@ def block_table(replica: Replica, place: int) -> list[list[int]]:
     if has_pool(state.kv) and request.own_blocks == NONE:
         return [[] for _ in range(state.kv.num_groups)]
     return [list(table) for table in replica.kv.block_ids(request)]
-
-
-def pages_of(state: State, place: int) -> list[int]:
-    """Return the pages of a request under SGLang: its path in the tree, then its own."""
-    mine, tree = state.sglang.progress[place], state.kv.radix
-    if mine.row == NONE:
-        return []
-    jump, size = reader(tree.pages.links, "jump"), tree.pages.page_size
-    path, node = [], mine.node
-    while node:
-        one: Any = tree.nodes[node]
-        path.append(chain(jump, one.page, (one.end - one.start) // size))
-        node = one.parent
-    return [*chained(*reversed(path)), *chain(jump, mine.page, mine.num_pages)]
 
 
 def free_queue(replica: Replica, allocator: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain as concatenated
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -243,3 +244,17 @@ class RadixWatch(Watch):
         drops += [(held.request, old[p], p) for p in range(len(old))[::-1] if p not in stays]
         takes += [(held.request, one, p) for p, one in enumerate(now) if p not in stays]
         held.pages = now
+
+
+def pages_of(state: Replica, place: int) -> list[int]:
+    """Return the pages of a request under SGLang: its path in the tree, then its own."""
+    mine, tree = state.sglang.progress[place], state.kv.radix
+    if mine.row == NONE:
+        return []
+    jump, size = reader(tree.pages.links, "jump"), tree.pages.page_size
+    path, node = [], mine.node
+    while node:
+        one: Any = tree.nodes[node]
+        path.append(chain(jump, one.page, (one.end - one.start) // size))
+        node = one.parent
+    return [*concatenated(*reversed(path)), *chain(jump, mine.page, mine.num_pages)]
