@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.capacity import capacity
     from kvsim.fleet.simulate import compare, simulate
+    from kvsim.hits.hit_rate import hit_rate
     from kvsim.intensity.roofline import roofline
     from kvsim.options import Options
     from kvsim.report import plot
@@ -45,6 +46,7 @@ __all__ = [
     "Trace",
     "capacity",
     "compare",
+    "hit_rate",
     "load",
     "plot",
     "record",
@@ -68,6 +70,7 @@ _HOME = {
     "Trace": "kvsim.trace",
     "capacity": "kvsim.engine.capacity",
     "compare": "kvsim.fleet.simulate",
+    "hit_rate": "kvsim.hits.hit_rate",
     "load": "kvsim.results.result",
     "plot": "kvsim.report.plot",
     "record": "kvsim.cases.record",

@@ -40,7 +40,7 @@ ROOMS = (
     ),
     *("sched", "cost", "training", "results", "intensity", "engine", "fleet", "stepping"),
     *("cases", "testing"),
-    *("plugins", "study", "calibration", "report", "cli", "__main__", "__init__"),
+    *("plugins", "study", "calibration", "report", "hits", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines.

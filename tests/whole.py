@@ -24,6 +24,7 @@ NEEDS_THE_WHOLE = {
     "test_catalog.py::test_gpus_agree_with_the_shared_table": TABLE,
     "test_catalog.py::test_models_agree_with_the_shared_table": TABLE,
     "test_eviction.py::test_lru_hit_rates_on_the_mooncake_trace": LONG,
+    "test_hits.py::test_a_public_simulator_agrees_to_the_token": LONG,
     "test_memory.py::test_logged_block_counts_come_out_within_three_percent": LOGS,
     "test_memory.py::test_logged_budgets_give_the_logged_blocks": LOGS,
     "test_models_2026.py::test_models_agree_with_the_shared_table_of_2026": TABLE,

@@ -26,6 +26,7 @@ from kvsim.cli.beginning import with_beginning
 from kvsim.cli.budgets import capacity, roofline, train_memory
 from kvsim.cli.calibrate import calibrate
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
+from kvsim.cli.hits import hits
 from kvsim.cli.options import (
     SectionedCommand,
     config_options,
@@ -339,7 +340,10 @@ def _say_backends(results: Mapping[str, Result]) -> None:
         click.echo(f"step times: {basis}", err=True)
 
 
-for _command in (capacity, train_memory, roofline, report, search, calibrate, sweep, trace):
+for _command in (
+    *(capacity, train_memory, roofline, report, search, calibrate, sweep, trace),
+    hits,
+):
     cli.add_command(_command)
 
 

@@ -72,6 +72,13 @@ def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str
     return _write(file, lambda compose: compose.search_page(answer))
 
 
+def write_hits_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
+    """Write the page of hit-rate curves."""
+    from kvsim.report.hits import hits_page
+
+    return _write(file, lambda _: hits_page(answer))
+
+
 def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
     """Write a page, if requested, and return its path as a note."""
     if file is None:

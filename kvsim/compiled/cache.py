@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import tempfile
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.engines import room_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
 #: The modules that compile, the rooms compiled code depends on, and the variable that overrides the
@@ -27,8 +29,10 @@ ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 
-def cache_folder() -> Path:
-    """Return the folder for this version of the rules; an edit or an upgrade gets another.
+def cache_folder(folders: Sequence[Path] = ()) -> Path:
+    """Return the folder for this version of the rules, or of the sources in some folders.
+
+    An edit or an upgrade gets another.
 
     Without a writable home it is a private folder among the temporary files.
     """
@@ -37,8 +41,8 @@ def cache_folder() -> Path:
     numba_config: Any = import_module("numba.core.config")
 
     package = Path(__file__).parents[1]
-    folders = [package / room for room in ROOMS] + [p for r in ROOMS for p in room_paths(r)]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    rules = [package / room for room in ROOMS] + [p for r in ROOMS for p in room_paths(r)]
+    files = [path for folder in folders or rules for path in sorted(folder.rglob("*.py"))]
     source = b"".join(path.read_bytes() for path in files)
     modes = f"{numba_config.DISABLE_JIT} {os.environ.get('KVSIM_BOUNDSCHECK')}"
     stamp = f"{numba.__version__} {sys.version} {modes}".encode()
@@ -111,10 +115,17 @@ def load_routing_loop() -> ModuleType:
 
 def _load(name: str, folder: Path) -> ModuleType:
     """Import a module and cache its compiled functions in a folder."""
+    with caching_in(folder):
+        return import_module(name)
+
+
+@contextmanager
+def caching_in(folder: Path) -> Iterator[None]:
+    """Cache in a folder the compiled functions that are declared meanwhile."""
     numba_config: Any = import_module("numba.core.config")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)
     try:
-        return import_module(name)
+        yield
     finally:
         numba_config.CACHE_DIR = before

@@ -1,0 +1,95 @@
+"""Hit rates over the size of a prefix cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.report import REPORT, check_report, write_hits_report
+from kvsim.cli.requests import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Read whole numbers, divided by commas."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.replace("_", "").split(",")]
+    except ValueError:
+        raise ValueError(f"--sizes {text}: must be whole numbers, as in 1000,10000") from None
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("trace")
+@config_options(
+    only=("Model and GPU", "KV memory", "Scheduler limits", "SGLang"),
+    leave_out=("allocator",),
+)
+@click.option(
+    "--policies",
+    metavar="A,B",
+    help="of lru, fifo, lfu, s3fifo, sieve, optimal [all]",
+)
+@click.option(
+    "--sizes", metavar="N,N,...", callback=_numbers, help="cache sizes in blocks [14, LRU: 200]"
+)
+@click.option(
+    "--measure-from",
+    type=click.IntRange(0),
+    default=0,
+    help="first request that counts; those before it fill the cache [0]",
+)
+@click.option("--disk-size", type=float, metavar="GIB", help="disk behind the other caches")
+@click.option("--gib-price", type=float, metavar="X", help="dollars per GiB of cache")
+@REPORT
+@OUT
+@JSON
+def hits(
+    trace: str,
+    policies: str | None,
+    sizes: Sequence[int] | None,
+    measure_from: int,
+    disk_size: float | None,
+    gib_price: float | None,
+    report_file: str | None,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Compute hit rates over the size of a prefix cache, without time.
+
+    Requests are served one at a time. LRU is known at all sizes after one pass; other policies are
+    simulated at each size. With --model hits count as in an engine, sizes are in GiB, and your GPU
+    pool is marked, with host memory by --kv-offloading-size.
+    """
+    from kvsim.hits.hit_rate import hit_rate
+    from kvsim.hits.policies import POLICIES
+    from kvsim.report.hits import hits_table
+
+    check_targets(out, json_file)
+    check_report(report_file)
+    given = options_given(options)
+    requests, notes = load(trace, None, None, 0, given.pop("tokenizer", None))
+    names = POLICIES if policies is None else [name.strip() for name in policies.split(",")]
+    with progress_bar("simulating", 14 * len(names), json_file) as tick:
+        found = hit_rate(
+            requests,
+            policies=names,
+            sizes=sizes,
+            measure_from=measure_from,
+            disk_size=disk_size,
+            gib_price=gib_price,
+            on_progress=tick,
+            **given,
+        )
+    answer = found.to_dict()
+    if out is not None:
+        found.save(out)
+    said = [*notes, *answer["notes"], *write_hits_report(answer, report_file)]
+    print_answer(answer, json_file, lambda: hits_table(answer), said, out)

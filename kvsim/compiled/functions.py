@@ -1,0 +1,61 @@
+"""Plain functions over arrays, compiled: their one text runs as Python, too.
+
+The functions of a package may call each other. They share no records with a replica, so an edit of
+the rules leaves their machine code valid.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from numba import njit
+from numba.extending import overload
+
+from kvsim.compiled.cache import cache_folder, caching_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Compiler options, as for rules.
+OPTIONS: Any = {"error_model": "numpy"}
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Any:
+    """Return a function that compiles at its first call, for the types there, or loads.
+
+    Parameters
+    ----------
+    function : plain, over numbers and NumPy arrays; it calls NumPy and its own package alone
+    """
+    folder = _register(function.__module__.rpartition(".")[0])
+    with caching_in(folder):
+        entry: Any = njit(cache=True, **OPTIONS)(function)
+    if hasattr(entry, "stats"):  # a plain function under NUMBA_DISABLE_JIT
+        name = function.__name__
+        if not any(Path(entry.stats.cache_path).glob(f"*.{name}-*.nbi")):
+            said = f"kvsim: compiling {name} once, for a few seconds ..."
+            print(said, file=sys.stderr, flush=True)  # noqa: T201 - a first run is silent
+    return entry
+
+
+@cache
+def _register(package: str) -> Path:
+    """Make the functions of a package callable from compiled code; returns its cache folder."""
+    folders = [Path(folder) for folder in import_module(package).__path__]
+    modules = iter_modules(map(str, folders), package + ".")
+    for module in (import_module(found.name) for found in modules):
+        for _, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__:
+                _make_callable(function)
+    return cache_folder([*folders, Path(__file__).parent])
+
+
+def _make_callable(function: Any) -> None:
+    overload(function, jit_options=OPTIONS, strict=False)(lambda *args: function)

@@ -1,0 +1,33 @@
+"""The requests that a cache without time serves, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Shorts = NDArray[np.int32]
+    Flags = NDArray[np.uint8]
+
+    #: Blocks of one request after the other, root first; first block of each request there, and
+    #: the number of all; blocks that each request looks up, the others it only inserts; tokens of
+    #: each prompt; and tokens per block, a bound of the blocks' numbers, first request measured.
+    Requests = tuple[Shorts, Ints, Ints, Ints, tuple[int, int, int]]
+
+
+def num_hits(requests: Requests, i: int, is_cached: Flags) -> int:
+    """Return the length of the longest cached path that a request looks up, in blocks."""
+    paths, offsets, num_lookups = requests[0], requests[1], requests[2]
+    at, stop = offsets[i], offsets[i] + num_lookups[i]
+    while at < stop and is_cached[paths[at]]:
+        at += 1
+    return int(at - offsets[i])
+
+
+def tokens_of(requests: Requests, i: int, hits: int) -> int:
+    """Return the tokens of a request's first blocks, none if it is not measured."""
+    block_size, _, first_measured = requests[4]
+    return min(hits * block_size, int(requests[3][i])) if i >= first_measured else 0
