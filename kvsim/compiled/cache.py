@@ -32,9 +32,8 @@ CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 def cache_folder(folders: Sequence[Path] = ()) -> Path:
     """Return the folder for this version of the rules, or of the sources in some folders.
 
-    An edit or an upgrade gets another.
-
-    Without a writable home it is a private folder among the temporary files.
+    An edit or an upgrade gets another. Without a writable home it is a private folder among the
+    temporary files.
     """
     import numba
 
