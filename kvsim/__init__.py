@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim import testing
+    from kvsim.api.sweep import sweep
     from kvsim.cases.record import record
     from kvsim.cases.replay import replay
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -53,6 +54,7 @@ __all__ = [
     "replay",
     "roofline",
     "simulate",
+    "sweep",
     "testing",
     "train_memory",
 ]
@@ -77,6 +79,7 @@ _HOME = {
     "replay": "kvsim.cases.replay",
     "roofline": "kvsim.intensity.roofline",
     "simulate": "kvsim.fleet.simulate",
+    "sweep": "kvsim.api.sweep",
     "testing": "kvsim.testing",
     "train_memory": "kvsim.training.remedies",
 }

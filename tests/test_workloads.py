@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import workloads
-from kvsim.cli.requests import requests_of
+from kvsim.api.requests import requests_of
 from kvsim.config import RunConfig
 from kvsim.trace import Trace
 from workloads.arrivals import draw_arrivals

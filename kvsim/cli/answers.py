@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.console import RenderableType
 
@@ -172,15 +172,10 @@ def save_named(
             write_json(temporary / name, answer)
 
 
-@contextmanager
-def progress_bar(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar on a terminal, nothing in a pipe."""
-    if json_file == "-" or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+def progress_bar(
+    what: str, total: int, json_file: str | None
+) -> AbstractContextManager[Callable[[int], object]]:
+    """Show a progress bar on a terminal, nothing in a pipe or where JSON is printed."""
+    from kvsim.api.progress import progress_bar as shown
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.update(task, completed=count)
+    return shown(what, total, silent=json_file == "-")

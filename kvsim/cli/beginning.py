@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.api.requests import REQUESTS
 from kvsim.cli.options import flag
-from kvsim.cli.requests import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.api.requests import load
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
 from kvsim.cli.options import SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_hits_report
-from kvsim.cli.requests import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.api.requests import requests_of, seeded
 from kvsim.cli import pasted
 from kvsim.cli.answers import (
     JSON,
@@ -35,7 +36,6 @@ from kvsim.cli.options import (
     options_given,
 )
 from kvsim.cli.report import REPORT, check_report, report, with_map, with_records, write_report
-from kvsim.cli.requests import requests_of, seeded
 from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
 from kvsim.cli.beginning import refuse_both, with_beginning
 from kvsim.cli.options import SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_search_report
-from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
     from kvsim.config import RunConfig

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
 from kvsim.cli.options import SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_sweep_report
-from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from rich.console import RenderableType
 
-    from kvsim.config import RunConfig
-    from kvsim.study.cell import Stored
-    from kvsim.study.plan import Point, Study
-    from kvsim.study.run_cell import Cell
-    from kvsim.study.sweep import Progress
-    from kvsim.trace import Trace
+    from kvsim.api.cells import Planned
+    from kvsim.api.swept import Sweep
+    from kvsim.study.plan import Study
 
 #: Options of outputs that a cell does not store.
 NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_block_events")
@@ -56,9 +52,7 @@ def sweep(
 
     Finished runs are stored in DIR; the same command continues an interrupted sweep.
     """
-    from kvsim.fleet.simulate import describe
-    from kvsim.study.plan import plan
-    from kvsim.study.sweep import look, prepare
+    from kvsim.api.cells import plan_cells, results_of
 
     if out is None:
         raise ValueError("sweep needs --out DIR, the folder that stores finished cells")
@@ -66,25 +60,16 @@ def sweep(
     check_report(report_file)
     if dask is not None and workers is not None:
         raise ValueError("--workers and --dask exclude each other: the cluster has its own workers")
-    points = plan(_study(what, replications, options))
-    notes: dict[str, None] = {}
-    described: list[dict[str, Any]] = []
-
-    def load(config: RunConfig) -> Trace:
-        requests, said = requests_of(config)
-        notes.update(dict.fromkeys(said))
-        described.append(describe(requests))
-        return requests
-
-    folder = Path(out)
+    study = _study(what, replications, options)
+    planned = plan_cells(study, requests_of, out, retry_failed)
+    for problem in planned.progress.corrupt:
+        click.echo(f"note: {problem}; it is run again", err=True)
+    left = len(planned.progress.todo)
+    click.echo(f"{planned.progress.num_done:,} done, {left:,} to do", err=True)
+    _run(planned, workers, dask, json_file)
+    found = results_of(planned)
     try:
-        cells = prepare(points, load, folder)
-        progress = look(cells, folder, retry_failed=retry_failed)
-        for problem in progress.corrupt:
-            click.echo(f"note: {problem}; it is run again", err=True)
-        click.echo(f"{progress.num_done:,} done, {len(progress.todo):,} to do", err=True)
-        _run(progress, folder, workers, dask, json_file)
-        _answer(points, cells, folder, described, figures, report_file, json_file, list(notes))
+        _answer(found, Path(out), figures, report_file, json_file)
     except OSError as error:
         raise ValueError(f"--out {out}: {error.strerror or error}") from None
 
@@ -106,127 +91,51 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
     return study if replications is None else replace(study, replications=replications)
 
 
-def _run(
-    progress: Progress, folder: Path, workers: int | None, dask: str | None, json_file: str | None
-) -> None:
-    """Run the remaining cells; a stopped sweep keeps its finished cells."""
-    from kvsim.study.sweep import CELLS
-    from kvsim.study.workers import in_process, in_processes, num_workers, on_dask
+def _run(planned: Planned, workers: int | None, dask: str | None, json_file: str | None) -> None:
+    """Run the remaining cells, and count what is left if the user stops them."""
+    from kvsim.api.cells import num_left, run_cells
 
-    todo, cells = progress.todo, folder.absolute() / CELLS
-    number = num_workers(workers, len(todo))
-    ended: Iterator[str | None]
-    if not todo:
+    if not planned.progress.todo:
         return
-    if dask is not None:
-        ended = on_dask(cells, todo, dask)
-    elif number > 1:
-        ended = in_processes(cells, todo, number)
-    else:
-        ended = in_process(cells, todo)
-    count = 0
     try:
-        with progress_bar("cells", len(todo), json_file) as tick:
-            for digest in ended:
-                count += digest is not None
-                tick(count)
+        with progress_bar("cells", len(planned.progress.todo), json_file) as tick:
+            run_cells(planned, workers, dask, tick)
     except KeyboardInterrupt:
-        left = sum(not (cells / cell.digest).is_dir() for cell in todo)
+        left = num_left(planned)
         click.echo(f"note: {left:,} cells are left; the same command goes on", err=True)
         raise
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
 
 
 def _answer(
-    points: list[Point],
-    cells: list[Cell],
-    folder: Path,
-    described: list[dict[str, Any]],
-    figures: bool,
-    report_file: str | None,
-    json_file: str | None,
-    notes: list[str],
+    found: Sweep, folder: Path, figures: bool, report_file: str | None, json_file: str | None
 ) -> None:
-    """Build the tables from disk, and list the cells that could not run."""
+    """Print the table, and write the figure and the page."""
+    from kvsim.api.cells import was_cut
     from kvsim.report.sweep import overload_lines, sweep_table
-    from kvsim.report.title import deployments, workloads
-    from kvsim.study.table import (
-        NOT_RUN,
-        means_rows,
-        read_all,
-        save_csv,
-        save_parquet,
-        table_rows,
-    )
 
-    stored = read_all(cells, folder)
-    rows = table_rows(points, cells, stored)
-    save_csv(rows, folder / "table.csv")
-    save_parquet(rows, folder / "table.parquet")
-    varied, shown = list(points[0].varied), rows
-    if "seed" in varied and points[0].config.seed != points[-1].config.seed:
-        shown = means_rows(points, stored)
-        save_csv(shown, folder / "means.csv")
-        varied.remove("seed")
-    notes = [*_notes(points, stored, varied), *notes]
-    errors = [row for row in rows if row["error"] is not None]
-    if len(errors) == len(rows):
-        raise ValueError(f"no cell could run: {errors[0]['error']}")
-    if errors:
-        first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
-        also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
-        notes = [*notes, f"could not run: {first}{also}; --retry-failed tries again"]
-    ran = [
-        (point.config, one.summary)
-        for point, one in zip(points, stored, strict=True)
-        if one.summary is not None
-    ]
-    header = [deployments(ran), workloads(described)]
+    notes, answer = list(found.notes), found.to_dict()
     if figures:
-        notes += _draw(shown, varied, folder, "\n".join(header))
-    told = [*overload_lines(shown, varied), *notes]
-    notes += write_sweep_report(_finite(shown), varied, report_file, told, "; ".join(header))
-    answer = {"cells": _finite(rows)} | ({"means": _finite(shown)} if shown is not rows else {})
-    print_answer(answer, json_file, lambda: sweep_table(shown, varied, header), notes, str(folder))
-    if any(row["error"] == NOT_RUN for row in errors):
+        notes += _draw(found, folder)
+    told = [*overload_lines(found.shown_rows, found.varied), *notes]
+    rows, header = answer.get("means", answer["cells"]), "; ".join(found.header)
+    notes += write_sweep_report(rows, found.varied, report_file, told, header)
+
+    def table() -> RenderableType:
+        return sweep_table(found.shown_rows, found.varied, found.header)
+
+    print_answer(answer, json_file, table, notes, str(folder))
+    if was_cut(found.cells):
         raise SystemExit(1)  # workers died over it
 
 
-def _notes(points: list[Point], stored: Sequence[Stored], varied: Sequence[str]) -> list[str]:
-    """Return the notes of the cells, once each, with the cells concerned if not all."""
-    from kvsim.report.paired import title_of
-    from kvsim.results.notes import merged, shared
-    from kvsim.study.table import shown
-
-    of_cells: dict[str, list[Sequence[str]]] = {}
-    for point, one in zip(points, stored, strict=True):
-        name = title_of({key: shown(point.varied[key]) for key in varied})
-        of_cells.setdefault(name, [])
-        if one.summary is not None:
-            of_cells[name].append(one.notes)
-    return shared({name: merged(several) for name, several in of_cells.items() if several})
-
-
-def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows as JSON can hold them: an infinite rate is a text there."""
-    return [
-        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        for row in rows
-    ]
-
-
-def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path, head: str) -> list[str]:
+def _draw(found: Sweep, folder: Path) -> list[str]:
     """Draw the figure, or return the reason why there is none."""
     from kvsim.files import write_whole
-    from kvsim.report.plots.sweep import axes_of
-    from kvsim.report.plots.sweep import sweep as draw
 
     try:
-        x, lines = axes_of(rows, varied)
+        figure = found.plot()
     except ValueError as error:
         return [f"no figure: {error}"]
-    figure = draw(rows, x, lines, head)
     write_whole(
         folder / "study.png",
         lambda file: figure.savefig(file, dpi=130, format="png"),

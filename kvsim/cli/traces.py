@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvsim.api.requests import NUM_REQUESTS, load, named_trace, usual_rate
 from kvsim.cli.answers import JSON, print_answer, say
-from kvsim.cli.requests import NUM_REQUESTS, load, named_trace, usual_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.api.requests import requests_of, seeded
 from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
-from kvsim.cli.requests import requests_of, seeded
 from kvsim.engine.given import recording
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 

@@ -1,15 +1,20 @@
-"""The requests that a command serves: read or generated, with notes on how."""
+"""The requests to serve: a trace that is given, read or generated, with notes on how."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
+from kvsim.errors import FieldError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvsim.config import RunConfig
     from kvsim.trace import Trace
+
+    #: Gives the requests of a configuration, and notes on how.
+    Source = Callable[[RunConfig], tuple[Trace, Sequence[str]]]
 
 #: Default number of requests of a generated workload, and their rate.
 NUM_REQUESTS = 1000
@@ -40,6 +45,37 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
     _check_digest(config, made)
     said = ["--tokenizer is of no effect: a workload tells lengths in tokens"]
     return made, _rate_note(made, asked) + (said if config.tokenizer else [])
+
+
+def source_of(
+    requests: Trace | str | None, options: Mapping[str, object]
+) -> tuple[Source, dict[str, Any]]:
+    """Return the requests of a call in Python, and the options that name them.
+
+    Parameters
+    ----------
+    requests : a trace; a workload's text; or None, where options name a workload or a trace file
+    options : of the call
+
+    Raises
+    ------
+    ValueError
+        For options that name other requests than these.
+    """
+    if requests is None:
+        return requests_of, {}
+    for name in ("workload", "trace", "tokenizer"):
+        if name in options:
+            raise FieldError(name, "and requests exclude each other")
+    if isinstance(requests, str):
+        return requests_of, {"workload": requests}
+
+    def reshaped(config: RunConfig) -> tuple[Trace, Sequence[str]]:
+        first = requests[: config.num_requests]
+        rate = config.request_rate
+        return first if rate is None else first.with_request_rate(rate), []
+
+    return reshaped, {}
 
 
 def usual_rate(workload: str) -> float:

@@ -1,0 +1,122 @@
+"""Results of a sweep: tables, a figure and files."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvsim.display import Tabular, structured
+from kvsim.files import writing
+from kvsim.report.sweep import sweep_table
+from kvsim.results.result import make_directory
+from kvsim.study.table import save_csv, save_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+    from rich.console import RenderableType
+
+    Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Tabular):
+    """Results of a sweep, in the order of its plan.
+
+    ``table`` and ``means`` have times in seconds; the dictionaries have the names and the
+    milliseconds of vLLM, as the files have.
+
+    Attributes
+    ----------
+    cells : a row per run: the varied options, its summary, its digest, its error or None
+    seed_means : a row per combination of options: means over seeds, and half-widths of 95 %
+        intervals in ``..._ci95``; empty if there is one seed
+    varied : options with several values, the seed left out
+    header : model, card and requests, in words
+    notes : what to know of the runs
+    """
+
+    cells: list[Row]
+    seed_means: list[Row]
+    varied: tuple[str, ...]
+    header: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """A row per run as a structured array; times are seconds, NaN is no value."""
+        return structured([_in_seconds(row) for row in self.cells])
+
+    @property
+    def means(self) -> NDArray[Any]:
+        """A row per combination of options, over seeds, as a structured array in seconds."""
+        return structured([_in_seconds(row) for row in self.shown_rows])
+
+    @property
+    def shown_rows(self) -> list[Row]:
+        """The rows of the printed table: means where there are several seeds, else the runs."""
+        return self.seed_means or self.cells
+
+    def plot(self) -> Figure:
+        """Return a figure: throughput and latencies over an option, a line per value of another.
+
+        Raises
+        ------
+        ValueError
+            If another number of options is varied than one or two, or none of them is a number.
+        """
+        from kvsim.report.plots.sweep import axes_of
+        from kvsim.report.plots.sweep import sweep as draw
+
+        x, lines = axes_of(self.shown_rows, self.varied)
+        return draw(self.shown_rows, x, lines, "\n".join(self.header))
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` where there are seeds.
+
+        Raises
+        ------
+        ValueError
+            If the directory cannot be written.
+        """
+        folder = make_directory(directory)
+        with writing(directory):
+            save_tables(self.cells, self.seed_means, folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``kvsim sweep --json`` prints; an infinite rate is a text."""
+        means = {"means": _finite(self.seed_means)} if self.seed_means else {}
+        return {"cells": _finite(self.cells)} | means
+
+    def _shown(self) -> RenderableType:
+        return sweep_table(self.shown_rows, self.varied, self.header)
+
+
+def save_tables(rows: Sequence[Row], means: Sequence[Row], folder: Path) -> None:
+    """Write the rows of a sweep, and its means if it has several seeds."""
+    save_csv(rows, folder / "table.csv")
+    save_parquet(rows, folder / "table.parquet")
+    if means:
+        save_csv(means, folder / "means.csv")
+
+
+def _finite(rows: Sequence[Row]) -> list[Row]:
+    """Return rows as JSON can hold them: an infinite rate is a text there."""
+    return [
+        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        for row in rows
+    ]
+
+
+def _in_seconds(row: Row) -> Row:
+    """Return a row with its milliseconds in seconds, and without ``_ms`` in their names."""
+    found = {}
+    for name, value in row.items():
+        plain = re.sub(r"_ms(?=$|_ci95$)", "", name)
+        found[plain] = value / 1000 if plain != name and value is not None else value
+    return found
