@@ -23,6 +23,7 @@ html_title = "kvsim"
 extensions = [
     "myst_nb",
     "sphinx_copybutton",
+    "generated_parts",
     "live_reports",
     "outside_links",
 ]

@@ -1,76 +1,60 @@
-"""Fill the generated parts of the pages from the code: ``python docs/generate.py``.
+"""Make what is generated from the code.
 
-A generated part stands between ``<!-- generated: KIND ... -->`` and ``<!-- end -->``:
+- ``python docs/generate.py`` writes ``kvsim/options.py``, the types of the options.
+- ``python docs/generate.py PAGE`` prints a page of the reference with its generated parts.
+- ``python docs/generate.py --check`` changes nothing: it fills every page and compares
+  ``kvsim/options.py``. It prints what is wrong, one line each, and exits with 1.
 
-- ``table NAME [SECTION]``: a table of :data:`tables.TABLES`;
-- ``fields NAME``: the names of :data:`names.NAMES`, each with the meaning that the page gives it;
-- ``api NAME [MEMBER ...]``: a signature and its docstrings;
-- ``commands``: the help of every command.
-
-``kvsim/options.py``, the types of the options, is made as well.
-``--check`` changes nothing, names the pages that are out of date, and exits with 1.
+The meanings of columns and keys are the tables ``docs/reference/fields/*.csv``: a new name needs a
+row there.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "_ext"))
 
-PART = re.compile(r"^(<!-- generated: (.+?) -->\n)(.*?)^(<!-- end -->)$", re.M | re.S)
+from generated_parts import PART, filled  # noqa: E402
+from options import FILE, options_file  # noqa: E402
 
 
-def filled(text: str) -> str:
-    """Return a page with its generated parts made anew."""
-    return PART.sub(lambda part: f"{part[1]}\n{_part(part[2].split(), part[3])}\n\n{part[4]}", text)
+def pages() -> list[Path]:
+    """Return the pages with generated parts."""
+    found = sorted(DOCS.rglob("*.md"))
+    written = [p for p in found if not {"_build", "notebooks"} & set(p.relative_to(DOCS).parts)]
+    return [path for path in written if PART.search(path.read_text(encoding="utf-8"))]
 
 
-def _part(words: list[str], before: str) -> str:
-    from api import described
-    from help_texts import commands
-    from names import table
-    from tables import TABLES, markdown
-
-    kind, *arguments = words
-    if kind == "table":
-        return markdown(TABLES[arguments[0]](*arguments[1:]))
-    if kind == "fields":
-        return table(arguments[0], before)
-    if kind == "api":
-        return described(arguments[0], arguments[1:])
-    if kind == "commands":
-        return commands()
-    raise ValueError(f"generated: {kind}: must be table, fields, api or commands")
-
-
-def stale_pages() -> dict[Path, str]:
-    """Return the files that are out of date, each with what it should hold."""
-    from options import FILE, options_file
-
-    found = {}
+def problems() -> list[str]:
+    """Return what is out of date or cannot be filled, one line each."""
+    found = []
     if options_file() != FILE.read_text(encoding="utf-8"):
-        found[FILE] = options_file()
-    for page in sorted(DOCS.rglob("*.md")):
-        if {"_build", "notebooks"} & set(page.relative_to(DOCS).parts):
-            continue
-        text = page.read_text(encoding="utf-8")
-        if "<!-- generated: " in text and (new := filled(text)) != text:
-            found[page] = new
+        found.append(
+            f"{FILE.relative_to(DOCS.parent)}: python docs/generate.py brings it up to date"
+        )
+    for page in pages():
+        try:
+            filled(page.read_text(encoding="utf-8"))
+        except ValueError as error:
+            found.append(f"{page.relative_to(DOCS.parent)}: {error}")
     return found
 
 
-def main() -> int:
-    """Rewrite the pages that are out of date, or name them."""
-    stale = stale_pages()
-    for page, text in stale.items():
-        sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
-        if "--check" not in sys.argv:
-            page.write_text(text, encoding="utf-8")
-    return 1 if stale and "--check" in sys.argv else 0
+def main(arguments: list[str]) -> int:
+    """Write, print or check, as the arguments say."""
+    if arguments == ["--check"]:
+        found = problems()
+        sys.stdout.write("".join(f"{line}\n" for line in found))
+        return 1 if found else 0
+    if arguments:
+        sys.stdout.write("".join(filled(Path(page).read_text("utf-8")) for page in arguments))
+    else:
+        FILE.write_text(options_file(), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

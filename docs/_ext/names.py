@@ -1,11 +1,12 @@
-"""Names that a page explains in words of its own, by kind: name to type, in the code's order."""
+"""Columns and keys that the reference explains, by kind: name to type, in the code's order."""
 
 from __future__ import annotations
 
+import csv
 import json
-import re
 from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,37 +15,30 @@ if TYPE_CHECKING:
     Names = dict[str, str]
 
 
-CELL = re.compile(r"(?<!\\)\|")
+#: A table per kind, ``name,meaning``.
+FIELDS = Path(__file__).resolve().parents[1] / "reference" / "fields"
 
 
-def meanings(text: str) -> Names:
-    """Return what a page's table says of each name; a row may tell several names."""
-    told: Names = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in CELL.split(line)[1:-1]]
-        if cells and cells[0].startswith("`"):
-            told |= dict.fromkeys(re.findall(r"`(.+?)`", cells[0]), cells[-1])
-    return told
-
-
-def table(kind: str, before: str) -> str:
-    """Return the names of a kind in the code's order, with the meanings that a page gives them.
+def table(kind: str, known: Names) -> str:
+    """Return the names of a kind in the code's order, with their meanings.
 
     Neighbours with one meaning share a row.
 
     Raises
     ------
     ValueError
-        If the page explains other names than the code has.
+        If the table of meanings has other names than the code.
     """
-    known, told = NAMES[kind](), meanings(before)
-    if told.keys() != known.keys():
-        missing, unknown = known.keys() - told.keys(), told.keys() - known.keys()
-        raise ValueError(f"{kind}: not explained {sorted(missing)}, unknown {sorted(unknown)}")
+    with (FIELDS / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
+        meanings = {row["name"]: row["meaning"] for row in csv.DictReader(file)}
+    missing, unknown = known.keys() - {n for n in meanings if meanings[n]}, meanings.keys() - known
+    if missing or unknown:
+        where = f"docs/reference/fields/{kind}.csv"
+        raise ValueError(f"{where}: no meaning {sorted(missing)}, unknown {sorted(unknown)}")
     typed = any(known.values())
     head = ("name", "type", "meaning") if typed else ("name", "meaning")
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for (meaning, type_), group in groupby(known, key=lambda name: (told[name], known[name])):
+    for (meaning, type_), group in groupby(known, key=lambda name: (meanings[name], known[name])):
         cells = [", ".join(f"`{name}`" for name in group), *([type_] if typed else []), meaning]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

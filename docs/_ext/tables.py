@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kvsim.report.listing import REGISTRIES, registry_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydantic import BaseModel
 
@@ -35,8 +35,10 @@ def _fields(model: type[BaseModel], names: Sequence[str]) -> Rows:
     rows: Rows = [("field", "values", "default", "meaning")]
     for name in names:
         field = model.model_fields[name]
+        if not field.description:
+            raise ValueError(f"{name}: this option has no help text")
         default = "" if field.default is None else f"`{field.default}`"
-        rows.append((f"`{name}`", _values(field), default, _prose(field.description or "")))
+        rows.append((f"`{name}`", _values(field), default, _prose(field.description)))
     return rows
 
 
@@ -273,27 +275,6 @@ def _experiments() -> Rows:
     return rows
 
 
-def _causes() -> Rows:
-    from kvsim.kv.usage import Cause
-    from kvsim.report.plot import CAUSES
-
-    colours: Mapping[str, str] = {
-        "#0B4F8A": "dark blue",
-        "#6BAED6": "light blue",
-        "#E8B92E": "yellow",
-        "#C4451C": "red",
-        "#2E9E77": "green",
-        "#DADADA": "light grey",
-    }
-    rows: Rows = [("code", "colour", "cause", "column", "key of a summary")]
-    for cause in Cause:
-        colour, label = CAUSES[cause]
-        in_summary = "" if cause is Cause.FREE else f"`kv_cache.{cause.summary_key}`"
-        cells = (str(int(cause)), colours[colour], label, f"`{cause.column}`")
-        rows.append((*cells, in_summary))
-    return rows
-
-
 #: By the name that a page uses.
 TABLES: dict[str, Callable[..., Rows]] = {
     "config": _config,
@@ -313,5 +294,4 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "assumed-sglang-flags": _assumed_sglang_flags,
     "refused-sglang-flags": _refused_sglang_flags,
     "experiments": _experiments,
-    "causes": _causes,
 }
