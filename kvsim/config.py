@@ -82,7 +82,7 @@ class Validated(BaseModel):
             if name not in cls.model_fields:
                 raise unknown_name("option", name, cls.model_fields)
             if isinstance(value, bool) and "bool" not in str(cls.model_fields[name].annotation):
-                raise FieldError(name, f"is {value}: must be a number or a text, no true or false")
+                raise FieldError(name, f"is {value}: must be a number or a text, not true or false")
         try:
             config = cls(**values)
         except ValidationError as error:
@@ -473,7 +473,7 @@ class RunConfig(Config):
     def _check(self) -> None:
         super()._check()
         if self.trace is not None and "workload" in self.model_fields_set:
-            raise FieldError("workload", f"is {self.workload!r} beside a trace: give one of them")
+            raise FieldError("workload", f"is {self.workload!r} with a trace: give one of them")
 
 
 def _non_defaults(spec: Any) -> dict[str, Any]:

@@ -125,10 +125,10 @@ def test_runs_say_the_length(command: str, capsys: pytest.CaptureFixture[str]) -
         ({"max_model_len": 0}, "is 0: must be a whole number, at least 1, auto, or none"),
         ({"max_model_len": -2}, "is -2: must be a whole number, at least 1, auto, or none"),
         ({"max_model_len": "long"}, "is 'long': must be a whole number, at least 1, auto, or none"),
-        ({"max_model_len": "auto", "engine": "sglang"}, "is auto: only vllm has such a setting"),
+        ({"max_model_len": "auto", "engine": "sglang"}, "is auto: only engine vllm supports auto"),
         (
             {"max_model_len": "auto", "num_gpu_blocks_override": 1},
-            "is auto: not one token fits into the KV",
+            "is auto: not one token fits into the available KV",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_groups_of_mamba_are_copied_where_ranks_do_not_share_them_evenly() -> No
     assert state is not None
     assert state.num_conv_channels(16) == (8192 + 2 * 16 * 128) // 16
     assert state.num_conv_channels(8) == (8192 + 2 * 8 * 128) // 8
-    with pytest.raises(ValueError, match="128 heads of linear attention cannot be shared out"):
+    with pytest.raises(ValueError, match="128 heads of linear attention cannot be divided"):
         state.num_bytes(2, 2, tensor_parallel_size=3)
 
 

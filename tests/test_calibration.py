@@ -304,7 +304,7 @@ def test_the_printed_line_has_the_servers_own_flags_and_its_memory(
     assert "--no-enable-prefix-caching" in line
     assert line[-2:] == ["--logged", "c.toml"]
     assert "--num-gpu-blocks-override" not in line
-    assert "note: no --bench was given: step times stay those of h100-sxm" in printed.err
+    assert "note: no --bench is given: step times stay those of h100-sxm" in printed.err
     main([*line[1:], "--num-requests", "2", "--workload", "fixed", "--json", "-"])
     summary = json.loads(capsys.readouterr().out)
     assert summary["kv_cache"]["bytes"] / 2**30 == pytest.approx(54.25, abs=0.005)
@@ -312,7 +312,7 @@ def test_the_printed_line_has_the_servers_own_flags_and_its_memory(
 
 def test_a_calibration_that_decides_nothing_says_so() -> None:
     answer = {"server": {"gpu": "h100-sxm"}, "constants": [{"name": "step", "reason": "all alike"}]}
-    told = "no constant is decided by these runs: step times stay those of h100-sxm"
+    told = "these runs determine no constant: step times stay those of h100-sxm"
     assert undecided(answer, {}) == [told]
     assert undecided(answer, {"step": 1e-3}) == []
 
@@ -320,10 +320,10 @@ def test_a_calibration_that_decides_nothing_says_so() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ([], "there is nothing to read"),
+        ([], "calibrate needs --log SERVER.log"),
         (["--log", "no.log"], "--log no.log: cannot be read: No such file or directory"),
         (["--bench", "no.json", "--gpu", "l4"], "--bench no.json: cannot be read: No such file"),
-        (["--log", "empty.log"], "--log empty.log: no start-up log of vLLM or SGLang"),
+        (["--log", "empty.log"], "--log empty.log: must be a start-up log of vLLM or SGLang"),
         (["--log", "empty.log", "--out", "no/c.toml"], "--out no/c.toml: cannot be written"),
         (["--bench", "a", "b", "--hold-out", "c"], "--hold-out c: must be one of the files"),
         (["--bench", "a", "a"], "--bench: a file is given twice"),

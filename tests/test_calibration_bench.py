@@ -47,7 +47,7 @@ def test_times_that_are_not_told_are_drawn_at_the_rate(tmp_path: Path) -> None:
     assert len(run.traces) == 3
     for trace in run.traces:
         assert trace.arrival_time[-1] == pytest.approx(2 / 2.0)  # the last of two at 2 a second
-    assert "times of sending are not told" in run.notes[0]
+    assert "has no send times" in run.notes[0]
 
 
 def test_a_closed_loop_comes_at_once_under_its_limit(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_means_stand_for_every_request_unless_their_range_is_told(tmp_path: Path
     (run,) = read_bench(saved(tmp_path, short))
     assert set(run.traces[0].num_prompt_tokens.tolist()) == {150}
     assert run.tpot is None
-    assert "lengths are not told" in run.notes[0]
+    assert "has no lengths per request" in run.notes[0]
     (spread,) = read_bench(saved(tmp_path, short), range_ratio=0.2)
     lengths = spread.traces[0].num_prompt_tokens
     assert 120 <= lengths.min() < 140
@@ -192,13 +192,13 @@ def test_a_measured_log_of_requests_has_its_own_means(sample_data: Path) -> None
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "neither a result of vllm bench serve"),
-        ("{", "neither a result of vllm bench serve"),
-        ("[1, 2]", "neither a result of vllm bench serve"),
-        ({"mean_ttft_ms": 1.0, "completed": 0}, "no request of it succeeded"),
+        ("", "must be a result of vllm bench serve"),
+        ("{", "must be a result of vllm bench serve"),
+        ("[1, 2]", "must be a result of vllm bench serve"),
+        ({"mean_ttft_ms": 1.0, "completed": 0}, "has no successful request"),
         ({"mean_ttft_ms": 1.0, "completed": 3}, "damaged, or of an unknown version"),
-        ({"benchmarks": [{"requests": {"successful": []}}]}, "no request of it succeeded"),
-        ({"successes": {"count": 3}}, "tells no rate; give the report of a stage"),
+        ({"benchmarks": [{"requests": {"successful": []}}]}, "has no successful request"),
+        ({"successes": {"count": 3}}, "has no request rate; give the report of a stage"),
         ("prompt_tokens,output_tokens\n1,2\n", "a log of requests needs a time of sending"),
     ],
 )

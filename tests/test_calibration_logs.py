@@ -174,7 +174,7 @@ def test_a_log_cut_anywhere_tells_less_and_nothing_else(name: str, tmp_path: Pat
         try:
             found = read_startup(path)
         except ValueError as error:
-            assert "no start-up log" in str(error)  # noqa: PT017
+            assert "must be a start-up log" in str(error)  # noqa: PT017
             continue
         for key in ("num_gpu_blocks", "num_tokens"):
             assert getattr(found, key) in (None, getattr(full, key))
@@ -240,11 +240,15 @@ def test_groups_of_layers_are_pinned_by_their_bytes() -> None:
 @pytest.mark.parametrize(
     ("startup", "given", "told"),
     [
-        (Startup("vllm"), {"model": "llama-3-8b"}, "--gpu: the log does not name the card"),
+        (
+            Startup("vllm"),
+            {"model": "llama-3-8b"},
+            "--gpu is missing: the log does not name the GPU",
+        ),
         (
             Startup("vllm", memory={"memory": 79.2}),
             {"model": "llama-3-8b"},
-            "--gpu: the log does not name the card, and its 79.2 GiB are those of a100-80gb",
+            "--gpu: the log does not name the GPU, and its 79.2 GiB are those of a100-80gb",
         ),
         (Startup("vllm"), {"gpu": "h100-sxm"}, "--model: the log does not name it"),
         (
@@ -274,7 +278,7 @@ def test_what_is_not_modelled_is_said() -> None:
     sglang = server_of(
         read_startup(LOGS / "sglang-0.4.3.log"), {"gpu": "l4", "model": "qwen2.5-32b"}
     )
-    assert "SGLang's own schedules are not followed" in sglang.notes[0]
+    assert "simulates vLLM's scheduler, not SGLang's" in sglang.notes[0]
 
 
 def test_overhead_is_what_weights_and_kv_leave() -> None:

@@ -48,7 +48,7 @@ def test_compare_prints_a_table_and_says_how_to_write(call) -> None:  # type: ig
     assert answer.code == 0
     assert "contiguous-max" in answer.out
     assert "wastes" in answer.out
-    assert "--out DIR writes tables and figures" in answer.out
+    assert "--out DIR saves tables and figures" in answer.out
     assert list(Path.cwd().iterdir()) == []
     assert max(map(len, answer.out.splitlines())) <= 100
 
@@ -237,8 +237,8 @@ MISTAKES = [
     (("compare", "--allocators", "pagd"), "unknown allocator 'pagd'; did you mean paged"),
     (("compare", "--allocators", ""), "allocators: name at least one"),
     (("compare", "--allocators", "paged,paged"), "paged is given twice"),
-    (("compare", "--engines", "sglang", "--allocators", "paged"), "--allocators: beside --engines"),
-    (("compare", "--out", "good.csv", *SMALL), "good.csv: cannot make this directory"),
+    (("compare", "--engines", "sglang", "--allocators", "paged"), "--allocators: conflicts with"),
+    (("compare", "--out", "good.csv", *SMALL), "good.csv: cannot create this directory"),
     (("compare", "--json", "no/such/dir.json", *SMALL), "no/such/dir.json: cannot be written"),
     (("capacity", "--gpu", "nope"), "unknown GPU 'nope'"),
     (("capacity", "--model", "llama-3-70b", "--gpu", "l4"), "does not fit"),
@@ -385,7 +385,7 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as stopped:
         main(["compare", "--num-requests", "5", "--allocators", "paged", "--out", str(target)])
     assert stopped.value.code == 130
-    assert capsys.readouterr().err.strip().endswith("interrupted; nothing is half written")
+    assert capsys.readouterr().err.strip().endswith("interrupted; no file is incomplete")
     assert not list(tmp_path.iterdir())
 
 
@@ -452,7 +452,7 @@ def test_a_whole_vllm_command_line_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(printed.out)["completed"] == 10
     (note,) = printed.err.splitlines()
     assert note == (
-        "note: of no effect here: --host 0.0.0.0, --port=8000, --served-model-name mine, "
+        "note: without effect in kvsim: --host 0.0.0.0, --port=8000, --served-model-name mine, "
         "--trust-remote-code, --disable_log_requests"
     )
 
@@ -502,10 +502,10 @@ def test_what_contradicts_is_refused(error, tmp_path) -> None:  # type: ignore[n
     workloads.fixed(num_requests=3).save(trace)
     both = ["run", "--trace", str(trace), "--workload", "fixed"]
     assert "give one of them" in error(both)
-    assert "trace needs one of: convert, generate, inspect" in error(["trace"])
+    assert "trace needs a command: convert, generate, inspect" in error(["trace"])
     assert "a block takes" in error(["run", "--block-size", "1000000000"])
     assert "--logged weights is '-3'" in error(["run", "--logged", "weights:-3"])
-    assert "a second model" in error(["run", "llama-3-8b", "--model", "opt-13b"])
+    assert "conflicts with --model" in error(["run", "llama-3-8b", "--model", "opt-13b"])
     assert "must be a whole number, at least 1" in error(["run", "--max-model-len", "1.5K"])
 
 
@@ -534,7 +534,7 @@ def test_a_length_that_vllm_would_refuse_is_told(capsys: pytest.CaptureFixture[s
     for length, told in (("2048", False), ("4096", True)):
         main(["run", "--num-requests", "5", "--max-model-len", length, "--json", "-"])
         main(["run", "--num-requests", "5", "--max-model-len", length])
-        noted = "exceeds the 2,048 of opt-13b: vLLM would refuse" in capsys.readouterr().err
+        noted = "exceeds the 2,048 of opt-13b: vLLM would not start" in capsys.readouterr().err
         assert noted == told
 
 

@@ -173,7 +173,7 @@ def test_a_workload_at_another_rate_than_asked_for_says_so(
     chat = "run --workload multi-turn --num-requests 300 --request-rate 24"
     main([*chat.split(), *["--model", "llama-3-8b", "--gpu", "a10g"]])
     said = capsys.readouterr()
-    assert "24 requests/s were asked for, " in said.err
+    assert "24 requests/s requested, " in said.err
     assert "later turns came before the answer they follow" in " ".join(said.out.split())
     main(
         [
@@ -275,8 +275,8 @@ def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
         ("--allocator paged+eviction=builtins:dict", "'builtins:dict' is no EvictionPolicy"),
         ("--json loop", "--json loop: cannot be written: "),
         ("--record loop", "--record loop: cannot be written: "),
-        ("--out loop", "--out loop: cannot make this directory: "),
-        ("--out r.html", ".html names a file, and --out a directory"),
+        ("--out loop", "--out loop: cannot create this directory: "),
+        ("--out r.html", ".html is the name of a file"),
         (f"--out {'a' * 300}", "File name too long"),
         (f"--json {'a' * 300}", "File name too long"),
         ("--model moonshotai/Kimi-K9-Instruct", "give the path of its config"),

@@ -283,7 +283,7 @@ def test_a_window_behind_the_end_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*RUN, "--timeline", str(tmp_path / "t.json.gz"), "--window", "1e6:2e6"])
-    assert "--window 1e6:2e6: it is empty, the run takes" in capsys.readouterr().err
+    assert "--window 1e6:2e6: contains nothing, as the run takes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_overrides_change_the_shape_and_the_rest_is_told(tmp_path: Path) -> None
     whole = kvsim.capacity(**options)
     assert half.bytes_per_token == whole.bytes_per_token // 2
     (note,) = [n for n in half.assumptions if "hf_overrides" in n]
-    assert note == "architectures of hf_overrides changes nothing here"
+    assert note == "architectures of hf_overrides has no effect in kvsim"
     no_window = kvsim.capacity(**options, hf_overrides={"sliding_window": None})
     assert no_window.logged_concurrency < whole.logged_concurrency
     file = tmp_path / "config.json"
@@ -62,7 +62,7 @@ def test_overrides_change_the_shape_and_the_rest_is_told(tmp_path: Path) -> None
     assert found.bytes_per_token * values["num_hidden_layers"] == 4 * (
         kvsim.capacity(**options).bytes_per_token
     )
-    assert "x of hf_overrides changes nothing here" in found.assumptions
+    assert "x of hf_overrides has no effect in kvsim" in found.assumptions
 
 
 def test_a_file_with_scaled_positions_is_as_long_as_vllm_says(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_a_run_uncached(
 ) -> None:
     full = Entry(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
     entry.compile_or_load(full, (1, 2))
-    said = f"kvsim: note: compiled rules are not kept: {tmp_path}: No space left on device\n"
+    said = f"kvsim: note: compiled code is not cached: {tmp_path}: No space left on device\n"
     assert capsys.readouterr().err == said
     with entry.alone(tmp_path / "no folder" / "lock"):  # nor can a lock be made
         pass
@@ -157,5 +157,5 @@ def test_a_process_says_that_it_waits_for_another_one(
         pass
     other.join()
     said = capsys.readouterr().err
-    assert said.startswith("kvsim: waiting for another process, which compiles the rules")
+    assert said.startswith("kvsim: waiting for another process to compile the code")
     assert said.count("\n") == 1

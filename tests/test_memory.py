@@ -124,7 +124,7 @@ def test_kv_heads_divide_over_ranks_and_are_copied_below_one() -> None:
     assert kv_bytes("llama-3-8b", tensor_parallel_size=16) * 8 == kv_bytes("llama-3-8b")
     assert kv_bytes("deepseek-v3", tensor_parallel_size=8) == kv_bytes("deepseek-v3") == 70_272
     assert heads_per_rank(4, 2) == 2
-    with pytest.raises(ValueError, match=r"8 KV heads cannot be shared out over .*size 3"):
+    with pytest.raises(ValueError, match=r"8 KV heads cannot be divided over .*size 3"):
         kv_bytes("llama-3-8b", tensor_parallel_size=3)
 
 
@@ -169,7 +169,7 @@ def test_overrides_and_fit() -> None:
     )  # block 0 is the null block
     assert capacity(model="llama-3-8b", gpu="l4", num_gpu_blocks_override=513).fits
     assert c.max_concurrency["8192"] == 0  # what does not fit once is not said to fit
-    with pytest.raises(ValueError, match="at least one block of 2097152 bytes"):
+    with pytest.raises(ValueError, match="at least one block, 2097152 bytes"):
         capacity(model="llama-3-8b", gpu="l4", kv_cache_memory_bytes=1000)
 
 

@@ -179,7 +179,7 @@ def test_a_drawn_rate_of_sessions_is_explained(
     files = (str(tmp_path / "chats.csv"), str(tmp_path / "out.csv"))
     code, told = said(capsys, "trace", "convert", *files, "--request-rate", "2")
     assert code == 0
-    assert "2 requests/s were asked for, 0." in told
+    assert "2 requests/s requested, 0." in told
     assert (
-        "come over the whole trace: sessions begin at the rate asked for, and their later" in told
+        "arrive over the whole trace: sessions begin at the requested rate, and their later" in told
     )

@@ -33,7 +33,7 @@ SAID = (
     "acceptance of drafts: published means",
     "runs in plain Python, slower: eviction policy belady",
 )
-SESSIONS = "40 requests/s were asked for"
+SESSIONS = "40 requests/s requested"
 BELADY = ("--allocator", "paged+eviction=belady")
 
 

@@ -144,7 +144,7 @@ def test_flags_are_read_as_vllm_reads_them(line: str, made: list[str]) -> None:
 
 def test_a_container_of_formats_is_told_to_follow_the_model() -> None:
     (note,) = said(f"run {VLLM} --quantization compressed-tensors").notes()
-    assert "weights are stored as the model's name or its config.json says" in note
+    assert "the model's name or its config.json decides how weights are stored" in note
 
 
 @pytest.mark.parametrize("value", ["-1", "auto"])
@@ -167,17 +167,19 @@ def test_one_note_names_what_has_no_effect_and_one_what_is_not_known() -> None:
         timed,
     ) = said(f"run {VLLM} {given}").notes()
     assert unused == (
-        "of no effect here: --host a, --served-model-name b c, --limit-mm-per-prompt {}"
+        "without effect in kvsim: --host a, --served-model-name b c, --limit-mm-per-prompt {}"
     )
-    assert timed == "steps take the time that they take without --moe-backend triton"
+    assert timed == "step times do not include the effect of --moe-backend triton"
     (assumed,) = said(f"run {VLLM} --generation-config vllm --attention-backend X").notes()
-    assert assumed.startswith("assumed in spite of flags: answers are as long as the requests say")
+    assert assumed.startswith(
+        "assumed although flags differ: answers are as long as the requests say"
+    )
     assert "(--attention-backend X)" in assumed
 
 
 def test_an_abbreviation_of_several_flags_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, f"run {VLLM} --max-num 3")
-    assert "--max-num: could be --max-num-active-seqs, --max-num-batched-tokens" in told
+    assert "--max-num: is ambiguous (--max-num-active-seqs, --max-num-batched-tokens" in told
 
 
 def test_sglangs_line_keeps_values_with_an_equals_sign() -> None:
@@ -237,7 +239,7 @@ def test_capacity_of_sglang_is_what_a_run_of_it_has() -> None:
 def test_a_second_model_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     log = " --log x.log" if command == "calibrate" else ""
     told = refused(capsys, f"{command} llama-3-8b --model opt-13b{log}")
-    assert "a second model" in told or "cannot be read" in told
+    assert "conflicts with --model" in told or "cannot be read" in told
 
 
 def test_compare_of_sglangs_line_compares_it_with_vllm() -> None:

@@ -274,5 +274,5 @@ def test_the_mode_of_states_goes_with_prefix_caching() -> None:
     given: dict[str, Any] = {"model": "nemotron-h-8b", "gpu": "h100-sxm"}
     kvsim.capacity(**given, mamba_cache_mode="align")
     kvsim.capacity(**given, mamba_cache_mode="none", enable_prefix_caching=False)
-    with pytest.raises(ValueError, match="align goes with that"):
+    with pytest.raises(ValueError, match="must be align"):
         kvsim.capacity(**given, mamba_cache_mode="none")

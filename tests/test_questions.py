@@ -53,4 +53,4 @@ def test_the_guide_shows_what_is_printed(command: str, shown: str) -> None:
     printed = iter([line.rstrip() for line in done.stdout.splitlines()])
     for line in filter(None, shown.splitlines()):
         assert line in printed, line
-    assert done.stderr.count("were asked for") <= 1
+    assert done.stderr.count("requests/s requested") <= 1

@@ -125,9 +125,9 @@ def test_reasons_are_those_of_the_pool() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--autoscaler hpa", "autoscaler: a search is for fleets that stay as large"),
-        ("--over decode.autoscaler=hpa,wva", "autoscaler: a search is for fleets that stay"),
-        ("--over autoscaler=hpa,wva", "autoscaler: a search is for fleets that stay as large"),
+        ("--autoscaler hpa", "autoscaler: search needs a fleet of constant size"),
+        ("--over decode.autoscaler=hpa,wva", "autoscaler: search needs a fleet of constant size"),
+        ("--over autoscaler=hpa,wva", "autoscaler: search needs a fleet of constant size"),
         (
             "--num-prefill-workers 1 --num-decode-workers 1 --over prefill.gpu=a100-80gb,h100-sxm "
             "--objective cost --gpu-price h100-sxm=3",

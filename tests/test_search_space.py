@@ -273,7 +273,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 def test_an_option_is_not_given_a_value_beside_several(call) -> None:  # type: ignore[no-untyped-def]
     code, _, err = call("--over", "gpu=l4,l40s")
-    assert (code, err) == (2, "kvsim: --gpu: beside --over gpu: give one of them\n")
+    assert (code, err) == (2, "kvsim: --gpu: conflicts with --over gpu: give one of them\n")
 
 
 @pytest.mark.long

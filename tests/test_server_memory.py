@@ -236,7 +236,7 @@ def test_block_sizes_are_those_of_vllms_kernels(
 def test_a_block_size_that_no_kernel_takes_is_said(model: str, size: int, unit: int) -> None:
     options: dict[str, Any] = {"model": model, "gpu": "h200-sxm", "block_size": size}
     options |= {"num_gpu_blocks_override": 5000, "max_model_len": 4096, "tensor_parallel_size": 8}
-    said = f"kernels for {model} take multiples of {unit}; it would refuse to start"
+    said = f"kernels for {model} take multiples of {unit}; vLLM would not start"
     assert any(said in note for note in kvsim.capacity(**options).assumptions)
     trace = kvsim.Trace.from_arrays([0.0], [10], [2])
     run = kvsim.simulate(trace, backend="python", **options)
@@ -374,8 +374,8 @@ def test_a_server_with_context_parallelism_logged_so_many_tokens() -> None:
         ({"model": "kimi-k2-thinking", "tensor_parallel_size": 8, "dcp": 3}, "divide tensor_par"),
         ({"model": "llama-3.1-8b", "tensor_parallel_size": 8, "dcp": 2}, "at most tensor_parallel"),
         ({"model": "llama-3.1-8b", "tensor_parallel_size": 16, "dcp": 2}, None),
-        ({"model": "gemma-3-27b", "tensor_parallel_size": 16, "dcp": 2}, "layers with a window"),
-        ({"model": "llama-3.1-8b", "engine": "sglang", "dcp": 2}, "only vllm"),
+        ({"model": "gemma-3-27b", "tensor_parallel_size": 16, "dcp": 2}, "sliding-window layers"),
+        ({"model": "llama-3.1-8b", "engine": "sglang", "dcp": 2}, "only engine vllm"),
     ],
 )
 def test_where_tokens_are_not_shared_out(options: dict[str, Any], message: str | None) -> None:

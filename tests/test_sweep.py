@@ -211,7 +211,7 @@ def test_what_cannot_run_is_recorded_and_retried_on_demand(call: Call, runs: lis
     assert code == 0
     assert "could not run: cell" in err
     assert "unknown allocator 'nosuch'" in err
-    assert "and 1 more; --retry-failed tries again" in err
+    assert "and 1 more; --retry-failed runs them again" in err
     assert out.count("failed") == 2
     failed = [row for row in rows() if row["error"]]
     assert [row["allocator"] for row in failed] == ["nosuch", "nosuch"]
@@ -306,13 +306,13 @@ def test_a_figure_of_one_or_two_options(call: Call) -> None:
         (("--out", "out", "--block-size", "16,,32"), "--block-size is '16,,32': a value is"),
         (("--out", "out", "--block-size", "16,x"), "--block-size is 'x'"),
         (("--block-size", "16"), "sweep needs --out DIR"),
-        (("--out", "file.json"), ".json names a file"),
+        (("--out", "file.json"), ".json is the name of a file"),
         (("--out", "out", "--trace", "no.csv"), "no.csv: cannot be read"),
         (("--out", "out", "nosuch.toml"), "nosuch.toml: cannot be read"),
-        (("opt-13b", "--model", "opt-30b,opt-66b", "--out", "out"), "a second model"),
+        (("opt-13b", "--model", "opt-30b,opt-66b", "--out", "out"), "conflicts with --model"),
         (("--out", "out", "--workers", "0"), "--workers"),
         (("--out", "out", "--workers", "2", "--dask", "tcp://x"), "--workers and --dask"),
-        (("--out", "out", "--allocator", "nosuch"), "no cell could run: unknown allocator"),
+        (("--out", "out", "--allocator", "nosuch"), "every cell failed: unknown allocator"),
     ],
 )
 def test_mistakes_are_one_line(call: Call, arguments: tuple[str, ...], said: str) -> None:
@@ -402,7 +402,7 @@ def test_ctrl_c_keeps_what_is_finished(
     process.send_signal(signal.SIGINT)
     code, err = finish(process)
     assert code == 130, err
-    assert "cells are left; the same command goes on" in err
+    assert "cells are left; run the command again to continue" in err
     assert "Traceback" not in err
     assert 1 <= num_cells(tmp_path) < 18
     assert finish(start(tmp_path, *MANY, "--workers", "1"))[0] == 0

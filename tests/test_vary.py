@@ -127,7 +127,7 @@ def test_the_table_says_what_served_and_shows_what_the_option_moves(
     headings = printed.out[printed.out.index("TTFT") :]
     assert "waste" in headings
     assert "preempted" not in headings
-    assert "note: one run each, and no interval" in printed.err
+    assert "note: one run per configuration, without an interval" in printed.err
     main([*asked, "--vary", "max-num-seqs=8,16", "--replications", "1", "--backend", "python"])
     assert "waste" not in capsys.readouterr().out
 
@@ -170,10 +170,13 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
         (["--vary", "max-num-seqs=1"], "--vary: give two values or more"),
         (["--vary", "seed=1,2"], "--vary seed: all configurations share it"),
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
-        (["--vary", "block-size=8,16", "--allocators", "paged"], "--allocators: beside --vary"),
+        (
+            ["--vary", "block-size=8,16", "--allocators", "paged"],
+            "--allocators: conflicts with --vary",
+        ),
         (["--vary", "num-requests=8,16"], "--vary num-requests: all configurations share it"),
-        (["--vary", "gpu=l4,l40s"], "--gpu: beside --vary gpu: give one of them"),
-        (["llama-3-8b", "--vary", "block-size=8,16"], "llama-3-8b: a second model beside --model"),
+        (["--vary", "gpu=l4,l40s"], "--gpu: conflicts with --vary gpu: give one of them"),
+        (["llama-3-8b", "--vary", "block-size=8,16"], "llama-3-8b: conflicts with --model"),
         (["none.toml"], "none.toml: cannot be read"),
         (["--vary", "block-size=8,16", "--report", "no/x.html"], "--report no/x.html: cannot be"),
     ],

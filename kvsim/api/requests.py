@@ -43,7 +43,7 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
         seed=config.seed,
     )
     _check_digest(config, made)
-    said = ["--tokenizer is of no effect: a workload tells lengths in tokens"]
+    said = ["--tokenizer has no effect: workloads have their lengths in tokens"]
     return made, _rate_note(made, asked) + (said if config.tokenizer else [])
 
 
@@ -88,8 +88,8 @@ def _check_digest(config: RunConfig, requests: Trace) -> None:
     if config.trace_digest not in (None, requests.digest):
         where = f"trace {config.trace}" if config.trace else f"workload {config.workload}"
         raise ValueError(
-            f"trace_digest {config.trace_digest}: the saved run served other requests than "
-            f"{where} gives; name them by --trace or --workload, or save its trace"
+            f"trace_digest {config.trace_digest}: the saved run served other requests "
+            f"than those of {where}; give its requests with --trace or --workload"
         )
 
 
@@ -98,9 +98,9 @@ def _rate_note(trace: Trace, asked: float) -> list[str]:
     last = float(trace.arrival_time[-1])
     if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
         return []
-    said = f"{asked:g} requests/s were asked for, {len(trace) / last:.3g} come over the whole trace"
+    said = f"{asked:g} requests/s requested, {len(trace) / last:.3g} arrive over the whole trace"
     if (trace.session_id >= 0).any():
-        said += ": sessions begin at the rate asked for, and their later turns follow them"
+        said += ": sessions begin at the requested rate, and their later turns follow"
     return [said]
 
 
@@ -137,7 +137,7 @@ def named_trace(text: str, tokenizer: str | None) -> tuple[str, dict[str, Any], 
     if tokenizer is None:
         return path, options, []
     if "tokenizer" not in options_of(path):
-        return path, options, [f"--tokenizer is of no effect: {path} tells lengths in tokens"]
+        return path, options, [f"--tokenizer has no effect: {path} has its lengths in tokens"]
     return path, {"tokenizer": tokenizer, **options}, []
 
 

@@ -181,13 +181,13 @@ def _beside(
 def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan) -> str:
     if "kv_cache" in (config.logged or {}):
         return (
-            f"logged kv_cache is {budget.kv_cache} bytes: must hold at least one block of "
+            f"logged kv_cache is {budget.kv_cache} bytes: must be at least one block, "
             f"{plan.bytes_per_block} bytes"
         )
     if config.kv_cache_memory_bytes is not None:
         return (
-            f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must hold at least one "
-            f"block of {plan.bytes_per_block} bytes"
+            f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must be at least "
+            f"one block, {plan.bytes_per_block} bytes"
         )
     if budget.kv_cache > 0:
         return (
@@ -406,7 +406,7 @@ def _of_budget(config: Config, memory: Memory) -> Iterator[str]:
         names = ", ".join(part.replace("_", " ") for part in estimated)
         yield f"{names} of vLLM {config.vllm_version}, estimated"
     if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
-        yield f"the memory CUDA shows on {memory.gpu.name} is unverified"
+        yield f"the memory that CUDA reports on {memory.gpu.name} is unverified"
 
 
 def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
@@ -416,11 +416,13 @@ def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
     if memory.budget.drafter and spec is not None and own_model(spec) is None:
         yield f"the drafter ({spec.method}) has layers of the model's own shape"
     if config.hf_config_path is not None and config.quantization is None:
-        stored = memory.quantization or f"{memory.dtype}, as neither name nor base tells a format"
+        stored = (
+            memory.quantization or f"{memory.dtype}: neither the name nor the base names a format"
+        )
         yield f"weights in {stored}"
     yield from ignored_overrides(config)
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
-        yield f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks"
+        yield f"KV in {memory.model.kv_cache_dtype}, as in the checkpoint's config"
 
 
 def _of_experts(config: Config, memory: Memory) -> Iterator[str]:
@@ -457,6 +459,6 @@ def _of_blocks(config: Config, memory: Memory) -> Iterator[str]:
         yield f"{memory.block_size} tokens of a block on each of {shares} GPUs"
     if memory.block_size != asked:
         yield (
-            f"block_size {memory.block_size}, raised from {asked} so that a page of attention "
-            "holds a state"
+            f"block_size {memory.block_size}, raised from {asked} so that an attention "
+            "page is as large as a state"
         )

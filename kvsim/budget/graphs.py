@@ -81,7 +81,9 @@ def capture_sizes(config: Config) -> tuple[int, ...] | None:
     if sizes is None:
         return None
     if not isinstance(sizes, list) or any(type(size) is not int or size < 1 for size in sizes):
-        raise FieldError("compilation_config", f"cudagraph_capture_sizes {sizes}: a list of tokens")
+        raise FieldError(
+            "compilation_config", f"cudagraph_capture_sizes {sizes}: must be a list of token counts"
+        )
     return tuple(sorted(set(sizes)))
 
 

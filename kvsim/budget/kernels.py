@@ -64,6 +64,6 @@ def unsupported(model: ModelSpec, block_size: int) -> str | None:
     if block_size % unit == 0:
         return None
     return (
-        f"block_size {block_size}: vLLM's attention kernels for {model.name} take multiples of "
-        f"{unit}; it would refuse to start"
+        f"block_size {block_size}: vLLM's attention kernels for {model.name} take "
+        f"multiples of {unit}; vLLM would not start"
     )

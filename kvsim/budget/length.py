@@ -35,7 +35,7 @@ def longest_that_fits(
         If not even one token fits, or under another engine.
     """
     if "sglang" in (config.engine, config.scheduler):
-        raise FieldError("max_model_len", "is auto: only vllm has such a setting; give a length")
+        raise FieldError("max_model_len", "is auto: only engine vllm supports auto; give a length")
     in_flight = steps_in_flight(config) * limits.max_num_batched_tokens
 
     def fits(length: int) -> bool:
@@ -52,8 +52,9 @@ def longest_that_fits(
     if low == 0:
         raise FieldError(
             "max_model_len",
-            "is auto: not one token fits into the KV blocks that there are, "
-            f"{num_blocks_of(config, plan_for(max_model_len=1), kv_bytes):,}; give more KV memory",
+            "is auto: not one token fits into the available KV blocks: "
+            f"{num_blocks_of(config, plan_for(max_model_len=1), kv_bytes):,}; give more "
+            "KV memory",
         )
     return low
 

@@ -80,8 +80,8 @@ def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
     if config.max_model_len is None or config.max_model_len <= longest:
         return None
     return (
-        f"max_model_len {config.max_model_len:,} exceeds the {longest:,} of {model.name}: vLLM "
-        "would refuse to start"
+        f"max_model_len {config.max_model_len:,} exceeds the {longest:,} of "
+        f"{model.name}: vLLM would not start"
     )
 
 
@@ -105,9 +105,9 @@ def check_context_parallel(config: Config, model: ModelSpec) -> None:
         return
     wrong = None
     if config.engine == "sglang":
-        wrong = "only vllm has such a setting"
+        wrong = "only engine vllm supports it"
     elif any(layer.window is not None for layer in model.layers):
-        wrong = f"{model.name} has layers with a window, whose tokens vLLM does not share out"
+        wrong = f"{model.name} has sliding-window layers, which vLLM does not split over ranks"
     elif model.is_mla:
         wrong = f"must divide tensor_parallel_size {tp}" if tp % dcp else None
     else:

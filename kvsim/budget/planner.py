@@ -155,7 +155,9 @@ def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
     equal = unified(pages)
     if equal is None:
         if any(page.kind in STATES for page in pages):
-            raise ValueError("MLA beside larger states: a page of MLA must be as large as a state")
+            raise ValueError(
+                "MLA with larger Mamba states: a page of MLA must be as large as a state"
+            )
         full = [page._replace(kind="full", window=None) for page in pages]
         return _plan(full, [everything])
     return _plan(equal, _deal(equal))

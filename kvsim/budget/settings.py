@@ -45,7 +45,7 @@ def ignored_overrides(config: Config) -> list[str]:
         except ValueError:  # the others need it
             same = False
         unused += [key] if same else []
-    return [f"{', '.join(unused)} of hf_overrides changes nothing here"] if unused else []
+    return [f"{', '.join(unused)} of hf_overrides has no effect in kvsim"] if unused else []
 
 
 def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
@@ -111,14 +111,15 @@ def state_cache(config: Config, model: ModelSpec) -> StateCache:
     mode = "none" if config.enable_prefix_caching is False else "align"
     if config.mamba_cache_mode not in (None, mode):
         raise ValueError(
-            f"mamba_cache_mode {config.mamba_cache_mode}: states are kept for prefix caching, "
-            f"which is {'off' if mode == 'none' else 'on'}; {mode} goes with that"
+            f"mamba_cache_mode {config.mamba_cache_mode}: Mamba states are cached for "
+            f"prefix caching, which is {'off' if mode == 'none' else 'on'}: must be "
+            f"{mode}"
         )
     if mode == "none":
         return StateCache("none", drafts)
     if model.num_state_layers and not config.enable_chunked_prefill:
         raise ValueError(
-            f"enable_chunked_prefill is off: {model.name} caches its states at the ends of chunks; "
-            "switch enable_prefix_caching off too"
+            f"enable_chunked_prefill is off: {model.name} caches its states at the ends "
+            "of chunks; turn enable_prefix_caching off, too"
         )
     return StateCache("align", drafts)

@@ -66,9 +66,7 @@ def _means(found: Calibration) -> dict[str, float | None]:
 def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> str:
     """Return the TOML for ``--cost-model roofline+constants=FILE`` and ``--logged FILE``."""
     card = get_gpu(answer["server"]["gpu"]).name
-    lines = [
-        "# Made by kvsim calibrate. A factor multiplies constants of the card; 95 % intervals."
-    ]
+    lines = ["# Made by kvsim calibrate. A factor multiplies constants of the GPU; 95 % intervals."]
     for one in answer["constants"]:
         told = f"{one['value']:.4g}"
         if one["reason"]:
@@ -82,7 +80,7 @@ def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> st
             f"{means['held_out_after']:.1f} % after"
         )
     if "front_end_latency" in values:
-        lines.append(f"# give also --front-end-latency {values['front_end_latency']:.4g}")
+        lines.append(f"# also set --front-end-latency {values['front_end_latency']:.4g}")
     own = constants(card, values)
     model = get_model(answer["server"]["model"]) if _is_known(answer) else None
     if model is not None and not model.is_moe:

@@ -62,7 +62,7 @@ def measured(
         If there are none, or a number is no count of tokens or seconds.
     """
     if not len(found.prompts):
-        raise ValueError(f"{name}: no request of it succeeded")
+        raise ValueError(f"{name}: has no successful request")
     notes: tuple[str, ...] = ()
     if found.sent is not None and max_concurrency is None:
         arrivals = [np.asarray(found.sent, dtype=np.float64) - min(found.sent)]
@@ -121,7 +121,7 @@ def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
     """Return a note where arrivals were drawn."""
     if len(arrivals) == 1:
         return ()
-    return (f"{name}: times of sending are not told; means over {DRAWS} draws at its rate",)
+    return (f"{name}: has no send times; the means are over {DRAWS} random draws at its rate",)
 
 
 def number(given: Mapping[str, Any], *names: str) -> float | None:

@@ -91,7 +91,7 @@ def calibrate(
     """
     simulator, targets = Simulator(options), targets_of(runs)
     if not len(targets.values):
-        raise ValueError("the benchmarks tell neither TTFT nor TPOT")
+        raise ValueError("--bench: the results have neither TTFT nor TPOT")
     parameters = [
         parameter for parameter in KNOBS if parameter.name not in simulator.config.model_fields_set
     ]
@@ -107,7 +107,9 @@ def calibrate(
     columns = dict(zip(starts, slope_of(first, x, first(x)).T, strict=True))
     reasons: dict[str, str] = {}
     while len(parameters) >= len(targets.values):  # one figure more than numbers, at least
-        reasons[parameters[-1].name] = f"{len(targets.values)} figures decide fewer constants"
+        reasons[parameters[-1].name] = (
+            f"{len(targets.values)} measured figures determine fewer constants"
+        )
         parameters, x = parameters[:-1], x[:-1]
     found, steps = None, LOOK
     while parameters:
@@ -203,17 +205,17 @@ def _reason(parameters: Sequence[Parameter], found: Fitted, place: int) -> str:
     """Return the reason why the data do not determine a quantity."""
     parameter = parameters[place]
     if np.abs(found.slope[:, place]).max() < UNSEEN:
-        return "no figure of the benchmarks moves with it"
+        return "no figure of the benchmarks depends on it"
     others = [other for other in range(len(parameters)) if other != place]
     like = likest(found.slope, place, others)
     if like is not None and like[1] >= ALIKE:
-        return f"the figures move with it as with {parameters[like[0]].name}"
+        return f"the figures depend on it in the same way as on {parameters[like[0]].name}"
     width = float(found.half_widths[place])
     if parameter.is_share:
         wide = f"{100 * math.expm1(width):.0f} %" if width < 3 else "more than twenty times"
     else:
         wide = f"{width * parameter.unit:.2g} s"
-    return f"only within {wide}: more runs, at other loads and lengths, would tell"
+    return f"only within {wide}: add runs at other loads and lengths"
 
 
 def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:

@@ -38,10 +38,12 @@ def _stage(name: str, content: Mapping[str, Any]) -> Measured:
     load, seen = content.get("load_summary") or {}, content["successes"]
     rate = number(load, "achieved_rate", "requested_rate")
     if rate is None:
-        raise ValueError(f"{name}: tells no rate; give the report of a stage, not the summary")
+        raise ValueError(
+            f"{name}: has no request rate; give the report of a stage, not the summary"
+        )
     count = int(seen["count"])
     if count < 1:
-        raise ValueError(f"{name}: no request of it succeeded")
+        raise ValueError(f"{name}: has no successful request")
     prompt = max(round(seen["prompt_len"]["mean"]), 1)
     output = max(round(seen["output_len"]["mean"]), 1)
     latency = seen["latency"]
@@ -56,8 +58,8 @@ def _stage(name: str, content: Mapping[str, Any]) -> Measured:
         (whole - ttft) / (output - 1) if output > 1 else None,
         (
             *drawn_note(name, arrivals),
-            f"{name}: every request is taken for the mean one: {prompt} + {output} tokens; "
-            "per_request_lifecycle_metrics.json tells them",
+            f"{name}: has no lengths; every request gets the mean ones: {prompt} + "
+            f"{output} tokens; per_request_lifecycle_metrics.json has them",
         ),
     )
 

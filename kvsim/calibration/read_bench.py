@@ -44,8 +44,8 @@ def read_bench(path: Path, range_ratio: float = 0.0) -> list[Measured]:
         what = f"{type(error).__name__} {error}".strip()
         raise ValueError(f"--bench {path}: damaged, or of an unknown version ({what})") from None
     raise ValueError(
-        f"--bench {path}: neither a result of vllm bench serve, GuideLLM, inference-perf or aiperf "
-        "nor a log of requests with times"
+        f"--bench {path}: must be a result of vllm bench serve, GuideLLM, inference-perf "
+        "or aiperf, or a log of requests with times"
     )
 
 

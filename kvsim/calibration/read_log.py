@@ -32,4 +32,4 @@ def read_startup(path: Path) -> Startup:
         return sglang_log.startup_of(text)
     if re.search(vllm_log.MARK, text):
         return vllm_log.startup_of(text)
-    raise ValueError(f"--log {path}: no start-up log of vLLM or SGLang")
+    raise ValueError(f"--log {path}: must be a start-up log of vLLM or SGLang")

@@ -27,12 +27,12 @@ OF_MODEL = frozenset(("compressed-tensors", "modelopt", "modelopt_fp4", "inc", "
 #: Server features that a simulation lacks, by option.
 NOT_MODELLED = {
     "cpu_offload_gb": "weights in host memory",
-    "num_scheduler_steps": "several steps per schedule",
+    "num_scheduler_steps": "multi-step scheduling",
     "decode_context_parallel_size": "context parallelism",
     "prefill_context_parallel_size": "context parallelism",
     "enable_dbo": "dual batch overlap",
     "max_num_partial_prefills": "several partial prefills at once",
-    "kv_transfer_config": "a KV connector, whose time is not in the steps",
+    "kv_transfer_config": "a KV connector, whose time is not part of the steps",
     "speculative_config": "drafts: how many are accepted must be told with --speculative-config",
     "speculative_model": "drafts: how many are accepted must be told with --speculative-config",
     "limit_mm_per_prompt": "images and audio, if requests had any",
@@ -70,7 +70,7 @@ def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
     if startup.engine == "vllm":
         options |= _generation(startup)
         if not startup.version and "vllm_version" not in given:
-            notes.append("the log does not tell vLLM's version: give --vllm-version")
+            notes.append("the log does not name vLLM's version: give --vllm-version")
     options |= _formats(args)
     if "model" in args and "model" not in given:
         options["model"] = _model(str(args["model"]), given)
@@ -143,12 +143,12 @@ def _gpu(startup: Startup) -> tuple[str, str]:
             pass
     memory = startup.memory.get("memory")
     if memory is None:
-        raise ValueError("--gpu: the log does not name the card")
+        raise ValueError("--gpu is missing: the log does not name the GPU")
     near = [n for n in gpu_names() if abs(get_gpu(n).memory_bytes / GIB / memory - 1) <= NEAR]
     if len(near) == 1:
         return near[0], f"the GPU is {near[0]}, by its {memory:g} GiB"
     of = f"those of {', '.join(near)}" if near else "no card's that is known"
-    raise ValueError(f"--gpu: the log does not name the card, and its {memory:g} GiB are {of}")
+    raise ValueError(f"--gpu: the log does not name the GPU, and its {memory:g} GiB are {of}")
 
 
 def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:

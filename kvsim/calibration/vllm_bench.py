@@ -76,7 +76,7 @@ def _from_means(
     """Draw lengths around the means: only ``--save-detailed`` records them."""
     count = int(result.get("completed") or 0)
     if count < 1:
-        raise ValueError(f"{name}: no request of it succeeded")
+        raise ValueError(f"{name}: has no successful request")
     means = result["total_input_tokens"] / count, result["total_output_tokens"] / count
     prompts, outputs = (lengths_around(mean, range_ratio, count) for mean in means)
     arrivals = arrivals_at(request_rate, burstiness, count)
@@ -89,8 +89,8 @@ def _from_means(
         None if not tpot else tpot / 1e3,
         (
             *drawn_note(name, arrivals),
-            f"{name}: lengths are not told: {means[0]:.0f} + {means[1]:.0f} tokens"
+            f"{name}: has no lengths per request: {means[0]:.0f} + {means[1]:.0f} tokens"
             + (f" within {100 * range_ratio:g} %" if range_ratio else " for every request")
-            + "; --save-detailed tells them, --random-range-ratio how far they go",
+            + "; --save-detailed saves them, --random-range-ratio gives their range",
         ),
     )

@@ -119,9 +119,9 @@ def get_model(
     near = _bases_of(name, catalogue.model_index) or _near(name, _known(catalogue.models))
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise ValueError(
-        f"unknown model {model!r}{hint} (kvsim list models shows all); any other model, as a "
-        "fine-tune: give the path of its config.json, or --hf-config-path with that path or the "
-        "name of its base"
+        f"unknown model {model!r}{hint} (kvsim list models shows all); for any other "
+        "model, such as a fine-tune, give the path of its config.json, or "
+        "--hf-config-path with that path or the name of its base model"
     )
 
 

@@ -64,7 +64,7 @@ def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuS
     told = set(fields)
     unverified = tuple(name for name in base.unverified if name not in told)
     name = changes.get("name") or text
-    source = f"as {base.name}, with what the user changes"
+    source = f"as {base.name}, with the user's changes"
     return replace(base, name=name, source=source, aliases=(), unverified=unverified, **fields)
 
 

@@ -75,7 +75,7 @@ class StateLayer(NamedTuple):
         shared = self.width if self.form == "mamba1" else self.num_heads
         if shared % tp or (self.form in ("gdn", "kda") and self.num_groups % tp):
             raise ValueError(
-                f"{self.num_heads} heads of linear attention cannot be shared out over "
+                f"{self.num_heads} heads of linear attention cannot be divided over "
                 f"tensor_parallel_size {tp}"
             )
         drafts = num_speculative_tokens if self.form in WIDENED else 0

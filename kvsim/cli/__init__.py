@@ -5,7 +5,7 @@ import sys
 try:
     from kvsim.cli.main import main
 except KeyboardInterrupt:
-    sys.stderr.write("kvsim: interrupted; nothing is half written\n")
+    sys.stderr.write("kvsim: interrupted; no file is incomplete\n")
     sys.exit(130)
 
 __all__ = ["main"]

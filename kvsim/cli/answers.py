@@ -30,10 +30,10 @@ def check_targets(out: str | None, json_file: str | None) -> None:
     """Refuse what cannot be written before anything runs."""
     if "" in (out, json_file):
         raise ValueError(
-            f"{'--out' if not out and out is not None else '--json'} is empty: name a place"
+            f"{'--out' if not out and out is not None else '--json'} is empty: give a path"
         )
     if out is not None:
-        with _told(f"--out {out}: cannot make this directory"):
+        with _told(f"--out {out}: cannot create this directory"):
             _check_directory(out)
     if json_file not in (None, "-"):
         check_file("--json", str(json_file))
@@ -42,7 +42,7 @@ def check_targets(out: str | None, json_file: str | None) -> None:
 def _check_directory(out: str) -> None:
     suffix = Path(out).suffix.lower()
     if suffix in FILE_SUFFIXES and not Path(out).is_dir():
-        raise ValueError(f"{suffix} names a file, and --out a directory")
+        raise ValueError(f"{suffix} is the name of a file; --out must be a directory")
     Path(out).exists()  # or OSError, for a name that is too long
     existing = next(p for p in (Path(out), *Path(out).absolute().parents) if os.path.lexists(p))
     existing.stat()  # or OSError, for a link that leads nowhere
@@ -61,7 +61,7 @@ def check_file(option: str, file: str) -> None:
             raise ValueError("it is a directory")
         target = Path(file).resolve(strict=False)
         if target.is_symlink():
-            raise ValueError("it is a link that leads back to itself")
+            raise ValueError("it is a symbolic link to itself")
         if not os.access(target if target.exists() else target.parent, os.W_OK):
             raise ValueError("permission denied")
 
@@ -72,7 +72,7 @@ def check_single(
     """Refuse a file that cannot be written, or that would hold several runs."""
     check_file(option, file)
     if replications > 1:
-        raise ValueError(f"{option}: {why}; leave --replications out")
+        raise ValueError(f"{option}: {why}; omit --replications")
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def print_answer(
     show(render())
     say_notes(notes)
     if out is None:
-        click.echo("--out DIR writes tables and figures, --json FILE numbers.")
+        click.echo("--out DIR saves tables and figures, --json FILE saves the numbers.")
     elif out:
         click.echo(f"Tables and figures are in {out}.")
 

@@ -33,7 +33,7 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
 def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """Add a model to the options of the flags."""
     if what is not None and given.setdefault("model", what) != what:
-        raise ValueError(f"{what}: a second model beside --model {given['model']}")
+        raise ValueError(f"{what}: conflicts with --model {given['model']}")
     return given
 
 
@@ -41,4 +41,6 @@ def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
     """Refuse an option with one value in the flags and several in ``how``."""
     for name in varied:
         if name in given:
-            raise ValueError(f"{flag(name)}: beside {how} {flag(name)[2:]}: give one of them")
+            raise ValueError(
+                f"{flag(name)}: conflicts with {how} {flag(name)[2:]}: give one of them"
+            )

@@ -78,7 +78,7 @@ def calibrate(
     if out is not None:
         check_file("--out", out)
     if log_file is None and not bench:
-        raise ValueError("--log SERVER.log, --bench RESULT.json or both: there is nothing to read")
+        raise ValueError("calibrate needs --log SERVER.log, --bench RESULT.json or both")
     startup = None if log_file is None else read_startup(Path(log_file))
     given = with_beginning(what, options_given(options))
     server = server_of(startup, {k: v for k, v in given.items() if k not in LEFT_OUT})
@@ -123,7 +123,7 @@ def _split(
     notes = [note for runs in files.values() for run in runs for note in run.notes]
     every = [run for runs in files.values() for run in runs]
     if len(every) < 2:
-        more = ["a single run: nothing is held out, so that no error is of a run not fitted on"]
+        more = ["a single run: no run is held out, so the errors are those of the fit"]
         return every, [], notes + (more if every else [])
     if len(files) == 1:
         return every[:-1], every[-1:], notes
@@ -166,7 +166,7 @@ def undecided(answer: dict[str, Any], values: dict[str, float]) -> list[str]:
     """Return a note where step times are unchanged."""
     if values:
         return []
-    why = "no constant is decided by these runs" if answer["constants"] else "no --bench was given"
+    why = "these runs determine no constant" if answer["constants"] else "no --bench is given"
     return [f"{why}: step times stay those of {answer['server']['gpu']}"]
 
 
@@ -176,4 +176,7 @@ def _worse(answer: dict[str, Any]) -> list[str]:
         return []
     if means["held_out_after"] <= means["held_out_before"]:
         return []
-    return ["the held-out file is met worse than without: keep the defaults, or fit on more runs"]
+    return [
+        "the fitted constants predict the held-out file worse than the defaults: keep the "
+        "defaults, or fit on more runs"
+    ]

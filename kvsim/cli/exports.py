@@ -47,7 +47,7 @@ class Exports(NamedTuple):
         if self.timeline is None:
             for option, value in (("--window", self.window), ("--requests", self.num_requests)):
                 if value is not None:
-                    raise ValueError(f"{option}: of --timeline, which is not asked for")
+                    raise ValueError(f"{option}: needs --timeline FILE.json.gz")
         elif not self.timeline.endswith(".json.gz"):
             raise ValueError(f"--timeline {self.timeline}: must end with .json.gz")
         Window.of(self.window, self.num_requests)
@@ -74,5 +74,7 @@ class Exports(NamedTuple):
             said.append(f"{self.timeline} opens in ui.perfetto.dev and chrome://tracing")
             duration = result.summary["duration"]
             if window.start >= duration:
-                said.append(f"--window {self.window}: it is empty, the run takes {duration:.6g} s")
+                said.append(
+                    f"--window {self.window}: contains nothing, as the run takes {duration:.6g} s"
+                )
         return said

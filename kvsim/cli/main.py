@@ -175,11 +175,13 @@ def compare(
 
 def _refuse_both(vary: tuple[str, ...], allocators: str | None, engines: str | None) -> None:
     if vary and allocators is not None:
-        raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
+        raise ValueError("--allocators: conflicts with --vary; give --vary allocator=A,B")
     if vary and engines is not None:
-        raise ValueError("--engines: beside --vary; give --vary engine=vllm,sglang")
+        raise ValueError("--engines: conflicts with --vary; give --vary engine=vllm,sglang")
     if engines is not None and allocators is not None:
-        raise ValueError("--allocators: beside --engines, each of which has its own")
+        raise ValueError(
+            "--allocators: conflicts with --engines; each engine has its own allocator"
+        )
 
 
 def _compared(
@@ -271,7 +273,7 @@ def run(
     said += [*exports.write(results[0]), *write_report(results[0], report_file)]
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
-        said.append(f"{case_file} holds the schedule; kvsim replay-case plays it")
+        said.append(f"{case_file} holds the schedule; kvsim replay-case replays it")
     print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), said, out)
 
 
@@ -280,7 +282,7 @@ def _named(what: str | None, config_file: str | None) -> str | None:
     if config_file is None:
         return what
     if what is not None:
-        raise ValueError(f"--config {config_file}: beside {what}: give one of them")
+        raise ValueError(f"--config {config_file}: conflicts with {what}: give one of them")
     return config_file if config_file.lower().endswith(".toml") else f"{config_file}.toml"
 
 
@@ -376,13 +378,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cli.main(line.words, prog_name="kvsim", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        _fail(f"{error.ctx.command.name} needs one of: {', '.join(_commands(error.ctx))}", 2)
+        _fail(f"{error.ctx.command.name} needs a command: {', '.join(_commands(error.ctx))}", 2)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):
             raise error.__cause__ from None
-        _fail("interrupted; nothing is half written", INTERRUPTED)
+        _fail("interrupted; no file is incomplete", INTERRUPTED)
     except FieldError as error:
         _fail(f"{flag(error.field)} {error.problem}", 2)
     except (ValueError, UnfinishedError) as error:

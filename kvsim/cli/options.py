@@ -329,14 +329,14 @@ def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
         pairs = [_pair(name, text) for text in given[name]]
         given[name] = dict(pairs)
         if len(given[name]) < len(pairs):
-            raise ValueError(f"{flag(name)}: each is given once")
+            raise ValueError(f"{flag(name)}: a key is given twice")
     return given
 
 
 def _logged_of(texts: Sequence[str]) -> dict[str, Any]:
     """Read the ``[logged]`` table of a file that ``kvsim calibrate`` wrote."""
     if len(texts) > 1:
-        raise ValueError(f"--logged {' '.join(texts)}: one file, or pairs")
+        raise ValueError(f"--logged {' '.join(texts)}: give one file, or pairs")
     from kvsim.cost.efficiency import read_table
 
     table = read_table(Path(texts[0])).get("logged")

@@ -39,7 +39,7 @@ VALUES = {
 CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
-OF_THE_MODEL = "weights are stored as the model's name or its config.json says"
+OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
 #: The parts of vLLM's speculative configuration that have flags of their own.
 SPECULATIVE = {
     "--spec-method": "method",
@@ -74,13 +74,13 @@ class Pasted:
         """Return notes on ignored flags, one of each kind."""
         notes = []
         if self.unused:
-            notes.append(f"of no effect here: {', '.join(self.unused)}")
+            notes.append(f"without effect in kvsim: {', '.join(self.unused)}")
         if self.timed:
             said = ", ".join(self.timed)
-            notes.append(f"steps take the time that they take without {said}")
+            notes.append(f"step times do not include the effect of {said}")
         if self.assumed:
             parts = (f"{about} ({', '.join(said)})" for about, said in self.assumed.items())
-            notes.append(f"assumed in spite of flags: {'; '.join(parts)}")
+            notes.append(f"assumed although flags differ: {'; '.join(parts)}")
         return notes
 
 
@@ -226,7 +226,7 @@ class _Reader:
         flags = {(flag.names[0] if (flag := self.known.get(one)) else one) for one in near}
         if len(flags) > 1 and name not in ("--", "--no-"):
             shown = ", ".join(near[:4]) + (", ..." if len(near) > 4 else "")
-            raise ValueError(f"{name}: could be {shown}; write it out")
+            raise ValueError(f"{name}: is ambiguous ({shown}); give the full name")
         return near[0] if flags else name
 
     def _negated(self, name: str) -> ServerFlag | None:

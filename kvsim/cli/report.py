@@ -24,7 +24,7 @@ REPORT = click.option("--report", "report_file", metavar="FILE.html", help="file
 def check_report(file: str | None, replications: int = 1) -> None:
     """Refuse a page that cannot be written, before anything runs."""
     if file is not None:
-        check_single("--report", file, replications, "a page shows one run of each")
+        check_single("--report", file, replications, "a page shows one run per configuration")
 
 
 def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
@@ -87,7 +87,7 @@ def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
     from kvsim.report.page.document import write_page
 
     write_page(page(compose), Path(file))
-    return [f"{file} holds the report: open it in a browser"]
+    return [f"report written to {file}: open it in a browser"]
 
 
 @click.command()
@@ -156,7 +156,9 @@ def _comparison(folder: Path) -> Comparison:
     if {".", "..", ""} & set(folders.values()):
         raise ValueError(f"{folder}: comparison.json names a run outside of the folder")
     if workload.get("replications", 1) != 1:
-        raise ValueError(f"{folder}: means of several comparisons; name one, replication-0")
+        raise ValueError(
+            f"{folder}: holds the means of several comparisons; name one, such as replication-0"
+        )
     runs = {name: load(stored.find(run)) for name, run in folders.items()}
     return Comparison(workload, runs, by)
 

@@ -135,21 +135,21 @@ def _check(
     """Refuse what has no highest rate, or lacks what an objective needs."""
     scales = config.autoscaler, *(pool.autoscaler for pool in config.pool or ())
     refused = {
-        "max_concurrency: a closed loop sets its own rate; search needs open ones": (
+        "max_concurrency: a closed loop sets its own rate; search varies the rate; omit it": (
             config.max_concurrency is not None
         ),
-        "autoscaler: a search is for fleets that stay as large as they are": (
+        "autoscaler: search needs a fleet of constant size; omit it": (
             any(scales) or any("autoscaler" in name for name in space)
         ),
-        "horizon: a search serves whole traces": math.isfinite(config.horizon),
-        "request_rate: inf is no rate to begin with": math.isinf(config.request_rate or 0.0),
+        "horizon: search serves whole traces; omit it": math.isfinite(config.horizon),
+        "request_rate: inf: must be finite for a search": math.isinf(config.request_rate or 0.0),
     }
     if wish.objective == "gpus":
         refused |= {
-            "--objective gpus: give the --request-rate to be carried": config.request_rate is None,
-            "--objective gpus: it counts replicas itself; give no number of them": (
-                not wish.counts_replicas
-            ),
+            "--objective gpus: needs --request-rate, the rate to serve": config.request_rate
+            is None,
+            "--objective gpus: it searches the number of replicas; omit "
+            "--data-parallel-size and the like": (not wish.counts_replicas),
         }
     for reason, holds in refused.items():
         if holds:

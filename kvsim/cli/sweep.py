@@ -86,7 +86,7 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
     if what is not None and what.lower().endswith(".toml"):
         study = read_study(what)
     elif what is not None and given.setdefault("model", [what]) != [what]:
-        raise ValueError(f"{what}: a second model beside --model {','.join(given['model'])}")
+        raise ValueError(f"{what}: conflicts with --model {','.join(given['model'])}")
     study = with_options(study, given)
     return study if replications is None else replace(study, replications=replications)
 
@@ -102,7 +102,7 @@ def _run(planned: Planned, workers: int | None, dask: str | None, json_file: str
             run_cells(planned, workers, dask, tick)
     except KeyboardInterrupt:
         left = num_left(planned)
-        click.echo(f"note: {left:,} cells are left; the same command goes on", err=True)
+        click.echo(f"note: {left:,} cells are left; run the command again to continue", err=True)
         raise
 
 

@@ -90,7 +90,7 @@ def compare_options(
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
     if number == 1:
         why = "" if has_seeds else "a trace has no seed: "
-        notes.append(f"{why}one run each, and no interval")
+        notes.append(f"{why}one run per configuration, without an interval")
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)

@@ -239,7 +239,7 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
     except OSError as error:
         if not entry.overloads:
             raise
-        _say(f"note: compiled rules are not kept: {entry.stats.cache_path}: {error.strerror}")
+        _say(f"note: compiled code is not cached: {entry.stats.cache_path}: {error.strerror}")
     except Exception:  # whatever damaged bytes unpickle to
         damaged = list(Path(entry.stats.cache_path).glob(f"*{entry.py_func.__name__}*"))
         if not damaged:
@@ -259,7 +259,7 @@ def alone(lock: Path) -> Iterator[None]:
     try:
         held.acquire(blocking=False)
     except Timeout:
-        _say("waiting for another process, which compiles the rules that this run needs ...")
+        _say("waiting for another process to compile the code of this run ...")
         held.acquire()
     except OSError:
         yield
@@ -303,6 +303,6 @@ def _loaded(variant: str) -> Any:
         # Processes that start at once compile once: the others wait, then load.
         with alone(folder / f"{variant or 'general'}.lock"), linked_at(name):
             if not any(folder.glob(f"*{name}*.nbi")):
-                _say("compiling the rules that this run needs, once (up to a minute) ...")
+                _say("compiling the code of this run, once (up to a minute) ...")
             compile_or_load(entry, (types.int64, types.int64, types.int64))
     return entry

@@ -152,7 +152,7 @@ def _item(context: Any, builder: Any, rows: Rows, value: Any, place: Any) -> Any
         words = builder.bitcast(value, WORD.as_pointer())
         length = builder.load(builder.gep(words, [ir.Constant(WORD, 1)]))
         with builder.if_then(builder.icmp_unsigned(">=", place, length), likely=False):
-            message = f"a place is beyond its list: {rows}"
+            message = f"an index is out of range: {rows}"
             context.call_conv.return_user_exc(builder, IndexError, (message,))
         value = builder.inttoptr(builder.load(words), BYTES)
     size = rows.item.record.dtype().itemsize if isinstance(rows.item, Ref) else rows.size

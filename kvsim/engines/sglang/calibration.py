@@ -59,7 +59,7 @@ def startup_of(text: str) -> Startup:
         None,
         int(min(tokens)[0]) if tokens else None,
         device_of(text),
-        ("SGLang's own schedules are not followed: its requests are served by vLLM's rules",),
+        ("the calibration simulates vLLM's scheduler, not SGLang's",),
     )
 
 
