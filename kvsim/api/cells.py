@@ -105,7 +105,7 @@ def results_of(planned: Planned) -> Sweep:
     Raises
     ------
     ValueError
-        If no cell could run, or the directory cannot be written.
+        If every cell failed, or the directory cannot be written.
     """
     points = planned.points
     with _writing(planned.out):
@@ -118,7 +118,7 @@ def results_of(planned: Planned) -> Sweep:
         save_tables(rows, means, Path(planned.out))
     errors = [row for row in rows if row["error"] is not None]
     if len(errors) == len(rows):
-        raise ValueError(f"no cell could run: {errors[0]['error']}")
+        raise ValueError(f"every cell failed: {errors[0]['error']}")
     ran = [
         (point.config, one.summary)
         for point, one in zip(points, stored, strict=True)
@@ -148,7 +148,7 @@ def _failed(errors: Sequence[Row]) -> list[str]:
         return []
     also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
     first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
-    return [f"could not run: {first}{also}; --retry-failed tries again"]
+    return [f"could not run: {first}{also}; --retry-failed runs them again"]
 
 
 def _notes(points: list[Point], stored: Sequence[Stored], varied: Sequence[str]) -> list[str]:
