@@ -13,6 +13,7 @@ from random_runs import drawn
 
 import kvsim
 from kvsim.results.tables import FinishReason
+from kvsim.stepping.ranks import id_rank
 from kvsim.testing import equal_tables
 
 SMALL: dict[str, Any] = {
@@ -87,30 +88,45 @@ def differences(a: kvsim.Result, b: kvsim.Result) -> list[str]:
     return found + [name for name in a.summary if repr(a.summary[name]) != repr(b.summary[name])]
 
 
+def served(kind: str, seed: int, way: str, backend: str) -> None:
+    """Serve a random run by an engine, and compare it with a run over its requests."""
+    one, draw = drawn(kind, seed), random.Random(seed)
+    n = len(one.trace)
+    trace = replace(
+        one.trace,
+        tenant=np.full(n, -1),
+        priority=one.trace.priority * (seed % 2),
+        num_samples=np.array([draw.choice([1, 1, 3]) if kind == "vllm" else 1] * n),
+    )
+    options = one.options | {"backend": backend, "record_steps": True}
+    engine = kvsim.Engine(**options, check_invariants=True)
+    steps = feed(engine, trace, way)
+    result, again = engine.result(), kvsim.simulate(engine.trace, **options)
+    assert differences(result, again) == [], f"{one} {way}"
+    assert differences(result, kvsim.simulate(trace, **options)) == [], f"{one} {way}"
+    ended = [request for step in steps for request in step.finished]
+    assert sorted(ended) == list(range(n)), "each request ends once"
+    new = sum(sum(step.num_new_tokens.values()) for step in steps)
+    assert new == result.requests["num_output_tokens"].sum()
+    real = result.steps[result.steps["num_scheduled_tokens"] > 0]
+    tokens = [sum(step.num_scheduled_tokens.values()) for step in steps]
+    assert [n for n in tokens if n] == real["num_scheduled_tokens"].tolist()
+
+
+WAYS = ("before", "late", "at arrival")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stepped_run_equals_a_run_over_its_trace(kind: str) -> None:
-    for seed, way in enumerate(("before", "late", "at arrival") * 2):
-        one = drawn(kind, seed)
-        draw = random.Random(seed)
-        n = len(one.trace)
-        trace = replace(
-            one.trace,
-            tenant=np.full(n, -1),
-            num_samples=np.array([draw.choice([1, 1, 3]) if kind == "vllm" else 1] * n),
-        )
-        options = one.options | {"backend": "python", "record_steps": True}
-        engine = kvsim.Engine(**options, check_invariants=True)
-        steps = feed(engine, trace, way)
-        result, again = engine.result(), kvsim.simulate(engine.trace, **options)
-        assert differences(result, again) == [], f"{one} {way}"
-        assert differences(result, kvsim.simulate(trace, **options)) == [], f"{one} {way}"
-        ended = [request for step in steps for request in step.finished]
-        assert sorted(ended) == list(range(n)), "each request ends once"
-        new = sum(sum(step.num_new_tokens.values()) for step in steps)
-        assert new == result.requests["num_output_tokens"].sum()
-        real = result.steps[result.steps["num_scheduled_tokens"] > 0]
-        tokens = [sum(step.num_scheduled_tokens.values()) for step in steps]
-        assert [n for n in tokens if n] == real["num_scheduled_tokens"].tolist()
+    for seed, way in enumerate(WAYS * 2):
+        served(kind, seed, way, "python")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_stepped_run_equals_a_run_over_its_trace(kind: str) -> None:
+    for seed, way in enumerate(WAYS):
+        served(kind, seed, way, "auto")
 
 
 def test_two_requests_with_equal_ids_share_blocks() -> None:
@@ -191,13 +207,15 @@ def test_a_result_on_the_way_says_what_is_in_flight_and_what_has_not_come() -> N
     assert differences(engine.result(), whole) == []
 
 
-def test_columns_double_as_requests_come() -> None:
-    engine = small(max_num_seqs=4)
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_columns_double_as_requests_come(backend: str) -> None:
+    options = SMALL | {"max_num_seqs": 4, "backend": backend, "check_invariants": False}
+    engine = kvsim.Engine(**options)
     for number in range(700):
         engine.add_request([number % 5, *range(20)], max_tokens=1 + number % 3, num_samples=1)
         engine.step()
     engine.run_until(math.inf)
-    assert differences(engine.result(), kvsim.simulate(engine.trace, **SMALL, max_num_seqs=4)) == []
+    assert differences(engine.result(), kvsim.simulate(engine.trace, **options)) == []
 
 
 @pytest.mark.parametrize(
@@ -250,3 +268,13 @@ def test_questions_without_an_answer_are_one_clear_line() -> None:
     engine.step()
     with pytest.raises(ValueError, match="what came before is scheduled"):
         engine.add_request(num_prompt_tokens=5, arrival_time=0.0)
+
+
+def test_ranks_order_ids_as_their_texts_do() -> None:
+    draw = random.Random(0)
+    ids: dict[str, tuple[int, int | None]] = {}
+    for _ in range(400):
+        request, sample = draw.randrange(10 ** draw.randint(1, 7)), draw.choice([None, 0, 1, 9, 12])
+        ids[str(request) if sample is None else f"{sample}_{request}"] = (request, sample)
+    assert sorted(ids) == sorted(ids, key=lambda text: id_rank(*ids[text]))
+    assert id_rank(9_999_999, 9) < 2**31

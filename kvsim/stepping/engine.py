@@ -22,8 +22,9 @@ from kvsim.rules.recorder import num_waiting
 from kvsim.stepping.growing import LISTS, GrowingContents, GrowingTrace
 from kvsim.stepping.looks import block_table, free_queue, place_of, reset_cache
 from kvsim.stepping.outcome import Run, result_of
+from kvsim.stepping.ranks import MOST_RANKED, id_rank
 from kvsim.stepping.refusal import check_options, check_setup
-from kvsim.stepping.requests import Asked, RequestReader, id_rank
+from kvsim.stepping.requests import Asked, RequestReader
 from kvsim.stepping.steps import EngineStep, Stepper
 from kvsim.stepping.tokens import names_of
 
@@ -85,6 +86,7 @@ class Engine:
         checker = Checker() if config.check_invariants else None
         self._stepper = Stepper(self._replica, together(checker, self._recorder))
         self._reader = RequestReader(setup)
+        self._ranks = "id_rank" in self._rows.lists
         self._first_row: list[int] = []  # of each request's samples, which lie together
         self._request_of: list[int] = []  # by row
         self._open: dict[int, None] = {}  # rows that have not ended
@@ -147,14 +149,18 @@ class Engine:
         if self.start_time is None:
             self._start(time)
         request = len(self._requests)
+        if self._ranks and request >= MOST_RANKED:
+            raise ValueError(
+                f"scheduling_policy: an engine ranks the ids of {MOST_RANKED:,} requests"
+            )
         self._requests.append(time, asked.columns, asked.spans)
         self._first_row.append(len(self._rows))
         rows = []
         for number in range(num_samples):
             row = len(self._rows)
             self._request_of.append(request)
-            ranked = id_rank(str(request) if num_samples == 1 else f"{number}_{request}")
-            self._rows.append(time, asked.row(number) | {"id_rank": ranked}, asked.spans)
+            rank = id_rank(request, None if num_samples == 1 else number) if self._ranks else 0
+            self._rows.append(time, asked.row(number) | {"id_rank": rank}, asked.spans)
             rows.append(row)
         self._submit(rows, time)
         return request
@@ -412,7 +418,7 @@ class Engine:
 def list_names(config: Config) -> list[str]:
     """Return the lists that a replica needs of each request."""
     absent = set()
-    if config.scheduling_policy != "priority":
+    if config.scheduling_policy != "priority" and config.schedule_policy != "hrrn":
         absent.add("id_rank")
     if not config.enable_lora:
         absent.add("lora")

@@ -10,6 +10,7 @@ from kvsim.engine.contents import Contents
 from kvsim.fleet.admission.admissibility import blank_rows
 from kvsim.records.engine import RequestRow
 from kvsim.records.memory import Flat, Views
+from kvsim.records.record import NONE
 from kvsim.records.request import Segment
 from kvsim.trace import Trace
 from kvsim.trace.endings import ENDINGS
@@ -119,7 +120,8 @@ class GrowingContents(Contents):
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:  # noqa: D102 - see Contents
         super().lay_out(record, memory)
-        self._memory, record.has_eos = memory, False
+        self._memory = memory
+        record.has_eos = record.has_ranks = False  # until a request asks for it
         if not memory.compiled:
             record.segments = []
 
@@ -139,8 +141,7 @@ class GrowingContents(Contents):
         for span in spans:
             self._segments[self._num_segments] = span
             self._num_segments += 1
-        if values["asked_tokens"] > values["max_tokens"]:
-            self._state.trace.has_eos = True
+        self._note_kinds(values)
         if not self._memory.compiled:
             self._state.trace.segments += [Segment(*span) for span in spans]
         self._count = row + 1
@@ -148,6 +149,18 @@ class GrowingContents(Contents):
         self.table["request_id"][row] = row
         self.table["arrival_time"][row] = arrival_time
         self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
+
+    def _note_kinds(self, values: Mapping[str, int]) -> None:
+        """Switch on what a request is the first to need. Mutates."""
+        trace, state = self._state.trace, self._state
+        if values["asked_tokens"] > values["max_tokens"]:
+            trace.has_eos = True
+        if values["priority"] and "id_rank" in self.lists and not trace.has_ranks:
+            trace.has_ranks = True
+            for k in range(state.num_requests):
+                if state.requests[k].request_id != NONE:
+                    rank = self.lists["id_rank"][state.requests[k].request_id]
+                    state.requests[k].id_rank = int(rank)
 
     def _grow(self) -> None:
         """Double the room of all lists and of the table. Mutates."""

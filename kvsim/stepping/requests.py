@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from kvsim.engine.setup import Setup
 
-#: Digits of a request's id as a text, sample and all, that have a rank.
-DIGITS = 17
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -165,19 +162,3 @@ def whole(name: str, given: object, least: int, most: int) -> int:
     if not is_whole or not least <= given <= most:  # type: ignore[operator]
         raise ValueError(f"{name}: is {given!r}, must be a whole number from {least} to {most:,}")
     return int(given)  # type: ignore[call-overload,no-any-return]
-
-
-def id_rank(text: str) -> int:
-    """Return a number for a request's id that orders as the text does: 10 before 9.
-
-    Examples
-    --------
-    >>> sorted(["9", "10", "1", "0_7"], key=id_rank)
-    ['0_7', '1', '10', '9']
-    """
-    # "_" comes after all digits.
-    padded = [11 if one == "_" else int(one) + 1 for one in text] + [0] * (DIGITS - len(text))
-    rank = 0
-    for one in padded:
-        rank = 12 * rank + one
-    return rank

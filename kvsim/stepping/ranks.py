@@ -1,0 +1,49 @@
+"""Ranks of request ids as texts, known without the ids to come.
+
+vLLM breaks ties between requests by their ids, which are texts: 10 before 9, and ``1_7``, the
+second sample of request 7, between 19 and 2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from kvsim.trace import MAX_SAMPLES
+
+#: Digits of a request that has a rank; with more of them a rank would not fit into 32 bits.
+DIGITS = 7
+MOST_RANKED = 10**DIGITS
+#: What the ids of samples begin with, in their order; all samples of a number lie together.
+BEGINNINGS = sorted(f"{number}_" for number in range(MAX_SAMPLES))
+
+
+def num_texts(digits: int) -> int:
+    """Return the number of texts of up to that many digits, the empty one included."""
+    return (10 ** (digits + 1) - 1) // 9
+
+
+def place_of(text: str) -> int:
+    """Return the place of a text of digits among all texts of up to :data:`DIGITS` digits."""
+    place = 0
+    for at, digit in enumerate(text):
+        place += 1 + int(digit) * num_texts(DIGITS - at - 1)
+    return place
+
+
+def id_rank(request: int, sample: int | None = None) -> int:
+    """Return a number below 2**31 that orders ids as their texts do.
+
+    Examples
+    --------
+    >>> sorted([9, 10, 1, 100], key=id_rank)
+    [1, 10, 100, 9]
+    >>> id_rank(19) < id_rank(7, sample=1) < id_rank(2)
+    True
+    """
+    if sample is None:
+        text = str(request)
+        return place_of(text) + num_texts(DIGITS) * bisect_left(BEGINNINGS, text)
+    number = str(sample)
+    before = num_texts(DIGITS) * bisect_left(BEGINNINGS, f"{number}_")
+    last = place_of(number) + num_texts(DIGITS - len(number)) - 1
+    return last + before + 1 + place_of(str(request))
