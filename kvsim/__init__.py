@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim import testing
+    from kvsim.api.search import search
     from kvsim.api.sweep import sweep
     from kvsim.cases.record import record
     from kvsim.cases.replay import replay
@@ -53,6 +54,7 @@ __all__ = [
     "record",
     "replay",
     "roofline",
+    "search",
     "simulate",
     "sweep",
     "testing",
@@ -78,6 +80,7 @@ _HOME = {
     "record": "kvsim.cases.record",
     "replay": "kvsim.cases.replay",
     "roofline": "kvsim.intensity.roofline",
+    "search": "kvsim.api.search",
     "simulate": "kvsim.fleet.simulate",
     "sweep": "kvsim.api.sweep",
     "testing": "kvsim.testing",

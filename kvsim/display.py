@@ -7,6 +7,7 @@ are imported at first use.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 from importlib import import_module
@@ -37,22 +38,24 @@ class Displayed:
     shown_by: ClassVar[str]
 
     def __repr__(self) -> str:
+        shown = self._shown()
+        if isinstance(shown, str):  # with lines to be copied
+            return shown
         console = _console()
         with console.capture() as captured:
-            console.print(self._shown(), highlight=False)
+            console.print(shown, highlight=False)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, which notebooks show."""
-        console = _console(record=True)
-        console.print(self._shown(), highlight=False)
+        console, shown = _console(record=True), self._shown()
+        is_text = isinstance(shown, str)
+        console.print(shown, highlight=False, markup=not is_text, soft_wrap=is_text)
         return console.export_html(inline_styles=True, code_format=ELEMENT)
 
     def _shown(self) -> RenderableType:
-        from rich.text import Text
-
         shown: RenderableType = _at(self.shown_by)(self)
-        return Text(shown) if isinstance(shown, str) else shown  # brackets are no markup
+        return shown
 
 
 class Tabular(Displayed):
@@ -97,6 +100,21 @@ def structured(rows: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
     for name, column in columns.items():
         table[name] = column
     return table
+
+
+def in_seconds(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its milliseconds in seconds, and without ``_ms`` in their names.
+
+    Examples
+    --------
+    >>> in_seconds({"completed": 8, "p99_ttft_ms": 250.0, "p99_ttft_ms_ci95": 10.0})
+    {'completed': 8, 'p99_ttft': 0.25, 'p99_ttft_ci95': 0.01}
+    """
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        plain = re.sub(r"_ms(?=$|_ci95$)", "", name)
+        found[plain] = value / 1000 if plain != name and value is not None else value
+    return found
 
 
 def _column(values: list[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kvsim.config import RunConfig
+    from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
     #: Gives the requests of a configuration, and notes on how.
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 #: Default number of requests of a generated workload, and their rate.
 NUM_REQUESTS = 1000
 REQUEST_RATE = 2.0
+#: First rate of a search when none is given, requests per second.
+GUESS = 1.0
 #: Workloads that arrive all at once, as ``vllm bench serve`` sends them.
 AT_ONCE = ("random",)
 
@@ -149,3 +152,27 @@ def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
         config.model_copy(update={"seed": config.seed + i, "trace_digest": None}) if i else config
         for i in range(replications)
     ]
+
+
+def rates_of(config: RunConfig, source: Source, *, has_seeds: bool) -> tuple[Requests, list[str]]:
+    """Return a function that gives the requests at a rate: the same ones with scaled gaps.
+
+    A generator draws the same lengths and gaps for a seed and scales the gaps, so that what it
+    gives at a rate is what ``kvsim run --request-rate`` serves; turns of a session keep the times
+    between them. A trace is read once and scaled.
+    """
+    if has_seeds:
+        made: dict[tuple[float, int], Trace] = {}
+
+        def generated(rate: float, seed: int) -> Trace:
+            if (rate, seed) not in made:
+                if len(made) > 8:  # many configurations ask for the same few rates in turn
+                    made.pop(next(iter(made)))
+                update = {"request_rate": rate, "seed": config.seed + seed, "trace_digest": None}
+                made[rate, seed] = source(config.model_copy(update=update))[0]
+            return made[rate, seed]
+
+        return generated, []
+    rate = config.request_rate or GUESS
+    trace, notes = source(config.model_copy(update={"request_rate": rate}))
+    return (lambda rate, seed: trace.with_request_rate(rate)), list(notes)

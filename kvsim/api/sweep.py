@@ -5,9 +5,9 @@ from __future__ import annotations
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kvsim.api.cells import plan_cells, results_of, run_cells
 from kvsim.api.progress import progress_bar
 from kvsim.api.requests import source_of
+from kvsim.api.sweep_cells import plan_cells, results_of, run_cells
 from kvsim.errors import FieldError
 from kvsim.study.plan import Study
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kvsim.api.swept import Sweep
+    from kvsim.api.sweep_result import Sweep
     from kvsim.options import RunOptions
     from kvsim.study.plan import Slice
     from kvsim.trace import Trace

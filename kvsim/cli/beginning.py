@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvsim.api.requests import REQUESTS
-from kvsim.cli.options import flag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -35,12 +31,3 @@ def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
     if what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: conflicts with --model {given['model']}")
     return given
-
-
-def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
-    """Refuse an option with one value in the flags and several in ``how``."""
-    for name in varied:
-        if name in given:
-            raise ValueError(
-                f"{flag(name)}: conflicts with {how} {flag(name)[2:]}: give one of them"
-            )

@@ -15,8 +15,8 @@ from kvsim.cli.report import REPORT, check_report, write_sweep_report
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kvsim.api.cells import Planned
-    from kvsim.api.swept import Sweep
+    from kvsim.api.sweep_cells import Planned
+    from kvsim.api.sweep_result import Sweep
     from kvsim.study.plan import Study
 
 #: Options of outputs that a cell does not store.
@@ -52,7 +52,7 @@ def sweep(
 
     Finished runs are stored in DIR; the same command continues an interrupted sweep.
     """
-    from kvsim.api.cells import plan_cells, results_of
+    from kvsim.api.sweep_cells import plan_cells, results_of
 
     if out is None:
         raise ValueError("sweep needs --out DIR, the folder that stores finished cells")
@@ -93,7 +93,7 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
 
 def _run(planned: Planned, workers: int | None, dask: str | None, json_file: str | None) -> None:
     """Run the remaining cells, and count what is left if the user stops them."""
-    from kvsim.api.cells import num_left, run_cells
+    from kvsim.api.sweep_cells import num_left, run_cells
 
     if not planned.progress.todo:
         return
@@ -110,7 +110,7 @@ def _answer(
     found: Sweep, folder: Path, figures: bool, report_file: str | None, json_file: str | None
 ) -> None:
     """Print the table, and write the figure and the page."""
-    from kvsim.api.cells import was_cut
+    from kvsim.api.sweep_cells import was_cut
     from kvsim.report.sweep import overload_lines, sweep_table
 
     notes, answer = list(found.notes), found.to_dict()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.api.requests import requests_of, seeded
 from kvsim.cli.answers import print_answer, progress_bar, save_named
-from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.engine.given import recording
 from kvsim.results.notes import add_notes, merged, notes_of, shared
@@ -46,7 +45,7 @@ def compare_options(
     from kvsim.report.paired import paired_table, sentence, title_of
     from kvsim.report.title import deployments
     from kvsim.results.replications import average, average_workloads
-    from kvsim.study.space import read_varied
+    from kvsim.study.space import read_varied, refuse_both
 
     check_report(report_file)
     space = read_varied(vary)

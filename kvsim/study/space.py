@@ -17,7 +17,7 @@ from kvsim.fleet.pool_setups import pool_setup, pools_of
 from kvsim.fleet.simulate import requests_asked, with_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kvsim.trace import Trace
 
@@ -140,6 +140,14 @@ def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, st
             raise ValueError(f"{flag} {min(twice).replace('_', '-')}: is given twice")
         seen |= rows[0].keys()
     return [{k: v for part in parts for k, v in part.items()} for parts in product(*axes)]
+
+
+def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
+    """Refuse an option with one value among those given and several in the flag ``how``."""
+    for name in varied:
+        if name in given:
+            plain = name.replace("_", "-")
+            raise ValueError(f"--{plain}: conflicts with {how} {plain}: give one of them")
 
 
 def size_of(over: Mapping[str, Sequence[str]]) -> int:

@@ -56,7 +56,7 @@ def table_rows(
     for point, cell, one in zip(points, cells, stored, strict=True):
         varied = {name: shown(value) for name, value in point.varied.items()}
         rows.append({**varied, **flat(one.summary or {}), "cell": cell.digest, "error": one.error})
-    return _squared(rows, last=("cell", "error"))
+    return squared(rows, last=("cell", "error"))
 
 
 def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
@@ -82,7 +82,7 @@ def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
                 if name in widths:
                     row[f"{name}_ci95"] = widths[name]
         rows.append(row)
-    return _squared(rows)
+    return squared(rows)
 
 
 def flat(summary: Mapping[str, Any], inside: str = "") -> Row:
@@ -111,7 +111,7 @@ def shown(value: Any) -> Any:
     return json.dumps(value, default=str) if isinstance(value, dict | list) else value
 
 
-def _squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
+def squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
     """Give all rows the same keys, in order of first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
     return [{name: row.get(name) for name in (*names, *last)} for row in rows]

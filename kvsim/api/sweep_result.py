@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvsim.display import Tabular, structured
+from kvsim.display import Tabular, in_seconds, structured
 from kvsim.files import writing
 from kvsim.report.sweep import sweep_table
 from kvsim.results.result import make_directory
@@ -50,12 +49,12 @@ class Sweep(Tabular):
     @property
     def table(self) -> NDArray[Any]:
         """A row per run as a structured array; times are seconds, NaN is no value."""
-        return structured([_in_seconds(row) for row in self.cells])
+        return structured([in_seconds(row) for row in self.cells])
 
     @property
     def means(self) -> NDArray[Any]:
         """A row per combination of options, over seeds, as a structured array in seconds."""
-        return structured([_in_seconds(row) for row in self.shown_rows])
+        return structured([in_seconds(row) for row in self.shown_rows])
 
     @property
     def shown_rows(self) -> list[Row]:
@@ -111,12 +110,3 @@ def _finite(rows: Sequence[Row]) -> list[Row]:
         {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         for row in rows
     ]
-
-
-def _in_seconds(row: Row) -> Row:
-    """Return a row with its milliseconds in seconds, and without ``_ms`` in their names."""
-    found = {}
-    for name, value in row.items():
-        plain = re.sub(r"_ms(?=$|_ci95$)", "", name)
-        found[plain] = value / 1000 if plain != name and value is not None else value
-    return found

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.api.swept import Sweep, save_tables
+from kvsim.api.sweep_result import Sweep, save_tables
 from kvsim.fleet.simulate import describe
 from kvsim.report.paired import title_of
 from kvsim.report.title import deployments, workloads

@@ -1,0 +1,85 @@
+"""The objective of a search, and what a deployment must be to have a highest rate."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.study.objective import Wish, read_objective, read_prices
+from kvsim.study.space import COUNTED, combinations, gpus_by_card, with_pools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.config import RunConfig
+
+    Space = Mapping[str, Sequence[str]]
+
+
+def wish_of(
+    config: RunConfig,
+    given: Mapping[str, Any],
+    space: Space,
+    objective: str,
+    gpu_price: Sequence[str],
+) -> Wish:
+    """Return the objective of a search.
+
+    Parameters
+    ----------
+    config, given : the options that all configurations share
+    space : the varied ones
+    objective : its name
+    gpu_price : ``GPU=PRICE``, per GPU-hour
+
+    Raises
+    ------
+    ValueError
+        For an unknown objective or price, what has no highest rate, or lacks what the objective
+        needs.
+    """
+    wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
+    counted = {"data_parallel_size", *COUNTED} & (space.keys() | config.model_fields_set)
+    own = not (config.pool or counted or any("." in name for name in space))
+    carries = wish.objective == "gpus" or (wish.objective == "cost" and wish.asked_rate is not None)
+    wish = wish._replace(counts_replicas=carries and own)
+    _check(config, given, space, wish)
+    return wish
+
+
+def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish) -> None:
+    """Refuse what has no highest rate, or lacks what an objective needs."""
+    scales = config.autoscaler, *(pool.autoscaler for pool in config.pool or ())
+    refused = {
+        "max_concurrency: a closed loop sets its own rate; search varies the rate; omit it": (
+            config.max_concurrency is not None
+        ),
+        "autoscaler: search needs a fleet of constant size; omit it": (
+            any(scales) or any("autoscaler" in name for name in space)
+        ),
+        "horizon: search serves whole traces; omit it": math.isfinite(config.horizon),
+        "request_rate: inf: must be finite for a search": math.isinf(config.request_rate or 0.0),
+    }
+    if wish.objective == "gpus":
+        refused |= {
+            "--objective gpus: needs --request-rate, the rate to serve": config.request_rate
+            is None,
+            "--objective gpus: it searches the number of replicas; omit "
+            "--data-parallel-size and the like": (not wish.counts_replicas),
+        }
+    for reason, holds in refused.items():
+        if holds:
+            raise ValueError(reason)
+    if wish.objective == "cost":
+        _check_prices(config, given, space, wish)
+
+
+def _check_prices(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish) -> None:
+    """Refuse cards that have no price."""
+    for options in combinations({k: values for k, values in space.items() if k.endswith("gpu")}):
+        made = config.model_copy(update={k: v for k, v in options.items() if "." not in k})
+        if any("." in name for name in options):
+            made = type(config).build(**with_pools({**given, **options}))
+        for name in gpus_by_card(made):
+            if name not in wish.prices:
+                raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
