@@ -40,7 +40,18 @@ ROOMS = (
     ),
     *("sched", "cost", "training", "results", "intensity", "engine", "fleet", "stepping"),
     *("cases", "testing"),
-    *("plugins", "study", "calibration", "report", "hits", "api", "cli", "__main__", "__init__"),
+    *(
+        "plugins",
+        "study",
+        "calibration",
+        "report",
+        "hits",
+        "api",
+        "serve",
+        "cli",
+        "__main__",
+        "__init__",
+    ),
 )
 
 #: Longest files, in lines.

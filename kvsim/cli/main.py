@@ -37,6 +37,7 @@ from kvsim.cli.options import (
 )
 from kvsim.cli.report import REPORT, check_report, report, with_map, with_records, write_report
 from kvsim.cli.search import search
+from kvsim.cli.serve import serve
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
@@ -344,7 +345,7 @@ def _say_backends(results: Mapping[str, Result]) -> None:
 
 for _command in (
     *(capacity, train_memory, roofline, report, search, calibrate, sweep, trace),
-    hits,
+    *(hits, serve),
 ):
     cli.add_command(_command)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 #: Commands that take a deployment.
-COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline")
+COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline", "serve")
 #: Modules that start a server, after ``python -m``.
 MODULES = {"sglang.launch_server": "sglang", "vllm.entrypoints.openai.api_server": "vllm"}
 #: The same for servers that two words start.
@@ -40,6 +40,8 @@ CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
 OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
+#: Flags of the endpoint, which ``kvsim serve`` has, too.
+OF_THE_ENDPOINT = frozenset(("--host", "--port", "--api-key", "--served-model-name"))
 #: The parts of vLLM's speculative configuration that have flags of their own.
 SPECULATIVE = {
     "--spec-method": "method",
@@ -265,6 +267,8 @@ class _Reader:
             if not values:
                 raise ValueError(f"{name} needs a value")
             self._modelled(flag, value, said)
+        elif name in OF_THE_ENDPOINT and name in self.own:
+            self.line.words += [word for one in values for word in (name, one)]
         elif name == "--tokenizer" and value.endswith(".json") and name in self.own:
             self.line.words += [name, value]  # which counts a trace's texts; a server's is a name
         elif values and flag.is_default(value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -11,14 +11,17 @@ from kvsim.config import Config
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.replica import Replica
+from kvsim.engine.setup import with_events
 from kvsim.engines.sglang.setup import of_engine
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.plan import make_plan
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.simulate import choose_backend
+from kvsim.results.kv_events import batches
 from kvsim.results.tables import FinishReason
 from kvsim.rules.kv import num_free
 from kvsim.rules.recorder import num_waiting
+from kvsim.stepping.events import StepNames, has_events
 from kvsim.stepping.growing import LISTS, GrowingContents, GrowingTrace
 from kvsim.stepping.looks import block_table, free_queue, place_of, reset_cache
 from kvsim.stepping.outcome import Run, result_of
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvsim.options import Options
+    from kvsim.results.kv_events import KVEventBatch
     from kvsim.results.result import Result
+    from kvsim.stepping.events import TokenIds
     from kvsim.trace import Trace
 
 
@@ -71,6 +76,8 @@ class Engine:
         check_options(config)
         setup = resolve_fleet(config)
         check_setup(setup)
+        if has_events(config):
+            setup = with_events(setup)
         self._plan, self._setup = make_plan(config, setup), setup
         self._reason = choose_backend(setup)
         self._requests = GrowingTrace()
@@ -239,6 +246,21 @@ class Engine:
         found: list[int] = names_of(int(content[row]), 0, count).tolist()
         return found
 
+    def output_token_id(self, request_id: int, index: int) -> int:
+        """Return the id that names an output token of a request, computed or not yet."""
+        row = self._rows_of(request_id)[0]
+        return int(names_of(int(self._rows.lists["output_content_id"][row]), index, 1)[0])
+
+    def row(self, request_id: int) -> dict[str, Any]:
+        """Return a request's row of the requests table so far, of its first sample."""
+        row = self._rows.table[self._rows_of(request_id)[0]]
+        return {name: row[name].item() for name in row.dtype.names} | {"request_id": request_id}
+
+    def trace_row(self, request_id: int) -> dict[str, Any]:
+        """Return a request as a line of kvsim's own trace files."""
+        self._rows_of(request_id)
+        return self._requests.line(request_id)
+
     # -- time ------------------------------------------------------------------------------------
 
     def step(self) -> EngineStep:
@@ -318,6 +340,11 @@ class Engine:
     # -- a look at it ----------------------------------------------------------------------------
 
     @property
+    def name(self) -> str:
+        """The simulated engine: vllm or sglang."""
+        return str(self._plan.config.engine or "vllm")
+
+    @property
     def now(self) -> float:
         """The time up to which everything is known, seconds."""
         return max(self._replica.state.clock, self._reached)
@@ -369,6 +396,18 @@ class Engine:
             For an allocator without a pool of blocks.
         """
         return free_queue(self._replica, self._setup.allocator.base)
+
+    def take_kv_events(self, tokens: TokenIds) -> list[KVEventBatch]:
+        """Return the KV cache events since the last call, by update. Mutates.
+
+        There are some with ``kv_events_config={"enable_kv_cache_events": True}``.
+
+        Parameters
+        ----------
+        tokens : gives the ids of a request's tokens, from one place to another
+        """
+        names = StepNames(self._setup, self._rows, tokens)
+        return list(batches(self._replica.take_events(), names))
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content, as vLLM does; False, and nothing, while a block is in use.

@@ -19,7 +19,7 @@ BEGINNINGS = sorted(f"{number}_" for number in range(MAX_SAMPLES))
 
 def num_texts(digits: int) -> int:
     """Return the number of texts of up to that many digits, the empty one included."""
-    return (10 ** (digits + 1) - 1) // 9
+    return int((10 ** (digits + 1) - 1) // 9)
 
 
 def place_of(text: str) -> int:

@@ -16,6 +16,7 @@ OF_ONE = frozenset(
     (
         *("seed", "horizon", "goodput", "front_end_latency", "backend", "router"),
         *("record_steps", "record_memory_map", "record_block_events", "check_invariants"),
+        "kv_events_config",
     )
 )
 #: Options that say of all requests what add_request says of each.

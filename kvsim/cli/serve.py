@@ -1,0 +1,71 @@
+"""The command ``kvsim serve``: a live endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvsim.cli.beginning import with_model
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.config import Config
+from kvsim.kv_events import KVEventsConfig
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("model_name", metavar="[MODEL]", required=False)
+@config_options(
+    only=(
+        *("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"),
+        *("Scheduling", "SGLang", "Records"),
+    ),
+    leave_out=(
+        *("num_samples", "ends_by", "use_beam_search", "beam_switch", "horizon", "goodput"),
+        *("record_steps", "record_memory_map", "record_block_events"),
+    ),
+)
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one")
+@click.option("--served-model-name", multiple=True, metavar="NAME", help="names that clients use")
+@click.option("--api-key", metavar="KEY", help="clients must send this key")
+@click.option("--tokenizer", metavar="FILE", help="a model's tokenizer.json")
+@click.option("--clock", default="wall", metavar="wall|SPEED", help="pace of simulated time")
+@click.option("--record", metavar="FILE.jsonl.gz", help="write every request here, as a trace")
+@click.option(
+    "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
+)
+def serve(model_name: str | None, **options: Any) -> None:
+    """Serve a model on the wall's clock, by vLLM's HTTP protocol: an engine without a GPU."""
+    own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
+    mine = {name: options.pop(name) for name in (*own, "queue_limit")}
+    given = with_model(model_name, options_given(options))
+    try:
+        from kvsim.serve.publisher import Transport
+        from kvsim.serve.start import Endpoint, serve_until_stopped
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"kvsim serve needs {error.name}: pip install 'kvsim[serve]' brings it"
+        ) from None
+    deployment = {name: value for name, value in given.items() if name in Config.model_fields}
+    names = list(mine.pop("served_model_name")) or [str(deployment.get("model", ""))]
+    deployment, events = with_events(deployment)
+    transport = None if events is None else Transport.of(events)
+    serve_until_stopped(Endpoint(names=names, events=transport, **mine), deployment)
+
+
+def with_events(deployment: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return a deployment, and its configuration of KV cache events if it publishes any.
+
+    Raises
+    ------
+    ValueError
+        For what is no such configuration.
+    """
+    given = deployment.get("kv_events_config")
+    if given is None:
+        return deployment, None
+    config = KVEventsConfig.of(given)
+    if config.path is not None:
+        raise ValueError("--kv-events-config: path is of kvsim run; a server publishes over ZMQ")
+    publishes = config.enable_kv_cache_events and config.publisher != "null"
+    return deployment, given if publishes else None

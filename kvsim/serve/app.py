@@ -1,0 +1,383 @@
+"""The HTTP server: vLLM's endpoints over a live engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from kvsim.serve.messages import (
+    DEFAULT_TOKENS,
+    MOST_PROMPTS,
+    Asked,
+    Chat,
+    Common,
+    Completion,
+    Detokenize,
+    Refused,
+    Tokenize,
+    chat_text,
+    positive,
+    read,
+)
+from kvsim.serve.streams import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from kvsim.serve.live import Live
+    from kvsim.serve.tokens import Tokenizer
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: Limits: bytes of a body and of a header, seconds that an idle connection stays open.
+MOST_BODY, MOST_HEADER, IDLE = 32 * 2**20, 16 * 2**10, 75.0
+#: Samples of a prompt.
+MOST_SAMPLES = 1024
+VERSION = "0.33.0"
+JSON = "application/json"
+
+
+class Server:
+    """The endpoints.
+
+    Parameters
+    ----------
+    names : by which clients may call the model; the first is the one that answers have
+    facts : block size, number of blocks and other settings, for dashboards and routers
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        tokenizer: Tokenizer,
+        names: list[str],
+        facts: dict[str, Any],
+        *,
+        api_key: str | None = None,
+    ) -> None:
+        self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
+        self._api_key = api_key
+        self._is_asleep = False
+
+    def app(self) -> web.Application:
+        """Return the application, which runs the engine while it is up."""
+        app = web.Application(client_max_size=MOST_BODY, middlewares=[self._answer_errors])
+        app.cleanup_ctx.append(self._run_engine)
+        routes: dict[str, dict[str, Handler]] = {
+            "GET": {
+                "/v1/models": self.models,
+                "/health": self.health,
+                "/ping": self.health,
+                "/version": self.version,
+                "/metrics": self.metrics,
+                "/load": self.load,
+                "/get_server_info": self.server_info,
+                "/server_info": self.server_info,
+                "/is_sleeping": self.is_sleeping,
+                "/kv_event_sources": self.event_sources,
+            },
+            "POST": {
+                "/v1/completions": self.completions,
+                "/v1/chat/completions": self.chat,
+                "/v1/completions/render": self.render_completion,
+                "/v1/chat/completions/render": self.render_chat,
+                "/tokenize": self.tokenize,
+                "/detokenize": self.detokenize,
+                "/reset_prefix_cache": self.reset_prefix_cache,
+                "/sleep": self.sleep,
+                "/wake_up": self.wake_up,
+                "/v1/load_lora_adapter": self.load_adapter,
+                "/v1/unload_lora_adapter": self.unload_adapter,
+                "/ping": self.health,
+            },
+        }
+        for path, handler in routes["GET"].items():
+            app.router.add_get(path, handler)  # HEAD, too
+        for path, handler in routes["POST"].items():
+            app.router.add_post(path, handler)
+        return app
+
+    async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
+        del app
+        publisher = self.live.publisher
+        tasks = [asyncio.create_task(self.live.run())]
+        if publisher is not None:
+            tasks.append(asyncio.create_task(publisher.answer_replays()))
+        yield
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if publisher is not None:
+            publisher.close()
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check_key(request)
+            return await handler(request)
+        except Refused as found:
+            refused = found
+        except web.HTTPRequestEntityTooLarge:
+            refused = Refused(f"the body is larger than {MOST_BODY} bytes", 413)
+        except web.HTTPException as found:
+            refused = Refused(f"{request.method} {request.path}: {found.reason}", found.status)
+        return web.Response(body=refused.body, status=refused.status, content_type=JSON)
+
+    def _check_key(self, request: web.Request) -> None:
+        if self._api_key is None or not request.path.startswith("/v1"):
+            return
+        if request.headers.get("Authorization") != f"Bearer {self._api_key}":
+            raise Refused("the API key is missing or wrong", 401)
+
+    def close(self) -> None:
+        """End the record of the run."""
+        self.live.close()
+
+    # -- completions -----------------------------------------------------------------------------
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``/v1/completions``."""
+        body: Completion = read(await request.read(), Completion)
+        self._check(body)
+        prompts = self._prompts(body)
+        most = positive("max_tokens", body.max_tokens, 2**31 - 1) or DEFAULT_TOKENS
+        return await self._serve(request, Asked(body, prompts, most, False))
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``/v1/chat/completions``."""
+        body: Chat = read(await request.read(), Chat)
+        self._check(body)
+        given = body.max_completion_tokens or body.max_tokens
+        most = positive("max_tokens", given, 2**31 - 1)
+        return await self._serve(request, Asked(body, [self._conversation(body)], most, True))
+
+    def _check(self, body: Common) -> None:
+        if self._is_asleep:
+            raise Refused("the engine is asleep; POST /wake_up wakes it", 503)
+        self._check_model(body.model)
+        positive("n", body.n, MOST_SAMPLES)
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model not in self.names and model not in self.live.adapters:
+            raise Refused(f"The model `{model}` does not exist.", 404, "model")
+
+    def _prompts(self, body: Completion) -> list[list[int]]:
+        given = body.prompt
+        if isinstance(given, str):
+            prompts = [self.tokenizer.encode(given)]
+        elif given and isinstance(given[0], int):
+            prompts = [[one for one in given if isinstance(one, int)]]
+        else:
+            prompts = [
+                self.tokenizer.encode(one) if isinstance(one, str) else one
+                for one in given
+                if not isinstance(one, int)
+            ]
+        if isinstance(given, list) and len({type(one) for one in given}) > 1:
+            raise Refused("prompt: token ids, texts and lists of ids do not mix", param="prompt")
+        if not prompts or not all(prompts):
+            raise Refused("prompt: must have at least one token", param="prompt")
+        if len(prompts) > MOST_PROMPTS:
+            raise Refused(f"prompt: {len(prompts)} prompts, at most {MOST_PROMPTS}", param="prompt")
+        return prompts
+
+    def _conversation(self, body: Chat) -> list[int]:
+        if not body.messages:
+            raise Refused("messages: must have at least one message", param="messages")
+        return self.tokenizer.encode(chat_text(body.messages))
+
+    async def _serve(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        """Let the engine serve a request; a client that goes away ends it."""
+        reply = Reply(
+            asked.common.model or self.names[0],
+            asked.is_chat,
+            asked.common,
+            sum(map(len, asked.prompts)),
+            request_id=request.headers.get("X-Request-Id", ""),
+        )
+        ids = self.live.submit(asked, reply)
+        headers = {"X-Request-Id": reply.request_id.partition("-")[2]}
+        try:
+            if not asked.common.stream:
+                await reply.ended.wait()
+                return web.Response(body=reply.body, content_type=JSON, headers=headers)
+            return await self._stream(request, reply, headers)
+        except (asyncio.CancelledError, ConnectionError):
+            self.live.abort(ids)
+            raise
+
+    async def _stream(
+        self, request: web.Request, reply: Reply, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        """Stream an answer: the pass over a step's tokens writes to the connection itself."""
+        response = web.StreamResponse(headers=headers)
+        response.content_type = "text/event-stream"
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        reply.send = transport.write
+        reply.begin()
+        await reply.ended.wait()
+        await response.write_eof()
+        return response
+
+    # -- texts and tokens ------------------------------------------------------------------------
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """Answer ``/tokenize``."""
+        body: Tokenize = read(await request.read(), Tokenize)
+        self._check_model(body.model)
+        if body.prompt is None and body.messages is None:
+            raise Refused("prompt, messages: give one of the two", param="prompt")
+        text = body.prompt if body.messages is None else chat_text(body.messages)
+        ids = self.tokenizer.encode(text or "")
+        return answer(
+            {
+                "count": len(ids),
+                "max_model_len": self.live.longest,
+                "tokens": ids,
+                "token_strs": None,
+            }
+        )
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """Answer ``/detokenize``."""
+        body: Detokenize = read(await request.read(), Detokenize)
+        return answer({"prompt": self.tokenizer.decode(body.tokens)})
+
+    async def render_completion(self, request: web.Request) -> web.Response:
+        """Answer ``/v1/completions/render``: the tokens of each prompt."""
+        body: Completion = read(await request.read(), Completion)
+        self._check_model(body.model)
+        return answer([self._rendered(body, ids) for ids in self._prompts(body)])
+
+    async def render_chat(self, request: web.Request) -> web.Response:
+        """Answer ``/v1/chat/completions/render``."""
+        body: Chat = read(await request.read(), Chat)
+        self._check_model(body.model)
+        return answer(self._rendered(body, self._conversation(body)))
+
+    def _rendered(self, body: Common, ids: list[int]) -> dict[str, Any]:
+        return {
+            "request_id": "",
+            "token_ids": ids,
+            "features": None,
+            "sampling_params": {"max_tokens": body.max_tokens or DEFAULT_TOKENS},
+            "model": body.model or self.names[0],
+            "stream": bool(body.stream),
+            "cache_salt": body.cache_salt,
+            "priority": body.priority or 0,
+            "kv_transfer_params": body.kv_transfer_params,
+        }
+
+    # -- the server ------------------------------------------------------------------------------
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answer that the server is up."""
+        del request
+        return web.Response()
+
+    async def version(self, request: web.Request) -> web.Response:
+        """Answer with the version of vLLM whose protocol this is."""
+        del request
+        return answer({"version": VERSION})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """Answer with the model, and its adapters."""
+        del request
+        found = [self._model(name, None) for name in self.names]
+        found += [self._model(name, self.names[0]) for name in sorted(self.live.adapters)]
+        return answer({"object": "list", "data": found})
+
+    def _model(self, name: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "vllm",
+            "root": parent or name,
+            "parent": parent,
+            "max_model_len": self.live.longest,
+            "permission": [],
+        }
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer with the metrics as Prometheus reads them."""
+        del request
+        self.live.advance()
+        kind = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
+        return web.Response(body=self.live.metrics.text(), headers=kind)
+
+    async def load(self, request: web.Request) -> web.Response:
+        """Answer with the number of requests that are not answered yet."""
+        del request
+        return answer({"server_load": self.live.num_open})
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        """Answer with the settings, flat and as vLLM nests them."""
+        del request
+        return answer(self.facts | {"vllm_config": self.facts, "vllm_env": {}, "system_env": {}})
+
+    async def event_sources(self, request: web.Request) -> web.Response:
+        """Answer where KV cache events are published, by rank."""
+        del request
+        publisher = self.live.publisher
+        return answer({} if publisher is None else {"0": publisher.source})
+
+    async def reset_prefix_cache(self, request: web.Request) -> web.Response:
+        """Empty the prefix cache; fails while a block is in use."""
+        del request
+        return answer({"success": self.live.reset_prefix_cache()})
+
+    async def sleep(self, request: web.Request) -> web.Response:
+        """Refuse requests until the engine is woken, and empty its cache."""
+        if self.live.num_open:
+            raise Refused(f"{self.live.num_open} requests are being served", 503)
+        self._is_asleep = True
+        self.live.reset_prefix_cache()
+        return await self.health(request)
+
+    async def wake_up(self, request: web.Request) -> web.Response:
+        """Serve again."""
+        self._is_asleep = False
+        return await self.health(request)
+
+    async def is_sleeping(self, request: web.Request) -> web.Response:
+        """Answer whether the engine is asleep."""
+        del request
+        return answer({"is_sleeping": self._is_asleep})
+
+    async def load_adapter(self, request: web.Request) -> web.Response:
+        """Add the name of a LoRA adapter."""
+        name = await self._adapter(request)
+        if not self.facts.get("enable_lora"):
+            raise Refused("the server was started without --enable-lora")
+        self.live.adapters.add(name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload_adapter(self, request: web.Request) -> web.Response:
+        """Remove the name of a LoRA adapter."""
+        name = await self._adapter(request)
+        if name not in self.live.adapters:
+            raise Refused(f"The lora adapter '{name}' cannot be found.", 404, "lora_name")
+        self.live.adapters.discard(name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def _adapter(self, request: web.Request) -> str:
+        body: dict[str, Any] = read(await request.read(), dict[str, Any])
+        name = body.get("lora_name")
+        if not isinstance(name, str) or not name:
+            raise Refused("lora_name: must be the name of an adapter", param="lora_name")
+        return name
+
+
+def answer(value: Any) -> web.Response:
+    """Return a value as an answer in JSON."""
+    return web.Response(body=msgspec.json.encode(value), content_type=JSON)

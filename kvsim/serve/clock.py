@@ -1,0 +1,54 @@
+"""The clock of a live engine: simulated seconds that pass with the wall's."""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+class Clock:
+    """Simulated time, ``speed`` seconds of it in a second of the wall's.
+
+    Parameters
+    ----------
+    speed : 1 for the wall's own pace
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.speed = speed
+        self._start = time.monotonic()
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the server started."""
+        return (time.monotonic() - self._start) * self.speed
+
+    def delay(self, instant: float) -> float | None:
+        """Return the seconds of the wall's clock until an instant; None if it never comes."""
+        if math.isinf(instant):
+            return None
+        return max(0.0, (instant - self.now) / self.speed)
+
+
+def speed_of(text: str) -> float:
+    """Return the speed that ``--clock`` names.
+
+    Raises
+    ------
+    ValueError
+        For no positive number; ``virtual`` needs all requests beforehand.
+    """
+    if text == "wall":
+        return 1.0
+    if text == "virtual":
+        raise ValueError(
+            "--clock virtual: a live client cannot say when it has no more requests to send; "
+            "kvsim run serves a trace in virtual time, and --clock 10 is ten times the wall's pace"
+        )
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 0 < speed < math.inf:
+        raise ValueError(f"--clock {text}: must be wall, or a speed such as 10")
+    return speed

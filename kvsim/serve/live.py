@@ -1,0 +1,201 @@
+"""An engine on a clock: it advances as time passes, and its steps go out to the clients."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.serve.messages import Refused
+from kvsim.serve.streams import Reply, Sample
+from kvsim.serve.tokens import FIRST_OUTPUT, named_output, output_id
+from kvsim.stepping.tokens import names_content, names_of
+
+if TYPE_CHECKING:
+    from kvsim.results.tables import FinishReason
+    from kvsim.serve.clock import Clock
+    from kvsim.serve.messages import Asked, Common
+    from kvsim.serve.metrics import Metrics
+    from kvsim.serve.publisher import Publisher
+    from kvsim.serve.recording import Recording
+    from kvsim.stepping.engine import Engine
+
+
+def content_of(name: int) -> int:
+    """Return the content that a negative id names."""
+    return names_content(np.array([name]))
+
+
+class Live:
+    """An engine, its clock, and the answers that are under way.
+
+    Parameters
+    ----------
+    longest : max_model_len
+    most_waiting : requests in the queue from which new ones are refused; None for no limit
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        longest: int,
+        recording: Recording | None = None,
+        most_waiting: int | None = None,
+    ) -> None:
+        self.engine, self.clock, self.metrics, self.longest = engine, clock, metrics, longest
+        self._recording, self._most_waiting = recording, most_waiting
+        self._samples: dict[int, Sample] = {}
+        self._prompts: dict[int, list[int]] = {}  # as clients know their tokens
+        self._newest = -1  # content numbered last
+        self.publisher: Publisher | None = None  #: Of KV cache events.
+        self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Advance the engine until the task is cancelled."""
+        while True:
+            self.advance()
+            delay = self.clock.delay(self.engine.next_event_time)
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), delay)
+
+    def advance(self) -> None:
+        """Process every step that has ended by now, and send its tokens. Mutates."""
+        for step in self.engine.steps_until(self.clock.now):
+            for request, count in step.num_new_tokens.items():
+                self._note(request, count, step.time + step.duration, step.finished.get(request))
+            for request in step.finished.keys() - step.num_new_tokens.keys():
+                self._note(request, 0, step.time + step.duration, step.finished[request])
+            self.metrics.preemptions.inc(len(step.preempted))
+            self.publish()
+            for request in step.finished:
+                self._prompts.pop(request, None)
+
+    def publish(self) -> None:
+        """Send the KV cache events since the last step. Mutates."""
+        if self.publisher is not None:
+            self.publisher.send(self.engine.take_kv_events(self._token_ids))
+
+    def _note(self, request: int, count: int, time: float, ended: FinishReason | None) -> None:
+        sample = self._samples.get(request)
+        if sample is None:
+            return
+        is_first = sample.index % (sample.reply.common.n or 1) == 0
+        if ended is not None and is_first:  # its row of the table is filled now
+            sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
+        self.metrics.note_tokens(request, count, time)
+        is_stopped = sample.add(count, ended)
+        if is_stopped:
+            self.engine.abort(request)
+        if is_stopped or ended is not None:
+            del self._samples[request]
+            self.metrics.note_end(self.engine.row(request), sample.reason)
+
+    def submit(self, asked: Asked, reply: Reply) -> list[int]:
+        """Add the samples of a request to the engine; returns their ids. Mutates.
+
+        Raises
+        ------
+        Refused
+            For a prompt that does not fit, and for a full queue.
+        """
+        common = asked.common
+        self.advance()
+        if self._most_waiting is not None and self.num_waiting >= self._most_waiting:
+            raise Refused(f"the queue holds {self._most_waiting} requests; try again later", 429)
+        added: list[int] = []
+        try:
+            for prompt in asked.prompts:
+                room = self.longest - len(prompt)
+                if room < 1:
+                    raise Refused(
+                        f"the prompt has {len(prompt)} tokens, and max_model_len is {self.longest}"
+                    )
+                most = min(asked.max_tokens or room, room)
+                added += [self._add(prompt, most, common) for _ in range(common.n or 1)]
+        except Refused:
+            for request in added:
+                self.engine.abort(request)
+            raise
+        for index, request in enumerate(added):
+            sample = Sample(reply, index, content_of(self.engine.output_token_id(request, 0)))
+            reply.samples.append(sample)
+            self._samples[request] = sample
+        self._wake.set()
+        return added
+
+    def _add(self, prompt: list[int], max_tokens: int, common: Common) -> int:
+        try:
+            request = self.engine.add_request(
+                self._named(prompt),
+                max_tokens,
+                priority=common.priority or 0,
+                cache_salt=common.cache_salt or None,
+                lora_id=common.model if common.model in self.adapters else None,
+            )
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        self._newest = content_of(self.engine.output_token_id(request, 0))
+        self._prompts[request] = prompt
+        if self._recording is not None:
+            self._recording.add(self.engine, request)
+        self.metrics.note_arrival(request, max_tokens, self.engine.now)
+        return request
+
+    def _named(self, prompt: list[int]) -> list[int]:
+        """Return a prompt in the engine's ids: output tokens by their content."""
+        if max(prompt) < FIRST_OUTPUT:
+            return prompt
+        found = []
+        for token in prompt:
+            output = named_output(token, self._newest)
+            found.append(token if output is None else int(names_of(*output, 1)[0]))
+        return found
+
+    def _token_ids(self, request: int, first: int, stop: int) -> list[int]:
+        """Return the ids of a request's tokens, as clients know them."""
+        prompt = self._prompts[request]
+        content = content_of(self.engine.output_token_id(request, 0))
+        rest = range(max(first - len(prompt), 0), max(stop - len(prompt), 0))
+        return prompt[first:stop] + [output_id(content, k) for k in rest]
+
+    def abort(self, requests: list[int]) -> None:
+        """End requests whose client has gone, and free their blocks. Mutates."""
+        self.advance()
+        for request in requests:
+            if self._samples.pop(request, None) is not None:
+                self.engine.abort(request)
+                self.metrics.note_end(self.engine.row(request), "abort")
+                if self._recording is not None:
+                    self._recording.abort(request, self.engine.now)
+        self._wake.set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Answers under way that the engine does not compute now."""
+        return self.num_open - self.engine.num_running
+
+    @property
+    def num_open(self) -> int:
+        """Answers under way."""
+        return len(self._samples)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content; False while a block is in use. Mutates."""
+        self.advance()
+        is_empty = self.engine.reset_prefix_cache()
+        if is_empty and self.publisher is not None:
+            self.engine.take_kv_events(self._token_ids)
+            self.publisher.send_cleared()
+        return is_empty
+
+    def close(self) -> None:
+        """End the record, if one is written."""
+        if self._recording is not None:
+            self._recording.close()

@@ -1,0 +1,168 @@
+"""Requests as clients send them: read, checked, and refused as vLLM refuses them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+#: Output tokens of a completion that names no number, as in vLLM.
+DEFAULT_TOKENS = 16
+#: Prompts of one request, and samples of each.
+MOST_PROMPTS = 2048
+
+#: A text, the token ids of one prompt, or a list of texts or of token ids of several.
+Prompt = str | list[int | str | list[int]]
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer, too
+    """A request that is answered with an error.
+
+    Parameters
+    ----------
+    message : what is wrong, and what is allowed
+    status : of HTTP
+    param : the field that is wrong
+    """
+
+    KINDS = {  # noqa: RUF012 - a table
+        400: "BadRequestError",
+        401: "AuthenticationError",
+        404: "NotFoundError",
+        413: "BadRequestError",
+        429: "TooManyRequestsError",
+        503: "ServiceUnavailableError",
+    }
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param = status, param
+
+    @property
+    def body(self) -> bytes:
+        """The answer, as JSON."""
+        kind = self.KINDS.get(self.status, "InternalServerError")
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.status}
+        return msgspec.json.encode({"error": error})
+
+
+class StreamOptions(msgspec.Struct):
+    """How a stream reports its usage."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """Fields of both kinds of request; unknown ones are ignored, as vLLM ignores them."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    n: int | None = 1
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = False
+    cache_salt: str | None = None
+    priority: int | None = 0
+    kv_transfer_params: dict[str, Any] | None = None
+    return_token_ids: bool | None = False
+
+
+class Completion(Common, kw_only=True):
+    """Body of ``/v1/completions``."""
+
+    prompt: Prompt
+    echo: bool | None = False
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content; only texts have tokens here."""
+
+    type: str = "text"
+    text: str = ""
+
+
+class Message(msgspec.Struct):
+    """A turn of a conversation."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its text, all parts together."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class Chat(Common, kw_only=True):
+    """Body of ``/v1/chat/completions``."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+
+
+class Tokenize(msgspec.Struct):
+    """Body of ``/tokenize``."""
+
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    model: str | None = None
+
+
+class Detokenize(msgspec.Struct):
+    """Body of ``/detokenize``."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Asked(NamedTuple):
+    """A request to serve, of either kind.
+
+    Attributes
+    ----------
+    prompts : token ids of each prompt
+    max_tokens : output tokens of each sample, None for all that fit into max_model_len
+    """
+
+    common: Common
+    prompts: list[list[int]]
+    max_tokens: int | None
+    is_chat: bool
+
+
+def read(body: bytes, kind: Any) -> Any:
+    """Return a body as a record.
+
+    Raises
+    ------
+    Refused
+        Naming what is no JSON, or which field is wrong.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refused(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {error}") from None
+
+
+def chat_text(messages: list[Message]) -> str:
+    """Return a conversation as one text, each turn with its role, and the next role at its end."""
+    return "".join(f"<{one.role}>\n{one.text}\n" for one in messages) + "<assistant>\n"
+
+
+def positive(name: str, value: int | None, most: int) -> int | None:
+    """Return a number of tokens or samples within its limits.
+
+    Raises
+    ------
+    Refused
+        Naming the value and the limits.
+    """
+    if value is not None and not 1 <= value <= most:
+        raise Refused(f"{name}: is {value}, must be from 1 to {most:,}", param=name)
+    return value

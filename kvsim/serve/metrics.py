@@ -1,0 +1,147 @@
+"""The metrics of a live engine, by vLLM's names and with its buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.stepping.engine import Engine
+
+#: Buckets of vLLM 0.33, seconds and tokens.
+FIRST = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+GAPS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+WHOLE = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
+    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+LABELS = ("engine", "model_name")
+HISTOGRAMS = {
+    "time_to_first_token_seconds": FIRST,
+    "inter_token_latency_seconds": GAPS,
+    "request_time_per_output_token_seconds": GAPS,
+    "e2e_request_latency_seconds": WHOLE,
+    "request_queue_time_seconds": WHOLE,
+    "request_inference_time_seconds": WHOLE,
+    "request_prefill_time_seconds": WHOLE,
+    "request_decode_time_seconds": WHOLE,
+}
+#: Histograms of tokens: 1, 2, 5, 10 ... up to max_model_len.
+OF_TOKENS = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
+COUNTERS = (
+    *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
+    "prefix_cache_hits",
+)
+
+
+def up_to(longest: int) -> tuple[float, ...]:
+    """Return 1, 2, 5, 10 ... as far as they are no more than a number."""
+    steps = (float(m * 10**k) for k in range(len(str(longest))) for m in (1, 2, 5))
+    return tuple(one for one in steps if one <= longest)
+
+
+class Metrics:
+    """Counters, gauges and histograms of one engine."""
+
+    def __init__(self, engine: Engine, model: str, longest: int, facts: dict[str, Any]) -> None:
+        self.registry = CollectorRegistry()
+        self._engine = engine
+        self._labels = ("0", model)
+        self._total = max(1, engine.num_free_blocks)
+        self._last_token: dict[int, float] = {}
+        self._arrival: dict[int, float] = {}
+        self._counters = {name: self._made(Counter, name) for name in COUNTERS}
+        self._histograms = {
+            name: self._made(Histogram, name, buckets=buckets)
+            for name, buckets in (HISTOGRAMS | dict.fromkeys(OF_TOKENS, up_to(longest))).items()
+        }
+        self._gauges = {
+            name: self._made(Gauge, name)
+            for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        }
+        self._success = Counter(
+            "vllm:request_success",
+            "Count of successfully processed requests.",
+            (*LABELS, "finished_reason"),
+            registry=self.registry,
+        )
+        for reason in ("stop", "length", "abort"):
+            self._success.labels(*self._labels, reason)
+        self.preemptions = self._counters["num_preemptions"]
+        info = {"engine": "0", **{name: str(value) for name, value in facts.items()}}
+        gauge = Gauge(
+            "vllm:cache_config_info",
+            "The configuration of the KV cache.",
+            list(info),
+            registry=self.registry,
+        )
+        gauge.labels(**info).set(1)
+
+    def _made(self, kind: Any, name: str, buckets: Sequence[float] | None = None) -> Any:
+        options = {} if buckets is None else {"buckets": buckets}
+        text = name.replace("_", " ").capitalize() + "."
+        metric = kind(f"vllm:{name}", text, LABELS, registry=self.registry, **options)
+        return metric.labels(*self._labels)
+
+    def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
+        """Count a request that came."""
+        self._arrival[request] = now
+        self._histograms["request_params_max_tokens"].observe(max_tokens)
+
+    def note_tokens(self, request: int, count: int, time: float) -> None:
+        """Count output tokens, and the time before each."""
+        if not count:
+            return
+        last = self._last_token.get(request)
+        if last is None:
+            first = max(0.0, time - self._arrival.get(request, time))
+            self._histograms["time_to_first_token_seconds"].observe(first)
+        else:
+            self._histograms["inter_token_latency_seconds"].observe((time - last) / count)
+        self._last_token[request] = time
+        self._counters["generation_tokens"].inc(count)
+
+    def note_end(self, row: dict[str, Any], reason: str) -> None:
+        """Count a request that ended."""
+        request = row["request_id"]
+        self._last_token.pop(request, None)
+        arrival = self._arrival.pop(request, row["arrival_time"])
+        self._success.labels(*self._labels, reason).inc()
+        if reason == "abort":
+            return
+        self._counters["prompt_tokens"].inc(row["num_prompt_tokens"])
+        self._counters["prefix_cache_queries"].inc(row["num_prompt_tokens"])
+        self._counters["prefix_cache_hits"].inc(row["num_cached_tokens"])
+        first, begun, end = row["first_token_time"], row["first_scheduled_time"], row["finish_time"]
+        outputs = row["num_output_tokens"]
+        seen = {
+            "e2e_request_latency_seconds": end - arrival,
+            "request_queue_time_seconds": begun - arrival,
+            "request_prefill_time_seconds": first - begun,
+            "request_decode_time_seconds": end - first,
+            "request_inference_time_seconds": end - begun,
+            "request_prompt_tokens": row["num_prompt_tokens"],
+            "request_generation_tokens": outputs,
+        }
+        if outputs > 1:
+            seen["request_time_per_output_token_seconds"] = (end - first) / (outputs - 1)
+        for name, value in seen.items():
+            if value == value:  # noqa: PLR0124 - a stop text ends a request before its own end
+                self._histograms[name].observe(max(0.0, value))
+
+    def text(self) -> bytes:
+        """Return the metrics as Prometheus reads them."""
+        engine = self._engine
+        self._gauges["num_requests_running"].set(engine.num_running)
+        self._gauges["num_requests_waiting"].set(engine.num_waiting)
+        self._gauges["kv_cache_usage_perc"].set(1 - engine.num_free_blocks / self._total)
+        return bytes(generate_latest(self.registry))

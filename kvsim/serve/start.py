@@ -1,0 +1,157 @@
+"""The start of a live endpoint, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+import kvsim
+from kvsim.serve.app import IDLE, MOST_HEADER, VERSION, Server
+from kvsim.serve.clock import Clock, speed_of
+from kvsim.serve.live import Live
+from kvsim.serve.metrics import Metrics
+from kvsim.serve.publisher import Publisher, Transport
+from kvsim.serve.recording import Recording
+from kvsim.serve.tokens import OfFile, StandIn
+from kvsim.stepping.engine import Engine
+
+#: Addresses that only this machine reaches.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass
+class Endpoint:
+    """Where and how an engine is served.
+
+    Attributes
+    ----------
+    names : by which clients call the model
+    clock : ``wall``, or a speed
+    record : file for the requests, as a trace
+    queue_limit : requests in the queue from which new ones get 429
+    events : destination of KV cache events, None for no events
+    """
+
+    names: list[str] = field(default_factory=list)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    tokenizer: str | None = None
+    clock: str = "wall"
+    record: str | None = None
+    queue_limit: int | None = None
+    events: Transport | None = None
+
+
+def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
+    """Return the server of an engine, before it listens.
+
+    Raises
+    ------
+    ValueError
+        For wrong options.
+    """
+    speed = speed_of(endpoint.clock)
+    tokenizer = StandIn() if endpoint.tokenizer is None else OfFile(endpoint.tokenizer)
+    engine = Engine(**deployment)
+    engine.run_until(0.0)  # compiles the rules, before the clock starts
+    facts = facts_of(engine, deployment, endpoint.names[0])
+    metrics = Metrics(engine, endpoint.names[0], facts["max_model_len"], facts["cache_config"])
+    recording = None if endpoint.record is None else Recording(endpoint.record)
+    live = Live(
+        engine,
+        Clock(speed),
+        metrics,
+        longest=facts["max_model_len"],
+        recording=recording,
+        most_waiting=endpoint.queue_limit,
+    )
+    return Server(live, tokenizer, endpoint.names, facts, api_key=endpoint.api_key)
+
+
+def facts_of(engine: Engine, deployment: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what dashboards and routers ask of a server."""
+    fits = kvsim.capacity(**deployment)
+    cache = {"block_size": fits.block_size, "num_gpu_blocks": fits.num_gpu_blocks}
+    prefixes = deployment.get("enable_prefix_caching", True)
+    return {
+        "model_id": name,
+        "model_path": name,
+        "kv_block_size": fits.block_size,
+        "max_model_len": fits.max_model_len,
+        "instance_id": "kvsim",
+        "data_parallel_size": 1,
+        "version": VERSION,
+        "enable_lora": bool(deployment.get("enable_lora")),
+        "cache_config": cache | {"enable_prefix_caching": prefixes},
+        "engine": engine.name,
+    }
+
+
+def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
+    """Serve until Ctrl-C or a termination signal.
+
+    Raises
+    ------
+    ValueError
+        For wrong options, or an address that cannot be used.
+    """
+    server = make_server(endpoint, deployment)
+    asyncio.run(_serve(endpoint, server))
+
+
+async def _serve(endpoint: Endpoint, server: Server) -> None:
+    if endpoint.events is not None:
+        server.live.publisher = Publisher(endpoint.events)
+    runner = web.AppRunner(
+        server.app(),
+        handler_cancellation=True,
+        access_log=None,
+        keepalive_timeout=IDLE,
+        max_field_size=MOST_HEADER,
+    )
+    await runner.setup()
+    stopped = asyncio.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, stopped.set)
+    try:
+        listener = listening(endpoint.host, endpoint.port)
+        await web.SockSite(runner, listener).start()
+        say(endpoint, server, listener.getsockname()[1])
+        await stopped.wait()
+    finally:
+        await runner.cleanup()
+        server.close()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises
+    ------
+    ValueError
+        For an address that cannot be used.
+    """
+    try:
+        return socket.create_server((host, port), backlog=1024)
+    except OSError as error:
+        raise ValueError(f"--host {host} --port {port}: {error.strerror or error}") from None
+
+
+def say(endpoint: Endpoint, server: Server, port: int) -> None:
+    """Print where the server is, and what is assumed."""
+    lines = [
+        f"serving {endpoint.names[0]} on http://{endpoint.host}:{port}, clock {endpoint.clock}",
+        f"tokens of texts: {server.tokenizer.described}",
+    ]
+    if endpoint.host not in LOOPBACK:
+        key = "with an API key alone" if endpoint.api_key else "and it asks for no key"
+        lines.append(f"WARNING: other machines can reach {endpoint.host}, {key}")
+    for line in lines:
+        print(f"kvsim: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,215 @@
+"""Answers as they grow: the tokens of a sample, as chunks of a stream or as one text."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from kvsim.results.tables import FinishReason
+from kvsim.serve.tokens import output_id, output_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.serve.messages import Common
+
+#: How vLLM names the end of a request.
+REASONS = {
+    FinishReason.FINISHED: "length",
+    FinishReason.ABORTED: "abort",
+    FinishReason.REJECTED: "abort",
+}
+DONE = b"data: [DONE]\n\n"
+
+
+def chunked(data: bytes) -> bytes:
+    """Return data as a chunk of HTTP."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@dataclass
+class Reply:
+    """What all samples of a request share.
+
+    Parameters
+    ----------
+    send : takes bytes for the client; None if all is sent at the end
+    """
+
+    model: str
+    is_chat: bool
+    common: Common
+    num_prompt_tokens: int
+    send: Callable[[bytes], None] | None = None
+    request_id: str = ""
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        kind = "chatcmpl" if self.is_chat else "cmpl"
+        self.request_id = f"{kind}-{self.request_id or uuid4().hex}"
+        options = self.common.stream_options
+        self.with_usage = options is not None and bool(options.include_usage)
+        self.each_usage = options is not None and bool(options.continuous_usage_stats)
+        name = "chat.completion.chunk" if self.is_chat else "text_completion"
+        head = {
+            "id": self.request_id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+        }
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Tokens so far, those of every sample counted."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
+            "completion_tokens": self.num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+        }
+
+    def chunk(self, choice: bytes) -> bytes:
+        """Return a chunk of the stream with one choice, or none."""
+        tail = b"]}\n\n"
+        if self.each_usage:
+            tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
+        elif self.with_usage:
+            tail = b'],"usage":null}\n\n'
+        return chunked(self._head + choice + tail)
+
+    def begin(self) -> None:
+        """Send the first chunk of a chat: the role."""
+        if self.send is not None and self.is_chat:
+            for sample in self.samples:
+                choice = {
+                    "index": sample.index,
+                    "delta": {"role": "assistant", "content": ""},
+                    "logprobs": None,
+                    "finish_reason": None,
+                }
+                self.send(self.chunk(msgspec.json.encode(choice)))
+
+    def end(self) -> None:
+        """Send the usage and the end of a stream once all samples have ended."""
+        if self.ended.is_set() or not all(sample.reason for sample in self.samples):
+            return
+        if self.send is not None:
+            if self.with_usage:
+                tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
+                self.send(chunked(self._head + tail))
+            self.send(chunked(DONE))
+        self.ended.set()
+
+    @property
+    def body(self) -> bytes:
+        """The whole answer, as JSON."""
+        answer = {
+            "id": self.request_id,
+            "object": "chat.completion" if self.is_chat else "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [sample.choice for sample in self.samples],
+            "usage": self.usage,
+        }
+        return msgspec.json.encode(answer)
+
+
+class Sample:
+    """One answer to a prompt.
+
+    Parameters
+    ----------
+    content : number of its output's content, which the ids of its tokens hold
+    echoed : text that precedes the answer, with ``echo``
+    """
+
+    def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
+        self.reply, self.index, self.content = reply, index, content
+        self.count, self.reason = 0, ""
+        self.stop_reason: str | None = None
+        self._echoed = echoed
+        stop = reply.common.stop
+        self.stop = [stop] if isinstance(stop, str) else stop or []
+        self._before = b'{"index":%d,' % index
+        self._before += b'"delta":{"content":"' if reply.is_chat else b'"text":"'
+        self._middle = b'"},' if reply.is_chat else b'",'
+        self._middle += b'"logprobs":null,"finish_reason":'
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the tokens so far."""
+        return [output_id(self.content, k) for k in range(self.count)]
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self._echoed + "".join(map(output_text, self.token_ids))
+
+    def add(self, count: int, ended: FinishReason | None) -> bool:
+        """Take new tokens, and perhaps the end; True if a stop text ends it here."""
+        for k in range(count):
+            self.count += 1
+            self.reply.num_output_tokens += 1
+            is_stopped = bool(self.stop) and self._is_stopped()
+            is_last = k == count - 1
+            if is_stopped:
+                self.reason = "stop"
+            elif is_last and ended is not None:
+                self.reason = REASONS.get(ended, "stop")
+            self._send(output_text(output_id(self.content, self.count - 1)))
+            if is_stopped:
+                self.reply.end()
+                return ended is None
+        if ended is not None and not self.reason:
+            self.reason = REASONS.get(ended, "stop")
+            if not count:
+                self._send("")
+        if self.reason:
+            self.reply.end()
+        return False
+
+    def _is_stopped(self) -> bool:
+        text = self.text
+        for stop in self.stop:
+            if stop and stop in text:
+                self.stop_reason = stop
+                return True
+        return False
+
+    def _send(self, text: str) -> None:
+        if self.reply.send is None:
+            return
+        if self._echoed and self.count == 1:
+            text = msgspec.json.encode(self._echoed).decode()[1:-1] + text
+        reason = b"null" if not self.reason else b'"%b"' % self.reason.encode()
+        tail = b',"stop_reason":' + msgspec.json.encode(self.stop_reason)
+        if self.reply.common.return_token_ids:
+            ids = [output_id(self.content, self.count - 1)] if text else []
+            tail += b',"token_ids":' + msgspec.json.encode(ids)
+        choice = self._before + text.encode() + self._middle + reason + tail + b"}"
+        self.reply.send(self.reply.chunk(choice))
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Its entry of an answer that is sent at once."""
+        common: dict[str, Any] = {
+            "index": self.index,
+            "logprobs": None,
+            "finish_reason": self.reason,
+            "stop_reason": self.stop_reason,
+        }
+        if self.reply.common.return_token_ids:
+            common["token_ids"] = self.token_ids
+        if self.reply.is_chat:
+            return common | {"message": {"role": "assistant", "content": self.text}}
+        return common | {"text": self.text}

@@ -1,0 +1,141 @@
+"""Texts as token ids and back: by a tokenizer's file, or by a stand-in that needs none.
+
+Output tokens have texts of their own, such as ``" ~2a01"``: the number in it names the token. A
+client that sends an answer back, as the next turn of a conversation does, so names the blocks that
+hold its KV.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Ids from here on are output tokens': the content's number, then the place in it.
+FIRST_OUTPUT, NUM_CONTENTS, INDEX_BITS = 2**31, 2**15, 16
+#: A token of an answer, and the pieces of any other text: words of at most six letters, numbers of
+#: at most three digits, signs, and white space.
+OUTPUT = re.compile(r" ?~([0-9a-f]+)(?![0-9a-z])")
+PIECE = re.compile(
+    r" ?~[0-9a-f]+(?![0-9a-z])| ?[^\W\d_]{1,6}| ?\d{1,3}| ?[^\w\s]| ?_|\s+(?= \S)|\s+"
+)
+
+
+class Tokenizer(Protocol):
+    """Texts as token ids and back."""
+
+    #: What ``kvsim serve`` says of it at its start.
+    described: str
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids."""
+        ...
+
+
+def output_id(content_id: int, index: int) -> int:
+    """Return the id by which clients know an output token: 32 bits, above every model's."""
+    return FIRST_OUTPUT + (content_id % NUM_CONTENTS << INDEX_BITS) + index % (1 << INDEX_BITS)
+
+
+def named_output(token_id: int, newest: int) -> tuple[int, int] | None:
+    """Return content and place of an output token, None for another token.
+
+    Parameters
+    ----------
+    newest : content numbered last; of contents that share an id, the newest is meant
+    """
+    if token_id < FIRST_OUTPUT:
+        return None
+    content, index = divmod(token_id - FIRST_OUTPUT, 1 << INDEX_BITS)
+    last = newest - (newest - content) % NUM_CONTENTS
+    return None if last < 0 else (last, index)
+
+
+def output_text(token_id: int) -> str:
+    """Return the text of an output token."""
+    return f" ~{token_id - FIRST_OUTPUT:x}"
+
+
+class StandIn:
+    """Pieces of text numbered by their checksum: about four characters a token, as models have."""
+
+    described = "a stand-in of about four characters a token; --tokenizer FILE takes a model's own"
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, str] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+        return [self._number(piece) for piece in PIECE.findall(text)]
+
+    def _number(self, piece: str) -> int:
+        output = OUTPUT.fullmatch(piece)
+        if output is not None:
+            return FIRST_OUTPUT + int(output[1], 16) % FIRST_OUTPUT
+        number = zlib.crc32(piece.encode()) % FIRST_OUTPUT
+        self._pieces.setdefault(number, piece)
+        return number
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids; unknown ids have none."""
+        return "".join(
+            output_text(k) if k >= FIRST_OUTPUT else self._pieces.get(k, "") for k in ids
+        )
+
+
+class OfFile:
+    """A model's tokenizer.
+
+    Parameters
+    ----------
+    path : a ``tokenizer.json``, or a folder with one
+
+    Raises
+    ------
+    ValueError
+        For no such file, or one that is no tokenizer.
+    """
+
+    def __init__(self, path: str) -> None:
+        from tokenizers import Tokenizer as Model
+
+        file = Path(path)
+        file = file / "tokenizer.json" if file.is_dir() else file
+        if not file.is_file():
+            raise ValueError(f"--tokenizer {path}: no such file; a tokenizer.json is expected")
+        try:
+            self._model = Model.from_file(str(file))
+        except Exception as error:  # whatever the library raises for a damaged file
+            raise ValueError(f"--tokenizer {path}: no tokenizer: {error}") from None
+        self.described = str(file)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; those of output tokens are their own."""
+        found: list[int] = []
+        place = 0
+        for output in OUTPUT.finditer(text):
+            found += self._ids(text[place : output.start()])
+            found.append(FIRST_OUTPUT + int(output[1], 16) % FIRST_OUTPUT)
+            place = output.end()
+        return found + self._ids(text[place:])
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._model.encode(text, add_special_tokens=False).ids) if text else []
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids."""
+        found: list[str] = []
+        place = 0
+        for k, one in enumerate(ids):
+            if one >= FIRST_OUTPUT:
+                found += [self._model.decode(list(ids[place:k])), output_text(one)]
+                place = k + 1
+        return "".join([*found, self._model.decode(list(ids[place:]))])

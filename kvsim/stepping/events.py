@@ -1,0 +1,43 @@
+"""The KV cache events of an engine that is stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kvsim.engine.event_names import RunNames
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.stepping.growing import GrowingContents
+
+#: Returns the ids of a request's tokens from one place to another, first to stop.
+TokenIds: TypeAlias = Callable[[int, int, int], list[int]]
+
+
+def has_events(config: Config) -> bool:
+    """Return whether a configuration asks for KV cache events."""
+    asked = config.kv_events_config
+    return asked is not None and asked.enable_kv_cache_events and asked.publisher != "null"
+
+
+class StepNames(RunNames):
+    """Names of groups, adapters and tokens of requests that come while the engine runs."""
+
+    def __init__(self, setup: Setup, contents: GrowingContents, tokens: TokenIds) -> None:
+        super().__init__(setup, contents, contents)  # type: ignore[arg-type]
+        self._contents, self._tokens = contents, tokens
+
+    def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
+        """Return adapter and cache salt, which the first block's key covers."""
+        del stop
+        name, salt = self.lora(row)[1], int(self._contents.lists["cache_salt"][row])
+        keys: list[Any] = [] if name is None else [name]
+        if salt and first == 0:
+            keys.append(str(salt))
+        return keys or None
+
+    def token_ids(self, row: int, first: int, stop: int) -> list[int]:
+        """Return the ids of a request's tokens."""
+        return self._tokens(row, first, stop)

@@ -1,0 +1,369 @@
+"""The live endpoint: vLLM's protocol over an engine on the wall's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("msgspec")
+pytest.importorskip("prometheus_client")
+
+import msgspec
+import zmq
+import zmq.asyncio
+from aiohttp.test_utils import TestClient, TestServer
+
+import kvsim
+import workloads
+from kvsim.serve.clock import speed_of
+from kvsim.serve.publisher import Publisher, Transport
+from kvsim.serve.start import Endpoint, make_server
+from kvsim.serve.tokens import FIRST_OUTPUT, StandIn, named_output, output_id
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+DEPLOYMENT = {
+    "model": MODEL,
+    "gpu": "h100-sxm",
+    "num_gpu_blocks_override": 64,
+    "max_model_len": 512,
+    "max_num_seqs": 8,
+    "backend": "python",
+}
+ROOM = {"num_gpu_blocks_override": 10_000}
+#: 60 tokens of the stand-in.
+PROMPT = ("one two three " * 20).rstrip()
+
+
+def served(body, *, events=None, deployment=(), **endpoint):
+    """Run a client's coroutine against a server, a hundred times the wall's pace."""
+
+    async def run():
+        options = DEPLOYMENT | dict(deployment)
+        if events is not None:
+            options["kv_events_config"] = {"enable_kv_cache_events": True}
+        server = make_server(Endpoint(**{"names": [MODEL], "clock": "100", **endpoint}), options)
+        if events is not None:
+            server.live.publisher = Publisher(Transport(**events))
+        async with TestClient(TestServer(server.app(), handler_cancellation=True)) as client:
+            found = await body(client, server)
+        server.close()
+        return found
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def posted(client, path, **body):
+    answer = await client.post(path, json=body)
+    return answer.status, await answer.json()
+
+
+async def chunks(client, path, **body):
+    answer = await client.post(path, json={"stream": True, **body})
+    assert answer.status == 200
+    lines = (await answer.text()).split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_a_completion_has_the_tokens_that_were_asked_for_and_hits_the_cache():
+    async def body(client, _):
+        first = await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=5)
+        return first, await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=5)
+
+    (status, first), (_, second) = served(body)
+    assert status == 200
+    assert first["usage"]["completion_tokens"] == 5
+    assert first["usage"]["prompt_tokens"] == 60
+    assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    # Of 60 tokens three blocks of 16 are whole.
+    assert second["usage"]["prompt_tokens_details"] == {"cached_tokens": 48}
+    choice = first["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["text"].split()) == 5
+    assert choice["text"] != second["choices"][0]["text"]
+
+
+def test_a_stream_has_a_chunk_per_token_and_its_usage_at_the_end():
+    async def body(client, _):
+        options = {"include_usage": True}
+        return await chunks(
+            client, "/v1/completions", prompt=PROMPT, max_tokens=4, stream_options=options
+        )
+
+    found = served(body)
+    assert [len(one["choices"]) for one in found] == [1, 1, 1, 1, 0]
+    assert [one["usage"] for one in found[:-1]] == [None] * 4
+    assert found[-1]["usage"]["completion_tokens"] == 4
+    reasons = [one["choices"][0]["finish_reason"] for one in found[:-1]]
+    assert reasons == [None, None, None, "length"]
+
+
+def test_a_chat_begins_with_its_role_and_may_have_samples():
+    async def body(client, _):
+        turn = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+        return await chunks(
+            client, "/v1/chat/completions", messages=[turn], max_completion_tokens=3, n=2
+        )
+
+    found = served(body)
+    assert [one["choices"][0]["delta"].get("role") for one in found[:2]] == ["assistant"] * 2
+    texts = {0: [], 1: []}
+    for one in found[2:]:
+        choice = one["choices"][0]
+        texts[choice["index"]].append(choice["delta"]["content"])
+    assert [len(one) for one in texts.values()] == [3, 3]
+
+
+def test_the_next_turn_hits_the_blocks_of_the_answer():
+    async def body(client, _):
+        turns = [{"role": "user", "content": PROMPT}]
+        _, first = await posted(client, "/v1/chat/completions", messages=turns, max_tokens=40)
+        turns += [first["choices"][0]["message"], {"role": "user", "content": "and then"}]
+        _, second = await posted(client, "/v1/chat/completions", messages=turns, max_tokens=2)
+        return first["usage"], second["usage"]
+
+    first, second = served(body)
+    reached = first["prompt_tokens"] + first["completion_tokens"]
+    cached = second["prompt_tokens_details"]["cached_tokens"]
+    # The generated role stands between them; all whole blocks of prompt and answer are hit.
+    assert first["prompt_tokens"] < cached <= reached
+    assert cached % 16 == 0
+
+
+def test_a_stop_text_ends_an_answer_and_frees_its_blocks():
+    async def body(client, server):
+        free = server.live.engine.num_free_blocks
+        _, first = await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=1)
+        assert server.live.engine.num_free_blocks == free
+        stop = f"~{output_id(3, 2) - FIRST_OUTPUT:x}"
+        _, second = await posted(
+            client, "/v1/completions", prompt=PROMPT, max_tokens=100, stop=stop
+        )
+        return first, second, server.live.engine.num_free_blocks - free
+
+    _, second, missing = served(body)
+    assert second["choices"][0]["finish_reason"] == "stop"
+    assert second["choices"][0]["stop_reason"]
+    assert second["usage"]["completion_tokens"] == 3
+    assert missing == 0
+
+
+def test_a_client_that_goes_away_frees_its_blocks():
+    async def body(client, server):
+        free = server.live.engine.num_free_blocks
+        with pytest.raises(asyncio.TimeoutError):
+            async with asyncio.timeout(0.3):
+                await client.post(
+                    "/v1/completions", json={"prompt": PROMPT, "max_tokens": 4000, "n": 3}
+                )
+        await asyncio.sleep(0.2)
+        text = await (await client.get("/metrics")).text()
+        return free, server.live.engine.num_free_blocks, server.live.num_open, text
+
+    free, now, num_open, text = served(
+        body, deployment={"max_model_len": 131_072, **ROOM}, clock="1"
+    )
+    assert (now, num_open) == (free, 0)
+    assert 'num_requests_running{engine="0"' in text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"prompt": "x", "model": "other"}, 404, "does not exist"),
+        ({"prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
+        ({"prompt": "x", "n": 0}, 400, "n: is 0"),
+        ({"prompt": []}, 400, "at least one token"),
+        ({"prompt": ["a", 1]}, 400, "do not mix"),
+        ({"prompt": "a " * 600}, 400, "max_model_len is 512"),
+        ({"max_tokens": 3}, 400, "prompt"),
+        ({"prompt": 3}, 400, "prompt"),
+    ],
+    ids=str,
+)
+def test_wrong_requests_are_refused_as_vllm_refuses_them(body, status, said):
+    async def ask(client, _):
+        return await posted(client, "/v1/completions", **body)
+
+    found, answer = served(ask)
+    assert found == status
+    assert said in answer["error"]["message"]
+    assert answer["error"]["code"] == status
+
+
+def test_a_broken_body_a_huge_one_and_a_wrong_path_get_one_clear_error():
+    async def body(client, _):
+        broken = await client.post("/v1/completions", data=b'{"prompt":')
+        huge = await client.post("/v1/completions", data=io.BytesIO(b" " * (33 * 2**20)))
+        nowhere = await client.get("/v2/completions")
+        return [
+            (one.status, (await one.json())["error"]["type"]) for one in (broken, huge, nowhere)
+        ]
+
+    assert served(body) == [
+        (400, "BadRequestError"),
+        (413, "BadRequestError"),
+        (404, "NotFoundError"),
+    ]
+
+
+def test_a_full_queue_answers_429_and_a_sleeping_engine_503():
+    async def body(client, server):
+        long = [
+            asyncio.create_task(posted(client, "/v1/completions", prompt=PROMPT, max_tokens=300))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.05)
+        full = await posted(client, "/v1/completions", prompt=PROMPT)
+        await asyncio.gather(*long)
+        await client.post("/sleep?level=1")
+        asleep = await posted(client, "/v1/completions", prompt=PROMPT)
+        await client.post("/wake_up")
+        awake = await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=1)
+        return full[0], asleep[0], awake[0]
+
+    found = served(body, deployment={"max_num_seqs": 1}, queue_limit=2, clock="5")
+    assert found == (429, 503, 200)
+
+
+def test_an_api_key_is_asked_for():
+    async def body(client, _):
+        wrong = await client.post("/v1/completions", json={"prompt": "x"})
+        headers = {"Authorization": "Bearer secret"}
+        right = await client.post(
+            "/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=headers
+        )
+        return wrong.status, right.status, (await client.get("/health")).status
+
+    assert served(body, api_key="secret") == (401, 200, 200)
+
+
+def test_small_endpoints_answer_as_vllms_do():
+    async def body(client, _):
+        models = await (await client.get("/v1/models")).json()
+        _, tokens = await posted(client, "/tokenize", model=MODEL, prompt=PROMPT)
+        _, text = await posted(client, "/detokenize", tokens=tokens["tokens"])
+        _, rendered = await posted(client, "/v1/completions/render", prompt=PROMPT)
+        head = await client.head("/metrics")
+        metrics = await (await client.get("/metrics")).text()
+        return models, tokens, text, rendered, head.status, metrics
+
+    models, tokens, text, rendered, head, metrics = served(body)
+    assert models["data"][0]["max_model_len"] == 512
+    assert tokens["count"] == 60
+    assert text == {"prompt": PROMPT.rstrip()} or text["prompt"].strip() == PROMPT.strip()
+    assert rendered[0]["token_ids"] == tokens["tokens"]
+    assert head == 200
+    for name in ("kv_cache_usage_perc", "time_to_first_token_seconds_bucket", "cache_config_info"):
+        assert f"vllm:{name}" in metrics
+
+
+def test_events_let_an_index_rebuild_the_cache():
+    async def body(client, server):
+        endpoint = server.live.publisher.source["endpoint"]
+        socket = zmq.asyncio.Context.instance().socket(zmq.SUB)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.connect(endpoint)
+        await asyncio.sleep(0.2)
+        _, answer = await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=20)
+        await client.post("/reset_prefix_cache")
+        messages = []
+        while not messages or messages[-1][1][1][0]["type"] != "AllBlocksCleared":
+            topic, number, payload = await asyncio.wait_for(socket.recv_multipart(), 10)
+            assert topic == b""
+            messages.append((int.from_bytes(number, "big"), msgspec.msgpack.decode(payload)))
+        socket.close()
+        _, tokens = await posted(client, "/tokenize", prompt=PROMPT + answer["choices"][0]["text"])
+        return messages, tokens["tokens"]
+
+    endpoint = "ipc:///tmp/kvsim-test-events"
+    messages, tokens = served(body, events={"endpoint": endpoint})
+    numbers = [number for number, _ in messages]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    stored = [
+        one for _, (_, events, _) in messages for one in events if one["type"] == "BlockStored"
+    ]
+    # Five whole blocks: of 60 prompt tokens and 19 of 20 output tokens, 16 each, four are whole.
+    ids = [token for one in stored for token in one["token_ids"]]
+    assert ids == tokens[: len(ids)]
+    assert len(ids) == 64
+    known = set()
+    for one in stored:
+        assert one["parent_block_hash"] is None or one["parent_block_hash"] in known
+        known |= set(one["block_hashes"])
+        assert one["block_size"] == 16
+        assert "extra_keys" not in one
+
+
+def test_a_subscriber_that_missed_events_can_ask_for_them():
+    async def body(client, server):
+        await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=2)
+        socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        socket.connect(server.live.publisher.source["replay_endpoint"])
+        await socket.send_multipart([b"", (1).to_bytes(8, "big")])
+        found = []
+        while True:
+            _, _, number, payload = await asyncio.wait_for(socket.recv_multipart(), 10)
+            if not payload:
+                break
+            found.append(int.from_bytes(number, "big"))
+        socket.close()
+        return found
+
+    found = served(
+        body,
+        events={
+            "endpoint": "ipc:///tmp/kvsim-test-a",
+            "replay_endpoint": "ipc:///tmp/kvsim-test-b",
+        },
+    )
+    assert found
+    assert found == list(range(1, 1 + len(found)))
+
+
+def test_a_recorded_run_comes_out_again(tmp_path):
+    """The same flags on the recorded trace give the same schedule and tokens, to the bit."""
+    record = tmp_path / "live.jsonl.gz"
+
+    async def body(client, server):
+        asked = [
+            posted(
+                client, "/v1/completions", prompt=f"{PROMPT} {k % 3}", max_tokens=5 + k, priority=k
+            )
+            for k in range(12)
+        ]
+        await asyncio.gather(*asked)
+        return server.live.engine.result()
+
+    live = served(body, record=str(record))
+    replayed = kvsim.simulate(workloads.load(record), **DEPLOYMENT)
+    assert len(gzip.decompress(record.read_bytes()).splitlines()) == 12
+    for name in live.requests.dtype.names:
+        assert live.requests[name].tolist() == replayed.requests[name].tolist(), name
+
+
+@pytest.mark.parametrize("text", ["virtual", "0", "fast", "-1", "inf"])
+def test_a_wrong_clock_is_refused(text):
+    with pytest.raises(ValueError, match="--clock"):
+        speed_of(text)
+
+
+def test_ids_of_output_tokens_name_their_content():
+    for content, index in ((7_400, 0), (8_000, 17), (40_000, 65_535)):
+        assert named_output(output_id(content, index), 40_100) == (content, index)
+    assert named_output(output_id(0, 0), 40_100) == (32_768, 0)  # the newest of its number
+    assert named_output(output_id(7, 0), 3) is None  # of another server
+    assert named_output(12, 3) is None
+
+
+def test_the_stand_in_gives_equal_texts_equal_tokens():
+    tokens = StandIn()
+    long = tokens.encode("The quick brown fox jumps over 12345 lazy dogs.")
+    assert tokens.encode("The quick brown fox")[:4] == long[:4]
+    assert tokens.decode(long) == "The quick brown fox jumps over 12345 lazy dogs."
+    assert max(long) < FIRST_OUTPUT
