@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim import testing
+    from kvsim.api.calibrate import calibrate
     from kvsim.api.search import search
     from kvsim.api.sweep import sweep
     from kvsim.cases.record import record
@@ -46,6 +47,7 @@ __all__ = [
     "Options",
     "Result",
     "Trace",
+    "calibrate",
     "capacity",
     "compare",
     "hit_rate",
@@ -72,6 +74,7 @@ _HOME = {
     "Options": "kvsim.options",
     "Result": "kvsim.results.result",
     "Trace": "kvsim.trace",
+    "calibrate": "kvsim.api.calibrate",
     "capacity": "kvsim.engine.capacity",
     "compare": "kvsim.fleet.simulate",
     "hit_rate": "kvsim.hits.hit_rate",

@@ -13,12 +13,12 @@ import pytest
 import tomli_w
 
 import kvsim
+from kvsim.calibration.answer import undecided
 from kvsim.calibration.calibrate import Calibration, calibrate, mean_error
 from kvsim.calibration.fit import fit
 from kvsim.calibration.parameters import FACTORS, KNOBS, constants
 from kvsim.calibration.read_bench import read_bench
 from kvsim.cli import main
-from kvsim.cli.calibrate import undecided
 from kvsim.cost.efficiency import Efficiency, efficiency_of
 from kvsim.trace import Trace
 

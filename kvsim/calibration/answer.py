@@ -102,3 +102,24 @@ def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:
         name: _rounded(value) if isinstance(value, dict) else float(f"{value:.4g}")
         for name, value in table.items()
     }
+
+
+def undecided(answer: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
+    """Return a note where step times are unchanged."""
+    if values:
+        return []
+    why = "these runs determine no constant" if answer["constants"] else "no --bench is given"
+    return [f"{why}: step times stay those of {answer['server']['gpu']}"]
+
+
+def worse(answer: Mapping[str, Any]) -> list[str]:
+    """Return a note where a fit predicts the held-out file worse than the defaults."""
+    means = answer["error_percent"]
+    if not means or means["held_out_after"] is None:
+        return []
+    if means["held_out_after"] <= means["held_out_before"]:
+        return []
+    return [
+        "the fitted constants predict the held-out file worse than the defaults: keep the "
+        "defaults, or fit on more runs"
+    ]

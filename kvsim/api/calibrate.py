@@ -1,0 +1,117 @@
+"""``kvsim.calibrate``: constants of your server, from its log and its benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from kvsim.api.calibrate_result import Calibrated
+from kvsim.api.progress import progress_bar
+from kvsim.calibration.answer import answer_of, undecided, worse
+from kvsim.calibration.calibrate import calibrate as fit
+from kvsim.calibration.left_out import LEFT_OUT
+from kvsim.calibration.memory import overhead_of
+from kvsim.calibration.read_bench import read_bench
+from kvsim.calibration.read_log import read_startup
+from kvsim.calibration.server import server_of
+from kvsim.config import Config
+from kvsim.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.calibration.bench import Measured
+    from kvsim.options import Options
+
+
+def calibrate(
+    *,
+    log: str | Path | None = None,
+    bench: str | Path | Sequence[str | Path] = (),
+    hold_out: str | Path | None = None,
+    random_range_ratio: float = 0.0,
+    **options: Unpack[Options],
+) -> Calibrated:
+    """Fit step-time and memory constants to your server, from its log and its benchmarks.
+
+    Parameters
+    ----------
+    log : start-up log of vLLM or SGLang
+    bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
+    hold_out : the one of them that is not fitted on [the last]
+    random_range_ratio : value of the client, for results without lengths
+    **options : of the server, where the log lacks them or they are others
+
+    Raises
+    ------
+    ValueError
+        For files that cannot be read or are none of these, and where the model or the card is not
+        known.
+    """
+    for name in LEFT_OUT:
+        if name in options:
+            raise FieldError(name, "is no option of a calibration: omit it")
+    Config.build(**options)  # its mistakes
+    files = [bench] if isinstance(bench, str | Path) else bench
+    return fit_server(
+        {**options},
+        log=None if log is None else str(log),
+        bench=[str(file) for file in files],
+        hold_out=None if hold_out is None else str(hold_out),
+        random_range_ratio=random_range_ratio,
+    )
+
+
+def fit_server(
+    given: Mapping[str, Any],
+    *,
+    log: str | None,
+    bench: Sequence[str],
+    hold_out: str | None,
+    random_range_ratio: float,
+    silent: bool = False,
+) -> Calibrated:
+    """Fit as the command line asks for it; see :func:`calibrate`. ``silent`` shows no progress."""
+    if log is None and not bench:
+        raise ValueError("calibrate needs --log SERVER.log, --bench RESULT.json or both")
+    startup = None if log is None else read_startup(Path(log))
+    server = server_of(startup, dict(given))
+    is_vllm = startup is not None and startup.engine == "vllm"
+    overhead = overhead_of(server) if is_vllm else None
+    files = _read(bench, hold_out, random_range_ratio)
+    fitted, held_out, notes = _split(files, hold_out)
+    found = None
+    if fitted:
+        with progress_bar("simulating", 100, silent=silent) as tick:
+            found = fit(server.options, fitted, held_out, on_progress=lambda n: tick(min(n, 99)))
+    answer = answer_of(startup, server, overhead, found, notes)
+    values = {} if found is None else found.values
+    answer["notes"] += [*undecided(answer, values), *worse(answer)]
+    return Calibrated(answer, values, server.options)
+
+
+def _read(
+    bench: Sequence[str], hold_out: str | None, range_ratio: float
+) -> dict[str, list[Measured]]:
+    """Read every file once; the one to be held out is one of them."""
+    if hold_out is not None and hold_out not in bench:
+        raise ValueError(f"--hold-out {hold_out}: must be one of the files of --bench")
+    if len(set(bench)) < len(bench):
+        raise ValueError("--bench: a file is given twice")
+    return {file: read_bench(Path(file), range_ratio) for file in bench}
+
+
+def _split(
+    files: dict[str, list[Measured]], hold_out: str | None
+) -> tuple[list[Measured], list[Measured], list[str]]:
+    """Hold one file out; of a single file, its last run."""
+    notes = [note for runs in files.values() for run in runs for note in run.notes]
+    every = [run for runs in files.values() for run in runs]
+    if len(every) < 2:
+        more = ["a single run: no run is held out, so the errors are those of the fit"]
+        return every, [], notes + (more if every else [])
+    if len(files) == 1:
+        return every[:-1], every[-1:], notes
+    held = hold_out or list(files)[-1]
+    fitted = [run for file, runs in files.items() if file != held for run in runs]
+    return fitted, files[held], notes

@@ -1,0 +1,20 @@
+"""Options of a run that a calibration does not have."""
+
+from __future__ import annotations
+
+#: Options of requests and of recording, which a calibration does not have.
+LEFT_OUT = (
+    *(
+        "workload",
+        "trace",
+        "tokenizer",
+        "request_rate",
+        "num_requests",
+        "max_concurrency",
+        "seed",
+        "goodput",
+    ),
+    *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
+    *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
+    "session_think_time",
+)
