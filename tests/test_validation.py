@@ -6,6 +6,7 @@ in ``whole.NEEDS_THE_WHOLE``.
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
 from pathlib import Path
@@ -278,6 +279,30 @@ def test_the_record_is_of_the_whole_and_every_picture_is_shown() -> None:
         assert (record["data"], record["absent"]) == ("the whole", {}), path
     for path in [*records, *VALIDATION.glob("*.png")]:
         assert f"({path.name})" in text, path
+
+
+@pytest.mark.parametrize(
+    ("record", "table", "half"),
+    [
+        ("validate_points.json", "points.csv", "held out"),
+        ("validate_points_sglang.json", "points_sglang.csv", "all"),
+    ],
+)
+def test_the_table_of_points_is_that_of_the_record(record: str, table: str, half: str) -> None:
+    groups = json.loads((VALIDATION / record).read_text(encoding="utf-8"))["groups"]
+    found = {
+        (group["points"], str(group["number"])): [
+            f"{group[of]['median_absolute']:.1f} / {group[of]['mean_absolute']:.1f}"
+            f" / {group[of]['bias']:+.1f}"
+            for of in ("TPOT", "TTFT", "throughput")
+        ]
+        for group in groups
+        if group["half"] == half
+    }
+    with (VALIDATION / table).open(encoding="utf-8", newline="") as file:
+        shown = {(row[0], row[1]): row[2:5] for row in list(csv.reader(file))[1:]}
+    assert shown
+    assert shown.items() <= found.items()
 
 
 def test_the_record_is_of_these_constants_and_kernels(sample_data) -> None:
