@@ -32,7 +32,22 @@ def p99(rate: float, **options: Unpack[kvsim.Options]) -> float:
     result = kvsim.simulate(trace, **options)
     comparison = kvsim.compare(trace, ["paged", "contiguous-max"], **options)
     assert comparison["paged"].requests.dtype.names
-    return float(result.summary["p99_ttft_ms"]) / 1000
+    return result.metrics.ttft.p99
+
+
+def study(**options: Unpack[kvsim.Options]) -> int:
+    """Sweep, search, calibrate, draw and step."""
+    trace = workloads.sharegpt(num_requests=100, request_rate=2.0, seed=0)
+    sweep = kvsim.sweep(trace, {"block_size": [16, 32]}, request_rate=2.0, **options)
+    search = kvsim.search(trace, slo="p99_ttft_ms<=500", over={"max_num_seqs": [8, 16]})
+    calibrated = kvsim.calibrate(log="server.log", bench=["a.json"], gpu="l4")
+    roofline = kvsim.roofline(model="llama-3-8b", batch_size=8)
+    for found in (sweep, search, calibrated, roofline):
+        found.plot().savefig("figure.png")
+        assert found.table.dtype.names == tuple(found.to_pandas().columns)
+    engine = kvsim.Engine(**options)
+    engine.add_request(num_prompt_tokens=40, max_tokens=3)
+    return search.num_gpus + kvsim.capacity(**options).num_gpu_blocks
 
 
 shared: kvsim.Options = {"model": "llama-3-8b", "gpu": "a100-80gb", "max_model_len": "8k"}
