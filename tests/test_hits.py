@@ -182,6 +182,27 @@ def test_lfu_keeps_what_was_used_often_and_lru_what_was_used_last() -> None:
     assert at_two == {"lru": 1, "fifo": 1, "lfu": 2, "s3fifo": 2, "sieve": 1, "optimal": 2}
 
 
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        ("sieve", "abcadea"),  # the hand has passed a, and evicts c for e
+        ("s3fifo", "abcdaefga"),  # a returns while its ghost lives, and joins the main queue
+    ],
+)
+def test_sieves_hand_and_s3fifos_ghosts(policy: str, names: str) -> None:
+    """FIFO has lost a by its last use."""
+    found = hit_rate(
+        chain(*names),
+        policies=[policy, "fifo"],
+        sizes=[3],
+        block_size=BLOCK,
+        measure_from=len(names) - 1,
+        backend="python",
+    )
+    assert found.curves[policy][1].tolist() == [BLOCK]
+    assert found.curves["fifo"][1].tolist() == [0]
+
+
 def test_blocks_are_equal_only_after_equal_prefixes() -> None:
     found = every_size(chain("ab", "cb", "ab"))
     assert (found.total_blocks, found.distinct_blocks) == (6, 4)
