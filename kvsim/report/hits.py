@@ -33,10 +33,14 @@ def size_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for size in sizes:
         row = [f"{size:,}"]
-        row += [f"{size * unit:,.3g}"] if unit else []
-        row += [f"{size * unit * price:,.4g}"] if price else []
+        row += [_three_digits(size * unit)] if unit else []
+        row += [_three_digits(size * unit * price)] if price else []
         rows.append([*row, *(percent(curve[size]) for curve in curves.values())])
     return headings, rows
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def tier_rows(answer: Mapping[str, Any]) -> list[list[str]]:
