@@ -297,6 +297,29 @@ def test_weka_sessions_share_one_content_each_and_run_side_by_side(write):
         workloads.load(write(sessions))
 
 
+def test_weka_runs_of_ids_are_those_ids(write):
+    """Runs say the same in less; a sub-agent without a duration starts at its time."""
+
+    def session(key, *blocks):
+        turns = [
+            {"t": k, "in": tokens, "out": 1, key: ids}
+            for k, (tokens, ids) in enumerate(zip((130, 192, 5), blocks, strict=True))
+        ]
+        agent = {"t": 30.0, "type": "subagent", "status": "async_launched"}
+        agent["requests"] = [{"t": 1.0, "in": 64, "out": 2, key: blocks[0][:1]}]
+        return {"id": "a", "block_size": 64, "requests": [*turns, agent]}
+
+    listed = workloads.load(write([session("hash_ids", [1, 2], [1, 2, 7], [])]))
+    runs = session("hash_runs", [[1, 2]], [[1, 2], [7, 1]], [])
+    runs["requests"][-1]["requests"][0]["hash_runs"] = [[1, 1]]
+    assert workloads.load(write([runs])).digest == listed.digest
+    assert listed.arrival_time[-1] == 31
+    for wrong in ([[1]], [[1, 0]], [[-1, 2]], [[1, 2.0]], ["a"]):
+        runs["requests"][0]["hash_runs"] = wrong
+        with pytest.raises(ValueError, match=r"line 1: hash_ids is .* or of runs \[first, count\]"):
+            workloads.load(write([runs]))
+
+
 def test_formats_are_listed():
     assert workloads.formats() == [
         *("aiperf", "azure", "bailian", "burstgpt", "guidellm", "inference-perf", "kvcache-ai"),
