@@ -1,9 +1,9 @@
 """Policies that evict leaves only: a block goes after all that follow it in cached prompts.
 
-The leaf with the smallest rank goes first, and no block of the current request goes. LRU ranks by
-the last use; LFU by the uses since insertion, then the last use; the optimum by the next use, the
-farthest first (Belady, A study of replacement algorithms for a virtual-storage computer, IBM
-Systems Journal 1966). The optimum may also leave a block out: where no other is used later.
+The leaf with the smallest rank goes first, and no block of the current request goes. LFU ranks by
+the uses since insertion, then the last use; the optimum by the next use, the farthest first
+(Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal
+1966). The optimum may also leave a block out: where no other is used later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvsim.hits.rules.requests import num_hits, tokens_of
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
-LRU, LFU, OPTIMAL = 0, 1, 2
+LFU, OPTIMAL = 0, 1
 NO_BLOCK = -1
 NEVER = 2**31 - 1  # next use of a block that no later request uses
 RANK, USES, CHILDREN, PARENT, USER = 0, 1, 2, 3, 4  # columns of the state of a block
@@ -40,9 +40,7 @@ def use(state: Ints, block: int, i: int, policy: int, next_use: int) -> None:
     """Rank a cached block that request i uses."""
     state[block, USER] = i
     state[block, USES] += 1
-    if policy == LRU:
-        state[block, RANK] = i
-    elif policy == LFU:
+    if policy == LFU:
         state[block, RANK] = (state[block, USES] << 32) + i
     else:
         state[block, RANK] = NEVER - next_use
