@@ -25,7 +25,7 @@ from pydantic import (
 
 from kvsim.allowed import field_error, is_optional, takes_whole_numbers, whole_number
 from kvsim.catalog.spec import GpuSpec, ModelSpec
-from kvsim.engines.sglang.server_options import SglangOptions
+from kvsim.engines.options import EngineOptions
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
@@ -94,7 +94,7 @@ class Validated(BaseModel):
         """Raise ValueError for what no field can see alone."""
 
 
-class Config(Validated, SglangOptions, ServerOptions):
+class Config(Validated, EngineOptions, ServerOptions):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A value of None means: as vLLM would choose for this model and GPU.

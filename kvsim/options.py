@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
     decode_context_parallel_size: int
     """only for kvsim capacity: tensor-parallel ranks over which the KV tokens are split."""
 
-    engine: Literal["vllm", "sglang"] | None
+    engine: str | None
     """engine whose scheduler, KV cache and defaults to simulate [vllm]."""
 
     page_size: int | None

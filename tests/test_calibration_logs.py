@@ -187,14 +187,14 @@ def test_a_log_cut_anywhere_tells_less_and_nothing_else(name: str, tmp_path: Pat
 
 
 def test_several_processes_speak_and_the_least_kv_counts() -> None:
-    from kvsim.calibration.vllm_log import startup_of
+    from kvsim.engines.vllm.calibration import startup_of
 
     lines = [f"Available KV cache memory: {gib} GiB" for gib in (12.5, 11.75, 12.0)]
     assert startup_of("\n".join(lines)).memory["kv_cache"] == 11.75
 
 
 def test_the_length_that_the_memory_chose_is_the_one_that_counts() -> None:
-    from kvsim.calibration.vllm_log import startup_of
+    from kvsim.engines.vllm.calibration import startup_of
 
     lines = (
         "non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'max_model_len': -1}",

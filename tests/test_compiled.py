@@ -30,11 +30,11 @@ from kvsim.engine.contents import Contents
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
+from kvsim.engines.policies import VLLM
 from kvsim.fleet.admission.admissibility import admissible_requests, new_requests
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.records.engine import VLLM
 from kvsim.records.engine import Replica as State
 from kvsim.records.memory import Numbers, Room, Views, Zeros
 from kvsim.records.record import NONE, Record, is_record, item_of, strip_width

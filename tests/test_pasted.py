@@ -15,7 +15,8 @@ import workloads
 from kvsim.cli import main
 from kvsim.cli.main import cli
 from kvsim.cli.pasted import COMMANDS, Pasted, own_flags, translate
-from kvsim.cli.server_flags import SERVERS, ServerFlag, flags_of
+from kvsim.cli.server_flags import ServerFlag, flags_of
+from kvsim.engines.registry import all_engines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ def every_flag(server: str) -> list[ServerFlag]:
 # Every flag is known
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", all_engines())
 def test_every_flag_of_the_servers_own_parsers_is_known(server: str, whole_data: Path) -> None:
     table = (whole_data / "flags" / f"flags_{server}.tsv").read_text().splitlines()[1:]
     known = flags_of(server)
@@ -53,7 +54,7 @@ def test_every_flag_of_the_servers_own_parsers_is_known(server: str, whole_data:
             assert name in known or name in ("..", "-O0", "-O3"), name
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", all_engines())
 def test_the_tables_say_one_thing_of_each_flag(server: str) -> None:
     for flag in every_flag(server):
         assert flag.takes in ("switch", "value", "values")
@@ -66,7 +67,7 @@ def test_what_the_tables_call_modelled_is_an_option_of_run() -> None:
     own = own_flags(cli.commands["run"])
     special = {"--optimization-level", "--compilation-config", "--cudagraph-capture-sizes"}
     special |= {"--spec-method", "--spec-model", "--spec-tokens"}
-    for server in SERVERS:
+    for server in all_engines():
         for flag in every_flag(server):
             if flag.does == "modelled" and flag.own not in special:
                 assert flag.own in own, flag

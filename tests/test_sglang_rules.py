@@ -352,13 +352,13 @@ def test_random_admits_in_the_order_of_a_shuffle(backend: str) -> None:
 def outlook(*states: tuple[int, int]) -> Replica:
     """A scheduler that expects requests of one prompt token to generate so many more tokens."""
     state = Replica()
-    state.sglang.num_states, state.sglang.ratio = 0, 1.0
-    state.sglang.states_left, state.sglang.states_held = [0.0] * 9, [0] * 9
+    state.engines.sglang.num_states, state.engines.sglang.ratio = 0, 1.0
+    state.engines.sglang.states_left, state.engines.sglang.states_held = [0.0] * 9, [0] * 9
     for max_new, outputs in states:
         request = Request(len(state.requests), 0.0, 1, max_new)
         request.num_tokens += outputs
         state.requests.append(request)
-        state.sglang.progress.append(Progress(max_new=max_new))
+        state.engines.sglang.progress.append(Progress(max_new=max_new))
         place = place_of(state, tokens_left(state, len(state.requests) - 1))
         add_outlook(state, len(state.requests) - 1, place)
     return state
@@ -369,16 +369,16 @@ def test_who_is_tried_later_joins_before_those_with_as_much_left_or_before_the_l
     held = [(4, 0), (9, 0), (9, 2), (6, 0), (6, 1)]
     state = outlook(*held)
     # 4; 9 is before it, as before the last; 7 before 9; 6 likewise; 5 before all of them.
-    left = state.sglang.states_left[: state.sglang.num_states]
+    left = state.engines.sglang.states_left[: state.engines.sglang.num_states]
     assert left == [5.0, 6.0, 7.0, 9.0, 4.0]
 
 
 def test_who_has_nothing_left_does_not_count() -> None:
     state = outlook((4, 0), (3, 3), (2, 5))
-    assert state.sglang.num_states == 1
+    assert state.engines.sglang.num_states == 1
 
 
 def test_of_equals_the_later_one_stands_first() -> None:
     state = outlook((4, 0), (4, 0), (6, 2))
-    held = state.sglang.states_held[: state.sglang.num_states]
+    held = state.engines.sglang.states_held[: state.engines.sglang.num_states]
     assert held == [3, 1, 1]

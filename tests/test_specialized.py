@@ -7,8 +7,9 @@ from importlib import import_module
 from pathlib import Path
 
 from kvsim.compiled.entry import OF_RUNS, SMALL, rule_modules
-from kvsim.compiled.variants import CONSTANTS, OF_POOLS, OF_SGLANG, OTHER_KINDS
+from kvsim.compiled.variants import CONSTANTS, OTHER_KINDS
 from kvsim.compiled.variants import has_rule as is_compiled
+from kvsim.engines.sglang.variants import OF_POOLS, OF_SGLANG
 from kvsim.records.record import Record
 
 MODULES = {

@@ -36,7 +36,7 @@ def calibrate(
 
     Parameters
     ----------
-    log : start-up log of vLLM or SGLang
+    log : start-up log of a server
     bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
     hold_out : the one of them that is not fitted on [the last]
     random_range_ratio : value of the client, for results without lengths

@@ -225,7 +225,7 @@ class Capacity(Displayed):
     states : of Mamba and linear-attention layers, on one GPU: their number, bytes of one state in
         all of them and of the padding of their pages, and blocks of a request; None without them
     assumptions : values that were not given, and how they were filled in
-    engine : the simulated engine: vllm or sglang
+    engine : name of the simulated engine
     """
 
     shown_by: ClassVar[str] = "kvsim.report.capacity.capacity_table"

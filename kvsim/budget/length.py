@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.registry import engine_for
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def longest_that_fits(
     ValueError
         If not even one token fits, or under another engine.
     """
-    if "sglang" in (config.engine, config.scheduler):
+    if not engine_for(config).has_auto_length:
         raise FieldError("max_model_len", "is auto: only engine vllm supports auto; give a length")
     in_flight = steps_in_flight(config) * limits.max_num_batched_tokens
 

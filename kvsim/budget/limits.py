@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import GIB, engine_of
+from kvsim.engines.registry import get_engine
 from kvsim.errors import FieldError
 from kvsim.server_options import AUTO
 
@@ -104,7 +105,7 @@ def check_context_parallel(config: Config, model: ModelSpec) -> None:
     if dcp == 1:
         return
     wrong = None
-    if config.engine == "sglang":
+    if not get_engine(config.engine).has_context_parallel:
         wrong = "only engine vllm supports it"
     elif any(layer.window is not None for layer in model.layers):
         wrong = f"{model.name} has sliding-window layers, which vLLM does not split over ranks"

@@ -11,6 +11,7 @@ from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.pages import StateCache
 from kvsim.budget.weights import weight_dtype
 from kvsim.catalog import get_model, model_names, stored_as_named
+from kvsim.engines.registry import get_engine
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
@@ -57,10 +58,11 @@ def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
 def expert_replicas(config: Config) -> int:
     """Return how many data-parallel replicas share the routed experts of each layer.
 
-    In vLLM all of them, with expert parallelism or not: they are ranks of one server. SGLang's
-    replicas, and replicas that start, stop or fail independently, have their own experts.
+    In vLLM all of them, with expert parallelism or not: they are ranks of one server. Replicas
+    of another engine, and those that start, stop or fail independently, have their own experts.
     """
-    alone = config.engine == "sglang" or config.autoscaler or config.failures
+    shares = get_engine(config.engine).shares_experts
+    alone = not shares or config.autoscaler or config.failures
     shared = config.enable_expert_parallel or not alone
     return config.data_parallel_size if shared else 1
 

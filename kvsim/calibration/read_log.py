@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from kvsim.calibration import vllm_log
 from kvsim.calibration.text import plain
-from kvsim.engines.sglang import calibration as sglang_log
+from kvsim.engines.registry import all_engines
 from kvsim.files import read_bytes
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_startup(path: Path) -> Startup:
-    """Read the start-up log of vLLM or SGLang.
+    """Read a start-up log.
 
     Raises
     ------
@@ -28,8 +26,8 @@ def read_startup(path: Path) -> Startup:
         text = plain(read_bytes(path).decode("utf-8", errors="replace"))
     except OSError as error:
         raise ValueError(f"--log {path}: cannot be read: {error.strerror or error}") from None
-    if re.search(sglang_log.MARK, text):
-        return sglang_log.startup_of(text)
-    if re.search(vllm_log.MARK, text):
-        return vllm_log.startup_of(text)
-    raise ValueError(f"--log {path}: must be a start-up log of vLLM or SGLang")
+    for engine in reversed(all_engines().values()):  # vLLM's words are the most common
+        if engine.is_log(text):
+            return engine.startup_of(text)
+    titles = " or ".join(one.title for one in all_engines().values() if one.log_mark is not None)
+    raise ValueError(f"--log {path}: must be a start-up log of {titles}")

@@ -13,7 +13,7 @@ class Startup:
 
     Parameters
     ----------
-    engine : ``vllm`` or ``sglang``
+    engine : name of the engine
     version : e.g. ``0.19.0``; empty if not logged
     args : options by vLLM's names, as the server resolved them
     memory : GiB on one GPU by part, as ``--logged`` has them

@@ -1,4 +1,4 @@
-"""Results of ``vllm bench serve --save-result`` and ``--save-detailed``, and SGLang's like them."""
+"""Results of ``vllm bench serve --save-result`` and ``--save-detailed``, and similar files."""
 
 from __future__ import annotations
 

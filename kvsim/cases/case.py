@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.cases.group import Group, conflicts, over_shards
-from kvsim.cases.part import Count, Part, Whole
+from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.engine.settings import by_name
@@ -305,10 +305,9 @@ class Workload(Part):
     requests: Annotated[list[CaseRequest], Field(min_length=1)]
 
 
-class Case(Part):
+class Case(RecordedCase):
     """A workload, its configuration and its steps; docs/reference/files.md lists the fields."""
 
-    name: str = "case"
     config: CaseConfig
     workload: Workload
     steps: Annotated[list[dict[str, Any]], Field(min_length=1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,3 +14,19 @@ class Part(BaseModel):
     """A part of a file; an unknown field shows up as a difference, if it matters."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RecordedCase(Part):
+    """A recorded schedule, or other operations, with what each step left in the log.
+
+    ``engine`` names the engine whose form the case has, and which plays it.
+    """
+
+    engine: ClassVar[str] = "vllm"
+    name: str = "case"
+
+    if TYPE_CHECKING:
+
+        @property
+        def steps(self) -> list[dict[str, Any]]:
+            """The log, by step."""

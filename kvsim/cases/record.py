@@ -159,10 +159,10 @@ def _check_setup(setup: Setup, trace: Trace) -> None:
         raise ValueError(
             "record: drafts, adapters and grammars are replayed, not recorded; leave them out"
         )
-    if limits.sglang is not None or limits.policy not in ("fcfs", "priority"):
+    if limits.engine_settings is not None or limits.policy not in ("fcfs", "priority"):
         raise ValueError(
-            "record: schedules under sglang, or fair to tenants, are not recorded; scheduler vllm "
-            "with policy fcfs or priority is"
+            f"record: schedules under {setup.scheduler}, or fair to tenants, are not recorded; "
+            "scheduler vllm with policy fcfs or priority is"
         )
 
 

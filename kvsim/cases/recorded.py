@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from kvsim.cases.case import Case
-from kvsim.engines.sglang.cases.case import RadixCase, SglangCase
+from kvsim.engines.registry import all_engines
 from kvsim.errors import must_be
 from kvsim.files import read_bytes
 
-#: A schedule of vLLM or of SGLang, or operations on SGLang's tree.
-Recorded: TypeAlias = Case | SglangCase | RadixCase
+if TYPE_CHECKING:
+    from kvsim.cases.part import RecordedCase
 
 
-def read_case(path: str | Path) -> Recorded:
+def read_case(path: str | Path) -> RecordedCase:
     """Read and check a case file, ``.json`` or ``.json.gz``.
 
     Raises
@@ -31,16 +31,20 @@ def read_case(path: str | Path) -> Recorded:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from None
-    kind: type[Recorded] = Case
-    if isinstance(content, dict) and "sglang" in content:
-        kind = RadixCase if "ops" in content else SglangCase
+    kind = _kind_of(content) if isinstance(content, dict) else Case
     try:
         return kind.model_validate(content, strict=False)
     except ValidationError as error:
         raise ValueError(f"{path}: {_wrong(error, kind)}") from None
 
 
-def _wrong(error: ValidationError, kind: type[Recorded]) -> str:
+def _kind_of(content: dict[str, Any]) -> type[RecordedCase]:
+    """Return the form of a case: an engine's own, or vLLM's."""
+    kinds = (engine.case_kind(content) for engine in all_engines().values())
+    return next(filter(None, kinds), Case)
+
+
+def _wrong(error: ValidationError, kind: type[RecordedCase]) -> str:
     """Return the path and the description of the first mistake, all missing fields together."""
     errors = error.errors()
     first = errors[0]

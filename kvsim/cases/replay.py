@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.case import Case
 from kvsim.cases.events import without_tokens
+from kvsim.cases.part import RecordedCase
 from kvsim.cases.play import parts_of as vllm_parts
 from kvsim.cases.play import play
-from kvsim.cases.recorded import Recorded, read_case
+from kvsim.cases.recorded import read_case
 from kvsim.engine.refusal import refusal
-from kvsim.engines.sglang.cases.case import RadixCase, parts_of
-from kvsim.engines.sglang.cases.player import SglangPlayer
-from kvsim.engines.sglang.cases.radix import RadixPlayer
+from kvsim.engines.registry import get_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +57,7 @@ class Difference:
 
 
 def replay(
-    case: str | Path | Recorded, *, check_invariants: bool = False, backend: str = "python"
+    case: str | Path | RecordedCase, *, check_invariants: bool = False, backend: str = "python"
 ) -> Difference | None:
     """Replay a recorded schedule.
 
@@ -87,7 +86,7 @@ def replay(
     >>> print(kvsim.replay(case))
     None
     """
-    if not isinstance(case, Recorded):
+    if not isinstance(case, RecordedCase):
         case = read_case(case)
     recorded = set().union(*case.steps)
     events = [field for field in EVENTS if field in recorded]
@@ -106,21 +105,20 @@ def replay(
     return None
 
 
-def play_case(case: Recorded, *, check: bool = False, compiled: bool = False) -> Iterator[Entry]:
+def play_case(
+    case: RecordedCase, *, check: bool = False, compiled: bool = False
+) -> Iterator[Entry]:
     """Yield what every step of a case leaves in the log, whichever engine it is of."""
     if isinstance(case, Case):
         return play(case.config, case.workload, check=check, compiled=compiled)
-    if isinstance(case, RadixCase):
-        return RadixPlayer(case, compiled=compiled).play()
-    return SglangPlayer(case, compiled=compiled).play(check=check)
+    return get_engine(case.engine).play(case, check=check, compiled=compiled)
 
 
-def refuses(case: Recorded) -> str:
+def refuses(case: RecordedCase) -> str:
     """Return the reason why the compiled engine cannot play a case; empty if it can."""
     if isinstance(case, Case):
         return refusal(vllm_parts(case.config)) or ""
-    config = case.config.schedule if isinstance(case, RadixCase) else case.config
-    return refusal(parts_of(config)) or ""
+    return refusal(get_engine(case.engine).parts_of(case)) or ""
 
 
 def _compare_all(expected: Entry, got: Entry) -> Difference | None:

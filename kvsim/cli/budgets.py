@@ -10,6 +10,7 @@ import click
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer
 from kvsim.cli.beginning import with_beginning, with_model
 from kvsim.cli.options import (
+    ENGINE_SECTIONS,
     SectionedCommand,
     TrainingCommand,
     config_options,
@@ -39,7 +40,7 @@ def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
 @config_options(
     only=(
         *("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"),
-        "SGLang",
+        *ENGINE_SECTIONS,
     )
 )
 @OUT

@@ -16,7 +16,7 @@ from kvsim.config import RunConfig
 
 @click.command(cls=SectionedCommand)
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
-@click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of vLLM or SGLang")
+@click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of the server")
 @click.option(
     "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results or request logs"
 )

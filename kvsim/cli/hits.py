@@ -8,7 +8,7 @@ import click
 
 from kvsim.api.requests import load
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import ENGINE_SECTIONS, SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_hits_report
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 @click.command(cls=SectionedCommand)
 @click.argument("trace")
 @config_options(
-    only=("Model and GPU", "KV memory", "Scheduler limits", "SGLang"),
+    only=("Model and GPU", "KV memory", "Scheduler limits", *ENGINE_SECTIONS),
     leave_out=("allocator",),
 )
 @click.option(

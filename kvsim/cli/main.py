@@ -41,6 +41,7 @@ from kvsim.cli.serve import serve
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
+from kvsim.engines.registry import all_engines
 from kvsim.errors import FieldError, UnfinishedError, too_large
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
@@ -106,7 +107,9 @@ REPLICATIONS = click.option(
     metavar="A,B",
     help="KV-cache managers [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
-@click.option("--engines", metavar="A,B", help="compare engines instead: vllm,sglang")
+@click.option(
+    "--engines", metavar="A,B", help=f"compare engines instead: {','.join(all_engines())}"
+)
 @click.option(
     "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option instead"
 )
@@ -178,7 +181,7 @@ def _refuse_both(vary: tuple[str, ...], allocators: str | None, engines: str | N
     if vary and allocators is not None:
         raise ValueError("--allocators: conflicts with --vary; give --vary allocator=A,B")
     if vary and engines is not None:
-        raise ValueError("--engines: conflicts with --vary; give --vary engine=vllm,sglang")
+        raise ValueError(f"--engines: conflicts with --vary; give --vary engine={engines}")
     if engines is not None and allocators is not None:
         raise ValueError(
             "--allocators: conflicts with --engines; each engine has its own allocator"

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kvsim.config import RunConfig
-from kvsim.engines.sglang.server_options import SGLANG_FIELDS
+from kvsim.engines.registry import all_engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydantic.fields import FieldInfo
+
+#: Fields that only one engine has, by section: the engine's name in prose.
+ENGINE_SECTIONS = {one.title: one.options for one in all_engines().values() if one.options}
 
 #: Fields by section of the help.
 SECTIONS = {
@@ -98,7 +101,7 @@ SECTIONS = {
         "backend",
         "horizon",
     ),
-    "SGLang": ("engine", *SGLANG_FIELDS),
+    **{title: ("engine", *names) for title, names in ENGINE_SECTIONS.items()},
     "Fleet": (
         "router",
         "num_prefill_workers",
@@ -273,7 +276,7 @@ def _option(
         metavar = f"{PAIRS[name].partition(',')[0]} ..."
         return click.option(flag(name), multiple=True, metavar=metavar, help=help_text)
     short = [SHORT_FLAGS[name]] if name in SHORT_FLAGS else []
-    choices = _choices(field.annotation)
+    choices = tuple(all_engines()) if name == "engine" else _choices(field.annotation)
     metavar = "|".join(choices) if choices else _metavar(field.annotation)
     return click.option(*short, flag(name), name, default=None, metavar=metavar, help=help_text)
 

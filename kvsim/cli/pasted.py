@@ -1,6 +1,6 @@
 """A pasted line of a server, in kvsim's words.
 
-Every flag of ``vllm serve`` and of ``python -m sglang.launch_server`` is known
+Every flag of the servers of kvsim's engines is known
 (:mod:`kvsim.cli.server_flags`): kvsim models it, or passes it over and says so, or refuses it with
 the reason. Abbreviations, ``--flag=value`` and dotted keys of JSON are read as the servers do.
 """
@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvsim.cli.server_flags import ServerFlag, flags_of
+from kvsim.engines.registry import DEFAULT, all_engines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 #: Commands that take a deployment.
 COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline", "serve")
-#: Modules that start a server, after ``python -m``.
-MODULES = {"sglang.launch_server": "sglang", "vllm.entrypoints.openai.api_server": "vllm"}
-#: The same for servers that two words start.
-WORDS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
+#: Engines by what starts a server of theirs: a module, after ``python -m``, or two words.
+LAUNCHERS = {
+    tuple(line.split()): name for name, one in all_engines().items() for line in one.launchers
+}
 #: Values that kvsim calls otherwise, by its own flag.
 VALUES = {
     "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
@@ -105,8 +106,8 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
     server, words, skipped = _without_beginning(arguments[1:])
     engine = server or _engine(words)
     line = Pasted([arguments[0]], list(skipped))
-    if server == "sglang":
-        line.words += ["--engine", "sglang"] if "--engine" in own else _compared(words, own)
+    if server not in (None, DEFAULT):
+        line.words += ["--engine", server] if "--engine" in own else _compared(server, words, own)
     _Reader(line, flags_of(engine), own).read(_with_objects(words))
     return line
 
@@ -124,9 +125,9 @@ def own_flags(command: click.Command) -> dict[str, bool]:
 def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     """Return the line's engine, its words without the beginning, and variables of its shell."""
     for index, word in enumerate(words):
-        server, first, stop = MODULES.get(word), index, index + 1
+        server, first, stop = LAUNCHERS.get((word,)), index, index + 1
         if server is None:
-            server, stop = WORDS.get(tuple(words[index : index + 2])), index + 2  # type: ignore[arg-type]
+            server, stop = LAUNCHERS.get(tuple(words[index : index + 2])), index + 2
         if server is None:
             continue
         if first >= 2 and words[first - 1] == "-m" and _PYTHON.fullmatch(words[first - 2]):
@@ -144,13 +145,14 @@ def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], lis
 def _engine(words: Sequence[str]) -> str:
     """Return the engine of the flags in a line that starts no server."""
     joined = " ".join(words)
-    return "sglang" if re.search(r"(^| )--engine[ =]sglang( |$)", joined) else "vllm"
+    asked = re.search(r"(?:^| )--engine[ =](\S+)", joined)
+    return asked[1] if asked is not None and asked[1] in all_engines() else DEFAULT
 
 
-def _compared(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Compare an SGLang command with vLLM under the same options, if nothing else is compared."""
+def _compared(server: str, words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
+    """Compare an engine's command with vLLM under the same options, if nothing else is compared."""
     told = any(word.partition("=")[0] in ("--engines", "--vary") for word in words)
-    return ["--engines", "vllm,sglang"] if "--engines" in own and not told else []
+    return ["--engines", f"{DEFAULT},{server}"] if "--engines" in own and not told else []
 
 
 def _with_objects(words: Sequence[str]) -> list[str]:
@@ -297,7 +299,7 @@ class _Reader:
             self._compilation(value, said)
         elif name == "--cudagraph-capture-sizes":
             self._sizes(value, said)
-        elif name == "--enable-expert-parallel":  # SGLang tells over how many ranks
+        elif name == "--enable-expert-parallel":  # some servers say over how many ranks
             self.line.words += [] if flag.is_default(value) or value == "1" else [name]
         elif name not in self.own:
             self.line.unused.append(said)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kvsim.cli.beginning import with_model
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import ENGINE_SECTIONS, SectionedCommand, config_options, options_given
 from kvsim.config import Config
 from kvsim.kv_events import KVEventsConfig
 
@@ -17,7 +17,7 @@ from kvsim.kv_events import KVEventsConfig
 @config_options(
     only=(
         *("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"),
-        *("Scheduling", "SGLang", "Records"),
+        *("Scheduling", *ENGINE_SECTIONS, "Records"),
     ),
     leave_out=(
         *("num_samples", "ends_by", "use_beam_search", "beam_switch", "horizon", "goodput"),

@@ -1,4 +1,4 @@
-"""The flags of vLLM's and SGLang's servers, and what kvsim does with each.
+"""The flags of the engines' servers, and what kvsim does with each.
 
 A table per engine, ``flags.tsv`` in its folder, names its source.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import csv
 from functools import cache
-from importlib import resources
 from typing import Literal, NamedTuple
 
-SERVERS = ("vllm", "sglang")
+from kvsim.engines.registry import get_engine
+
 Does = Literal["modelled", "nothing", "time", "assumed", "refused"]
 _OFF = "!"
 #: Texts that mean that a value is not given.
@@ -64,7 +64,8 @@ def _number(text: str) -> float | str:
 @cache
 def flags_of(server: str) -> dict[str, ServerFlag]:
     """Return a server's flags by each of their names, those that switch something off included."""
-    file = resources.files("kvsim.engines").joinpath(server, "flags.tsv")
+    file = get_engine(server).flags or get_engine(None).flags
+    assert file is not None
     lines = [line for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
     found: dict[str, ServerFlag] = {}
     for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):

@@ -20,6 +20,7 @@ from kvsim.compiled.linking import linked_at
 from kvsim.compiled.pruning import pruned
 from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
 from kvsim.compiled.variants import CONSTANTS, has_rule, variant_of
+from kvsim.engines.registry import all_engines
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
 from kvsim.rules import engine, fetching, python
@@ -54,7 +55,7 @@ SMALL = frozenset(
         "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",
         "allocate_own_blocks return_own_blocks",
         "take_page page_after link_page append_page extend_slots count_internal tick num_common",
-        "goes_before rank_of may_go has_work_sglang num_available radix_usage measure_radix",
+        "goes_before rank_of may_go loop_has_work num_available radix_usage measure_radix",
     )
     for name in line.split()
 )
@@ -94,8 +95,8 @@ def rule_modules() -> list[tuple[str, str]]:
     """Return every module of rules, and its name: with its engine's first, if it is one's."""
     found = []
     for package in (rules, *map(import_module, engines.packages("rules"))):
-        engine_name = package.__name__.removeprefix(engines.__name__).strip(".").split(".")[0]
-        first = "" if package is rules else f"{engine_name}."
+        name = package.__name__.removeprefix("kvsim.").removeprefix("engines.")
+        first = name.removesuffix("rules")
         for module in walk_packages(package.__path__, package.__name__ + "."):
             found += [(module.name, first + module.name.partition(".rules.")[2])]
     return found
@@ -184,7 +185,6 @@ def _ask_whole(rows, place):
 register_rules()
 _plain, _general = record_at(Replica, "specialized"), record_at(Replica, "")
 _with_events = record_at(Replica, "with-events")
-_sglang, _pools = record_at(Replica, "sglang"), record_at(Replica, "sglang-pools")
 _serve = engine.serve
 
 
@@ -206,26 +206,14 @@ def serve_general(address, command, max_steps):
     return _serve(_general(address), command, max_steps)
 
 
-@njit(cache=True, error_model="numpy")
-def serve_sglang(address, command, max_steps):
-    """Do what the host asks of a replica under SGLang's scheduler."""
-    return _serve(_sglang(address), command, max_steps)
-
-
-@njit(cache=True, error_model="numpy")
-def serve_pools(address, command, max_steps):
-    """Do what the host asks of one with more than one pool of slots under that scheduler."""
-    return _serve(_pools(address), command, max_steps)
-
-
 #: The entry of every variant.
 ENTRIES = {
     "specialized": serve_specialized,
     "with-events": serve_with_events,
-    "sglang": serve_sglang,
-    "sglang-pools": serve_pools,
     "": serve_general,
 }
+for _engine in all_engines().values():
+    ENTRIES |= _engine.entries()
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kvsim.compiled.types import WORD, prefetch, record_at
-from kvsim.records.engine import DONE, SGLANG, Replica
+from kvsim.records.engine import DONE, Replica
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
 from kvsim.rules.fetching import AHEAD
@@ -190,7 +190,7 @@ def see_tokens(state, place, waits, tokens, most):
     They are so many at most since the last look, and were admitted last.
     """
     number = 0
-    if state.limits.scheduler != SGLANG:
+    if not state.limits.has_own_loop:
         for at in range(state.num_running - 1, -1, -1):
             number += see_token(state.requests[state.running[at]], place, waits, tokens)
             if number == most:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.records.engine import SGLANG, VLLM
+from kvsim.engines.policies import VLLM
+from kvsim.engines.registry import all_engines, engine_name
 from kvsim.records.eviction import LRU
-from kvsim.records.kv import PAGED, RADIX
+from kvsim.records.kv import PAGED
 
 #: Paged under vllm, in order of arrival, one group of full attention, LRU; by "Record.field".
 SPECIALIZED = {
@@ -15,6 +16,7 @@ SPECIALIZED = {
     "Limits.fairness": 0,
     "Limits.adaptive": 0,
     "Limits.in_python": 0,
+    "Limits.has_own_loop": 0,
     "Limits.num_stages": 1,
     "Limits.prefill_schedule_interval": 0,
     "Limits.max_loras": 0,
@@ -86,35 +88,6 @@ SPECIALIZED = {
 #: The same, telling what comes and goes in its cache, as routers and stores want to know.
 WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
-#: Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
-RADIX_KIND = {
-    **{
-        name: SPECIALIZED[name]
-        for name in SPECIALIZED
-        if name.partition(".")[0] in ("Limits", "Moved")
-    },
-    "Limits.scheduler": SGLANG,
-    "Connector.kind": 0,
-    "KV.manager": RADIX,
-    "KV.has_states": 0,
-    "BlockPool.has_host": 0,
-    "Cost.has_samples": 0,
-    "Cost.has_drafts": 0,
-    "Replica.num_swapped": 0,
-    "Replica.swapped_bytes": 0,
-}
-
-#: The same with one pool and no host tier, as most have it.
-SGLANG_KIND = {
-    **RADIX_KIND,
-    "BlockPool.has_events": 0,
-    "Radix.window": 0,
-    "Radix.write_policy": 0,
-    "Radix.emits_events": 0,
-    "Node.on_host_only": 0,
-    "Storage.is_on": 0,
-}
-
 #: Rules that the specialized variant never calls: packages, and modules of others.
 OTHER_KINDS = frozenset(
     (
@@ -128,43 +101,30 @@ OTHER_KINDS = frozenset(
     )
 )
 
-#: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
-OF_SGLANG = frozenset(
-    (
-        *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
-        *("links", "memory_map", "price", "published_metrics", "queue", "recorder", "usage"),
-        *("waiting_for_kv", "work"),
-    )
-)
-
-#: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
-OF_POOLS = frozenset(
-    (
-        *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
-        *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
-        "sglang.tree.window_slots",
-    )
-)
-
 #: Values that a variant knows, by variant and "Record.field".
 CONSTANTS = {
     "specialized": SPECIALIZED,
     "with-events": WITH_EVENTS,
-    "sglang": SGLANG_KIND,
-    "sglang-pools": RADIX_KIND,
     "": {},
 }
+
+#: Variants of engines with a loop of their own, by the engine's name.
+OF_ENGINES = {
+    name: variants
+    for name, engine in all_engines().items()
+    if (variants := engine.variants(SPECIALIZED)) is not None
+}
+for _variants in OF_ENGINES.values():
+    CONSTANTS |= _variants.constants
 
 
 def has_rule(variant: str | None, module: str) -> bool:
     """Return whether a variant contains the rules of a module, by its name below ``rules``."""
-    is_sglang = module.startswith("sglang.")
-    if variant in ("sglang", "sglang-pools"):
-        return (is_sglang or module in OF_SGLANG) and (
-            variant == "sglang-pools" or module not in OF_POOLS
-        )
-    if is_sglang or variant not in ("specialized", "with-events"):
-        return not is_sglang
+    for variants in OF_ENGINES.values():
+        if variant in variants.constants:
+            return variants.has_rule(variant, module)
+    if variant not in ("specialized", "with-events") or module.partition(".")[0] in OF_ENGINES:
+        return module.partition(".")[0] not in OF_ENGINES
     if variant == "with-events" and module == "events":
         return True
     return OTHER_KINDS.isdisjoint((module, module.partition(".")[0]))
@@ -172,9 +132,8 @@ def has_rule(variant: str | None, module: str) -> bool:
 
 def variant_of(state: Any) -> str:
     """Return the variant that runs a replica."""
-    if state.limits.scheduler == SGLANG:
-        has_pools = state.kv.radix.window or state.kv.radix.write_policy
-        return "sglang-pools" if has_pools else "sglang"
+    if state.limits.has_own_loop:
+        return OF_ENGINES[engine_name(state.limits.scheduler)].variant_of(state)
     records = _records(state)
     for variant in ("specialized", "with-events"):
         if all(_known(records, *known) for known in CONSTANTS[variant].items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.engine import VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.results.kv_events import check_path
 from kvsim.sched.fairness import fairness_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.budget import GIB
+from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.records.connector import OFFLOADING
-from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.sched.connector import make_connector

@@ -9,6 +9,7 @@ from kvsim.budget.limits import length_by_memory, refused_by_vllm
 from kvsim.budget.settings import ignored_overrides
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
+from kvsim.engines.registry import get_engine
 from kvsim.records.kv import FORKED, PAGED, RADIX
 from kvsim.sched.acceptance import acceptance_basis
 
@@ -40,7 +41,8 @@ def _of_limits(setup: Setup) -> Iterator[str | None]:
     config, memory = setup.config, setup.memory
     yield refused_by_vllm(config, memory.model)
     yield length_by_memory(config, memory.model, memory.limits)
-    if config.block_size is not None and config.engine != "sglang" and _rules_of(setup) == PAGED:
+    checks = get_engine(config.engine).checks_block_size and _rules_of(setup) == PAGED
+    if config.block_size is not None and checks:
         yield unsupported(memory.model, config.block_size)
 
 

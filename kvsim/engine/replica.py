@@ -14,8 +14,8 @@ from kvsim.cost.model import lay_out_cost
 from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
-from kvsim.engines.sglang.kv.radix_check import holders
-from kvsim.engines.sglang.sched.settings import lay_out_storage
+from kvsim.engines.policies import VLLM
+from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
@@ -149,8 +149,8 @@ class Replica:
         lay_out_shares(state, memory, self._contents.num_tenants)
         self._lay_out_rates(state)
         lay_out_connector(state, memory, config, depth, len(self._contents))
-        if config.sglang is not None and config.sglang.storage is not None:
-            lay_out_storage(state, memory, config.sglang.storage, len(self._contents))
+        if config.engine_settings is not None:
+            config.engine_settings.lay_out_rows(state, memory, len(self._contents))
         lay_out_copies(state)
         lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
@@ -216,7 +216,7 @@ class Replica:
 
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more."""
-        if self.setup.scheduler_type.rules_of != records.VLLM or self.state.limits.in_python:
+        if self.setup.scheduler_type.rules_of != VLLM or self.state.limits.in_python:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
 
@@ -249,7 +249,7 @@ class Replica:
     # -- a radix tree alone -----------------------------------------------------------------------
 
     def operate(self, operation: int, argument: int) -> int:
-        """Do an operation on the radix tree (:func:`kvsim.engines.sglang.rules.direct.operate`)."""
+        """Do an operation on the radix tree, :class:`kvsim.records.engine.Operation`."""
         return self._call(operation, argument)
 
     def log_frees(self, count: int) -> None:
@@ -403,11 +403,9 @@ class Replica:
         return self._serve(command, max_steps)
 
     def held_requests(self) -> list[Any]:
-        """Return the requests that run: under SGLang's scheduler those that hold a row."""
+        """Return the requests that run, as their engine counts them."""
         state = self.state
-        if state.limits.scheduler == records.SGLANG:
-            return [state.requests[k] for k in holders(state)]
-        return [state.requests[state.running[place]] for place in range(state.num_running)]
+        return [state.requests[k] for k in engine_by_policy(state.limits.scheduler).held(state)]
 
     def check_integrity(self) -> None:
         """Recount all memory."""

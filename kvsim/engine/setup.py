@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
@@ -23,11 +23,11 @@ from kvsim.engine.checks import (
 from kvsim.engine.connector import connector_settings
 from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.settings import by_name
-from kvsim.engines.sglang.setup import check_pair, of_engine, with_sglang
+from kvsim.engines.policies import SCHEDULED_IN_PYTHON, VLLM
+from kvsim.engines.registry import all_engines, engine_by_policy, get_engine
 from kvsim.errors import FieldError
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
-from kvsim.records.engine import SGLANG, VLLM
 from kvsim.records.kv import PAGED
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.cost.model import CostConfig, CostModel
+    from kvsim.engines.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,43 @@ def resolve(config: Config) -> Setup:
     return _resolve(config, allocator, scheduler)
 
 
+def of_engine(config: Config) -> Config:
+    """Fill in the scheduler and the allocator of the engine asked for, and those that go together.
+
+    A scheduler that needs one allocator brings it, unless another one is asked for.
+    """
+    update: dict[str, Any] = {}
+    given = config.model_fields_set
+    if config.engine is not None:
+        engine = get_engine(config.engine)
+        if config.scheduler is None and engine.scheduler is not None:
+            update["scheduler"] = engine.scheduler
+        if "allocator" not in given and engine.allocator is not None:
+            update["allocator"] = engine.allocator
+    scheduler = update.get("scheduler", config.scheduler)
+    if scheduler is not None and "allocator" not in {*given, *update}:
+        needed = getattr(scheduler_factory(scheduler), "needs_allocator", None)
+        update |= {} if needed is None else {"allocator": needed}
+    return config.model_copy(update=update) if update else config
+
+
+def engine_of_scheduler(config: Config, kind: type[Scheduler]) -> Engine:
+    """Return the engine of a scheduler's rules, or without rules the one asked for."""
+    if kind.rules_of == SCHEDULED_IN_PYTHON:
+        return get_engine(config.engine)
+    return engine_by_policy(kind.rules_of)
+
+
+def check_engine(
+    config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
+) -> None:
+    """Refuse a scheduler of another engine than the one asked for, and what goes with no engine."""
+    if config.engine is not None and not get_engine(config.engine).runs(scheduler, kind.rules_of):
+        raise ValueError(f"engine {config.engine}: scheduler {scheduler!r} is another engine's")
+    for engine in all_engines().values():
+        engine.check(config, allocator, kind, scheduler)
+
+
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
     """Return what an allocator is scheduled by unless told otherwise; a note says if it is another.
 
@@ -219,7 +257,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         SchedulerConfig(**by_name(SchedulerConfig, limits)),
     )
     allocator = _with_offloading(config, allocator, kind, scheduler)
-    check_pair(config, allocator, kind, scheduler)
+    check_engine(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
     check_speculation(config, memory, kind, scheduler)
@@ -237,11 +275,9 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         policy=config.scheduling_policy,
         speculation=config.speculative_config,
     )
-    if kind.rules_of == SGLANG:
-        allocator.params.setdefault("eviction", config.radix_eviction_policy)
-        kv_config, scheduler_config = with_sglang(
-            config, memory, layout, kv_config, scheduler_config
-        )
+    kv_config, scheduler_config = engine_of_scheduler(config, kind).resolve(
+        config, memory, layout, allocator, kv_config, scheduler_config
+    )
     kv = make_kv(allocator, kv_config)
     if not isinstance(scheduler_factory(scheduler), type):
         make_scheduler(scheduler, kv, scheduler_config)
@@ -335,9 +371,7 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
         )
     if given is not None:
         return given
-    if kind.rules_of == SGLANG:
-        return not config.disable_overlap_schedule
-    return kind.supports_async and config.pipeline_parallel_size == 1 and not on_host
+    return engine_of_scheduler(config, kind).is_asynchronous(config, kind) and not on_host
 
 
 def _prefix_caching(config: Config, kind: type[Scheduler], scheduler: str) -> bool:

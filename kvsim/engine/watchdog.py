@@ -29,7 +29,7 @@ class Watchdog:
         """
         if outcome == records.DIED:
             raise RuntimeError(
-                f"SGLang's scheduler runs out of memory at {state.clock} s, and dies: decodes "
+                f"scheduler {scheduler} runs out of memory at {state.clock} s, and dies: decodes "
                 "mixed into a long prompt took the slots of its next chunk"
             )
         if outcome == records.STUCK:

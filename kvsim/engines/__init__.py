@@ -8,10 +8,12 @@ HERE = Path(__file__).parent
 
 
 def room_paths(room: str) -> list[Path]:
-    """Return the folders named ``room`` in the engines' folders, sorted."""
-    return sorted(path for path in HERE.glob(f"*/{room}") if (path / "__init__.py").exists())
+    """Return the folders of a room: that of all engines, and those in the engines' folders."""
+    paths = [HERE / room, *sorted(HERE.glob(f"*/{room}"))]
+    return [path for path in paths if (path / "__init__.py").exists()]
 
 
 def packages(room: str) -> list[str]:
-    """Return the packages named ``room`` in the engines' folders, sorted."""
-    return [f"{__name__}.{path.parent.name}.{room}" for path in room_paths(room)]
+    """Return the packages of a room, likewise."""
+    names = [path.relative_to(HERE).parts for path in room_paths(room)]
+    return [".".join((__name__, *parts)) for parts in names]

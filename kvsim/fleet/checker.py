@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.kv.radix_check import nodes_of_copies
+from kvsim.engines.registry import engine_by_policy
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING
@@ -44,9 +44,8 @@ def check_no_leak(replica: Replica) -> None:
         ]
         live = [*live, *loaded]
         num_tokens += sum(request.num_tokens for request in loaded)
-    tree = state.kv.radix
-    copies = nodes_of_copies(tree)  # copies to and from the host are held
-    num_tokens += sum(tree.nodes[k].end for k in copies)
+    copies = engine_by_policy(state.limits.scheduler).copied_tokens(state)
+    num_tokens += sum(copies)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
     # Of a model with states, each further step in flight may hold one more.

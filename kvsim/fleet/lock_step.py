@@ -15,10 +15,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.settings import expert_replicas
+from kvsim.engines.policies import VLLM
 from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.feature import Feature
 from kvsim.records.cost import CONSTANT, ROOFLINE
-from kvsim.records.engine import VLLM
 from kvsim.records.memory import Views
 from kvsim.rules.batch import batch_at
 from kvsim.rules.price import all_reduce_time, elementwise_time, gemms_time, host_time

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.engines.registry import engine_for
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,8 +51,8 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
 def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[tuple[str, str]]:
     """Return the options that are not read, and why."""
     config, apart = plan.config, plan.prefill is not None
-    sglang = "sglang" in (config.engine, config.scheduler)
-    stores, moves = config.kv_store is not None and not sglang, config.migration is not None
+    by_itself, moves = engine_for(config).reads_store_itself, config.migration is not None
+    stores = config.kv_store is not None and not by_itself
     found = []
     if not apart:
         names = ("prefill_router", "disaggregation", "kv_transfer_protocol", "proxy_latency")
@@ -63,7 +65,7 @@ def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[
         found.append(("cold_start", "no replica starts later"))
     if not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
-    if not (sglang and config.kv_store):
+    if not (by_itself and config.kv_store):
         reason = "nothing is read from behind a host tier"
         found.append(("hicache_storage_prefetch_policy", reason))
     if len(summary["replicas"]) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvsim.engines.policies import VLLM
 from kvsim.fleet.admission.flow_control import FLOW_CONTROLS
 from kvsim.fleet.disaggregation.connectors import connected
 from kvsim.fleet.disaggregation.policy import DISAGGREGATIONS
@@ -18,7 +19,6 @@ from kvsim.fleet.routing.router import make_routers
 from kvsim.fleet.scaling.autoscaler import make_autoscaler
 from kvsim.fleet.scaling.cold_start import make_cold_start
 from kvsim.fleet.scaling.failures import FAILURES
-from kvsim.records.engine import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -304,10 +304,11 @@ def clipped_notes(setup: Setup, number: int) -> list[str]:
     """Return a note that requests got fewer tokens than they asked for, and why."""
     if not number:
         return []
-    longest, settings = setup.memory.limits.max_model_len, setup.scheduler_config.sglang
+    longest, settings = setup.memory.limits.max_model_len, setup.scheduler_config.engine_settings
     why = f"prompt and output must fit max_model_len ({longest:,})"
-    if settings is not None and settings.max_total_num_tokens <= longest:
-        why = f"prompt and output must fit the pool of {settings.max_total_num_tokens:,} tokens"
+    tokens = None if settings is None else settings.max_total_num_tokens
+    if tokens is not None and tokens <= longest:
+        why = f"prompt and output must fit the pool of {tokens:,} tokens"
     return [f"of the requests, {number:,} got fewer tokens than they asked for: {why}"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kvsim.config import Config
@@ -12,8 +13,9 @@ from kvsim.engine.given import given as given_by
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
-from kvsim.engines.sglang.server_options import SGLANG_FIELDS
-from kvsim.engines.sglang.setup import of_engine
+from kvsim.engine.setup import of_engine
+from kvsim.engines.policies import VLLM
+from kvsim.engines.registry import all_engines
 from kvsim.errors import too_large
 from kvsim.fleet.admission.admissibility import check_columns, check_trace
 from kvsim.fleet.checker import Checker
@@ -21,7 +23,6 @@ from kvsim.fleet.clients import Clients
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.routing.router import make_router
 from kvsim.fleet.serve_fleet import serve_fleet
-from kvsim.records.engine import VLLM
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
 from kvsim.results.notes import ASKED
@@ -218,7 +219,7 @@ def compare(
     ----------
     trace : the requests
     allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``
-    engines : ``"vllm"``, ``"sglang"``
+    engines : names of engines
     on_progress : called periodically as ``on_progress(allocator, num_ended)``
     **options : as for :func:`simulate`
 
@@ -263,7 +264,7 @@ def compare_engines(
 ) -> Comparison:
     """Serve one trace by several engines, each as its own users run it; see :func:`compare`.
 
-    Only SGLang receives its own settings.
+    An engine receives its own settings, and none of another engine's.
 
     Raises
     ------
@@ -277,7 +278,8 @@ def compare_engines(
     configs = []
     for name in engines:
         given = given_by(config)
-        kept = given if name == "sglang" else given.keys() - set(SGLANG_FIELDS)
+        foreign = [one.options for other, one in all_engines().items() if other != name]
+        kept = given.keys() - set(chain(*foreign))
         configs.append(type(config).build(**{k: given[k] for k in kept}, engine=name))
     return Comparison(describe(trace), serve_each(configs, trace, engines, on_progress), "engine")
 

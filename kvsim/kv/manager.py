@@ -94,8 +94,8 @@ class KVCacheConfig:
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     events : tell what becomes of cached content (vLLM's KV cache events)
-    window_slots : tokens of SGLang's pool of sliding windows, if not by its share of the memory
-    host_slots, write_policy : tokens of SGLang's host memory, and when nodes are copied to it
+    window_slots : tokens of a pool of sliding windows, if not by its share of the memory
+    host_slots, write_policy : tokens of host memory behind a tree, and when nodes are copied to it
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.engines.sglang.records.scheduler import Sglang
-from kvsim.engines.sglang.records.storage import Storage
+from kvsim.engines.policies import VLLM
+from kvsim.engines.records.states import EngineStates, Storage
 from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
 from kvsim.records.encoder import Encoder, Item
@@ -17,20 +17,6 @@ from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
-
-
-class Policy(IntEnum):
-    """The scheduler of a replica. PYTHON is one written in Python, without rules."""
-
-    PYTHON = 0
-    VLLM = 1
-    ORCA = 2
-    STATIC = 3
-    VLLM_V0 = 4
-    SGLANG = 5
-
-
-SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG = (int(policy) for policy in Policy)
 
 
 class Outcome(IntEnum):
@@ -109,7 +95,7 @@ class Batch(Record):
     end: float = 0.0
     size: int = 0
     num_drafts: int = 0  # to propose after the step, per request
-    num_extends: int = 0  # its first entries, which are prompts or parts of them (SGLang)
+    num_extends: int = 0  # its first entries, which are prompts or parts of them
     number: int = 0  # among those with tokens; with a connector only
     call: int = 0  # of schedule, likewise
     entries: list[Entry] = field(default_factory=list)
@@ -131,6 +117,9 @@ class Limits(Record):
 
     scheduler: int = VLLM
     in_python: bool = False  # a user's class decides
+    has_own_loop: bool = (
+        False  # the engine's rules replace the loop's, kvsim.engines.rules.own_loop
+    )
     max_model_len: int = 0
     max_num_seqs: int = 0
     max_active: int = 0
@@ -311,7 +300,7 @@ class Trace(Record):
     next_number: list[int] = field(default_factory=list)
     has_eos: bool = False  # some answers end before the tokens that were asked for
     asked_tokens: list[int] = field(default_factory=list)  # max_tokens, as the scheduler knows it
-    has_stops: bool = False  # requests say what SGLang asks beside the output's length
+    has_stops: bool = False  # requests say what they ask for beside the output's length
     has_carried: bool = False
     carried: list[int] = field(default_factory=list)  # tokens that another replica has generated
     stop_at: list[int] = field(default_factory=list)  # the output that is EOS, 0 for none
@@ -419,7 +408,7 @@ class Replica(Record):
     )  # all requests have ended by then, only surplus steps came after
     connector: Connector = field(default_factory=Connector)
     encoder: Encoder = field(default_factory=Encoder)
-    sglang: Sglang = field(default_factory=Sglang)
+    engines: EngineStates = field(default_factory=EngineStates)
     storage: Storage = field(default_factory=Storage)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)

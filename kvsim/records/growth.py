@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.engines.sglang.records.scheduler import Progress
-from kvsim.engines.sglang.records.storage import Read
-from kvsim.records.engine import SGLANG
+from kvsim.engines.registry import engine_by_policy
 from kvsim.records.fairness import DLPM
 from kvsim.records.memory import Objects, head
-from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
 
@@ -49,41 +46,9 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
     state.num_growing = 0
     if state.limits.fairness == DLPM:  # looked up anew in every step
         memory.replace(state.shares, matched=memory.ints(n + count))
-    if state.limits.scheduler == SGLANG:
-        more_progress(state, memory, n, count)
+    engine_by_policy(state.limits.scheduler).grow(state, memory, n, count)
     state.num_requests = n + count
     state.num_free_requests += count
-
-
-def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the records of SGLang's scheduler beside those of requests."""
-    scheduler = state.sglang
-    if memory.compiled:
-        if n + count > len(scheduler.progress):
-            room: Any = memory.blank(Progress, len(state.requests))
-            if n:
-                room.array[:n] = scheduler.progress[:n].array  # type: ignore[attr-defined]
-            memory.replace(scheduler, progress=room)
-    else:
-        scheduler.progress.extend(memory.records(Progress, count))
-    if state.storage.is_on:
-        more_reads(state, memory, n, count)
-    for name in ("order_now", "merged"):
-        memory.replace(scheduler, **{name: memory.ints(n + count)})
-
-
-def more_reads(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the records of what waiting requests read."""
-    storage = state.storage
-    for name, kind in (("reads", Read), ("places", Neighbours)):
-        known: Any = getattr(storage, name)
-        if not memory.compiled:
-            known.extend(memory.records(kind, count))
-            continue
-        room: Any = memory.blank(kind, len(state.requests))
-        if n:
-            room.array[:n] = known[:n].array
-        memory.replace(storage, **{name: room})
 
 
 def adopt(state: Replica, request: Request) -> int:
@@ -91,8 +56,7 @@ def adopt(state: Replica, request: Request) -> int:
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1
-    if state.limits.scheduler == SGLANG:
-        more_progress(state, Objects(), state.num_requests - 1, 1)
+    engine_by_policy(state.limits.scheduler).grow(state, Objects(), state.num_requests - 1, 1)
     scratch = state.skipped, state.growing, state.shares.matched
     for places in (state.heap, state.free_requests, *scratch):
         if isinstance(places, list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.engines.sglang.records.radix import Radix
+from kvsim.engines.records.states import Radix
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, KVGroup, LookupSpec, RequestBlocks
 from kvsim.records.record import Record

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from kvsim.engines.registry import get_engine
 from kvsim.report.narrow import plain_table
 from kvsim.report.text import gib, percent
 
@@ -37,7 +38,7 @@ def capacity_table(capacity: Capacity) -> RenderableType:
     lines = [
         *_states(c.states),
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
-        _pool(c),
+        get_engine(c.engine).describe_pool(c),
         f"requests at once, by length: {_by_length(c.max_concurrency)}",
     ]
     if c.max_concurrency != c.max_concurrency_decoding:
@@ -73,20 +74,6 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
     title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
     return Group(title, table, Text("\n".join(lines)), *notes)
-
-
-def _pool(c: Capacity) -> str:
-    """Describe the size of the pool as the engine's own log does."""
-    if c.engine == "sglang":
-        return (
-            f"{c.num_tokens:,} tokens (max_total_num_tokens) in pages of {c.block_size}: "
-            f"{c.logged_concurrency:,.2f} requests of the context length"
-        )
-    return (
-        f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
-        f"{c.num_tokens:,} tokens, {c.logged_concurrency:,.2f} requests of max_model_len, as vLLM "
-        "logs them"
-    )
 
 
 def _states(states: Mapping[str, int] | None) -> list[str]:

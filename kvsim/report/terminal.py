@@ -119,7 +119,7 @@ def _pools(rows: Sequence[Row]) -> Text:
     sizes = ", ".join(f"{row['engine']} {gib(row['kv_cache']['bytes'])}" for row in rows)
     return Text(
         f"KV memory by each engine's own rule: {sizes}; --kv-cache-memory-bytes pins it. "
-        "Preempted: under sglang retracted, too. Step times are vLLM's for both: what differs is "
+        "Preempted: retracted, too. Step times are vLLM's for both: what differs is "
         "who is scheduled when.",
         style="dim",
     )

@@ -10,9 +10,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.arrival import add_sglang
-from kvsim.engines.sglang.rules.direct import operate
-from kvsim.engines.sglang.rules.loop import has_work_sglang, pass_sglang, take_in_sglang
+from kvsim.engines.policies import ORCA, STATIC, VLLM, VLLM_V0
+from kvsim.engines.rules.own_loop import (
+    add_to_engine,
+    complete_engine,
+    engine_died,
+    engine_has_work,
+    operate_engine,
+    schedule_engine,
+)
 from kvsim.records.connector import NO_CONNECTOR, OFFLOADING, SESSIONS
 from kvsim.records.engine import (
     COMPLETED,
@@ -23,14 +29,9 @@ from kvsim.records.engine import (
     NEEDS_REQUESTS,
     NEEDS_STATES,
     NEEDS_STEPS,
-    ORCA,
     PAUSED,
     SCHEDULED,
-    SGLANG,
-    STATIC,
     STUCK,
-    VLLM,
-    VLLM_V0,
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
@@ -79,7 +80,7 @@ def see_arrivals(state: Replica) -> bool:
     while trace.seen < trace.num_arrivals and trace.entry_time[trace.seen] <= state.clock:
         state.totals.waiting_seconds += state.clock - trace.arrival_time[trace.seen]
         trace.seen += 1
-        if not state.limits.in_python and state.limits.scheduler != SGLANG:
+        if not state.limits.in_python and not state.limits.has_own_loop:
             look_again(state)
     most = state.limits.backlog
     while trace.next < trace.seen and (most == 0 or state.waiting.length < most):
@@ -98,8 +99,8 @@ def see_arrivals(state: Replica) -> bool:
 
 def add_request(state: Replica, k: int) -> None:
     """Queue a new arrival by the scheduler's rules."""
-    if state.limits.scheduler == SGLANG:
-        add_sglang(state, k)
+    if state.limits.has_own_loop:
+        add_to_engine(state, k)
         return
     if state.limits.has_grammars:
         await_grammar(state, state.requests[k])
@@ -151,9 +152,9 @@ def decide(state: Replica, batch: Batch) -> None:
 
 def schedule(state: Replica) -> bool:
     """Decide a step and start it on the GPU; False if the scheduler is stuck."""
-    if state.limits.scheduler == SGLANG:
+    if state.limits.has_own_loop:
         begin_step(state, batch_at(state, state.num_batches))
-        return pass_sglang(state)
+        return schedule_engine(state)
     batch, copies = batch_at(state, state.num_batches), has_timed_copies(state)
     if copies:
         state.offloading.now = state.clock
@@ -245,8 +246,8 @@ def complete(state: Replica) -> None:
     state.num_batches -= 1
     if state.limits.in_python:
         python_complete(state, batch)
-    elif state.limits.scheduler == SGLANG:
-        take_in_sglang(state, batch)
+    elif state.limits.has_own_loop:
+        complete_engine(state, batch)
     else:
         take_in(state, batch)
     if state.kv.pool.has_events:
@@ -258,8 +259,8 @@ def has_work(state: Replica) -> bool:
     """Return whether any request is unfinished."""
     if state.limits.in_python:
         return python_has_work(state)
-    if state.limits.scheduler == SGLANG:
-        return has_work_sglang(state)
+    if state.limits.has_own_loop:
+        return engine_has_work(state)
     if rests(state):
         return False
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
@@ -355,7 +356,7 @@ def step_on(state: Replica, most: int) -> tuple[int, int]:
         if run > 0:
             return run, DONE
     if not schedule(state):
-        return 1, DIED if state.sglang.is_dead else STUCK
+        return 1, DIED if engine_died(state) else STUCK
     return 1, SCHEDULED if state.watched else DONE
 
 
@@ -393,7 +394,7 @@ def serve(state: Replica, command: int, argument: int) -> int:
         state.next_event_time = next_event_time(state)
         return outcome
     if command >= MATCH:
-        return operate(state, command, argument)
+        return operate_engine(state, command, argument)
     if command == ABORT:
         return int(abort(state, argument))
     if command == RESET:

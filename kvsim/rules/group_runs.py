@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.engine import VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
 from kvsim.rules.blocks.mamba import begin_states, release_copies

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.causes import num_available
-from kvsim.engines.sglang.rules.tree.walk import count_match
+from kvsim.engines.rules.trees import count_match, num_available
 from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, RADIX, VIRTUAL
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.paged import (

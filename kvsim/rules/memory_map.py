@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.paint import mark_radix, pool_bins
+from kvsim.engines.rules.trees import mark_radix, pool_bins
 from kvsim.records.kv import CONTIGUOUS, FORKED, RADIX, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK, RING
 from kvsim.records.record import NONE

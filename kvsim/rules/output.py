@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.engines.policies import STATIC
 from kvsim.records.connector import NO_CONNECTOR
-from kvsim.records.engine import STATIC
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, end_request
 from kvsim.rules.baselines.static import end_batch, retire_request

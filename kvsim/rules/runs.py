@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.cost import CONSTANT, ROOFLINE
-from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE

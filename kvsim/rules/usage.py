@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.causes import measure_radix, radix_usage
+from kvsim.engines.rules.trees import measure_radix, radix_usage
 from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
 from kvsim.records.paged import RING
 from kvsim.rules.blocks.window import bytes_out_of_window

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.policies import SCHEDULED_IN_PYTHON
 from kvsim.records.connector import NO_CONNECTOR
-from kvsim.records.engine import SCHEDULED_IN_PYTHON, SGLANG
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -17,7 +17,8 @@ LONGEST_QUEUE = 1024
 def backlog_of(state: Replica) -> int:
     """Return how many requests have records while they wait, 0 for all (D104)."""
     limits = state.limits
-    by_rules = limits.scheduler not in (SCHEDULED_IN_PYTHON, SGLANG) and not limits.in_python
+    by_rules = limits.scheduler != SCHEDULED_IN_PYTHON and not limits.in_python
+    by_rules = by_rules and not limits.has_own_loop
     in_order = by_rules and not limits.by_priority and not limits.fairness
     looks_further = limits.max_loras > 0 or limits.has_grammars or limits.has_encoder
     if state.watched or not in_order or looks_further or state.connector.kind != NO_CONNECTOR:

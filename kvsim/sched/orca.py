@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.records.engine import ORCA
+from kvsim.engines.policies import ORCA
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 

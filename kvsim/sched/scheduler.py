@@ -9,7 +9,9 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from kvsim.engines.sglang.sched.settings import SglangSettings, lay_out_sglang
+from kvsim.engines import policies
+from kvsim.engines.engine import EngineSettings  # noqa: TC001 - a field of a dataclass
+from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
@@ -61,7 +63,7 @@ class SchedulerConfig:
     kv_transfer: Connector | None = None
     offloading: Offloading | None = None
     encoder_inputs: EncoderConfig | None = None
-    sglang: SglangSettings | None = None
+    engine_settings: EngineSettings | None = None
 
     @property
     def max_active(self) -> int:
@@ -187,8 +189,8 @@ def lay_out_scheduler(
     state.accept_rates = memory.list_of(rates)
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
-    if config.sglang is not None:
-        lay_out_sglang(state, memory, config.sglang)
+    if config.engine_settings is not None:
+        config.engine_settings.lay_out(state, memory)
 
 
 def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
@@ -196,6 +198,7 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     limits, spec = state.limits, config.speculation
     assign(limits, config)
     limits.scheduler = scheduler
+    limits.has_own_loop = engine_by_policy(scheduler).has_own_loop
     limits.adaptive = config.long_prefill_token_threshold_adaptive
     limits.by_priority = config.policy == "priority"
     limits.fairness = fairness_of(config.policy)
@@ -236,7 +239,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     supports_async : can schedule a step before the last one's tokens are known
     needs_allocator : the one allocator that it runs over, None for any
     evidence : what checks that it does what the real one does; no class inherits it
-    rules_of : whose rules it follows, a :class:`kvsim.records.engine.Policy`
+    rules_of : whose rules it follows, a :class:`kvsim.engines.policies.Policy`
     """
 
     reserves_output = False
@@ -247,7 +250,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     can_swap = False
     takes_samples = False
     needs_allocator: ClassVar[str | None] = None
-    rules_of: ClassVar[int] = records.SCHEDULED_IN_PYTHON
+    rules_of: ClassVar[int] = policies.SCHEDULED_IN_PYTHON
 
     #: What a subclass may do in another way, at the price of the compiled engine.
     STEPS = ("add", "schedule", "complete", "has_work")
@@ -278,7 +281,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     @property
     def runs_by_rules(self) -> bool:
         """True if the rules alone decide what it does."""
-        return self.rules_of != records.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
+        return self.rules_of != policies.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
 
     @property
     def config(self) -> SchedulerConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.records.engine import STATIC
+from kvsim.engines.policies import STATIC
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.records.engine import VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 

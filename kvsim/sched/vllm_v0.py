@@ -5,7 +5,7 @@ The rules are in :mod:`kvsim.rules.baselines.vllm_v0`.
 
 from __future__ import annotations
 
-from kvsim.records.engine import VLLM_V0
+from kvsim.engines.policies import VLLM_V0
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 

@@ -11,8 +11,8 @@ from kvsim.config import Config
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.replica import Replica
-from kvsim.engine.setup import with_events
-from kvsim.engines.sglang.setup import of_engine
+from kvsim.engine.setup import of_engine, with_events
+from kvsim.engines.registry import DEFAULT
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.plan import make_plan
 from kvsim.fleet.pool_setups import resolve_fleet
@@ -341,8 +341,8 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """The simulated engine: vllm or sglang."""
-        return str(self._plan.config.engine or "vllm")
+        """Name of the simulated engine."""
+        return str(self._plan.config.engine or DEFAULT)
 
     @property
     def now(self) -> float:
@@ -372,7 +372,7 @@ class Engine:
     def block_table(self, request_id: int, sample: int = 0) -> list[list[int]]:
         """Return the blocks that a request holds, front to back, a list per group of layers.
 
-        Under SGLang they are pages of its pool; contiguous memory has none.
+        Over a radix tree they are its pages; contiguous memory has none.
 
         Raises
         ------

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.history import pages_of
+from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.block_pool import BlockPool
-from kvsim.records.engine import SGLANG
 from kvsim.records.memory import column
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
@@ -30,8 +29,9 @@ def place_of(state: State, row: int) -> int | None:
 def block_table(replica: Replica, place: int) -> list[list[int]]:
     """Return the blocks that a request holds, by group."""
     state = replica.state
-    if state.limits.scheduler == SGLANG and not state.limits.in_python:
-        return [pages_of(state, place)]
+    own = engine_by_policy(state.limits.scheduler).block_table(state, place)
+    if own is not None and not state.limits.in_python:
+        return [own]
     request = state.requests[place]
     if has_pool(state.kv) and request.own_blocks == NONE:
         return [[] for _ in range(state.kv.num_groups)]

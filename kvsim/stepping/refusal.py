@@ -51,8 +51,8 @@ def check_setup(setup: Setup) -> None:
     """
     if setup.kv.foresees:
         raise ValueError("eviction: a policy that foresees requests needs a trace; simulate has it")
-    sglang = setup.scheduler_config.sglang
+    own = setup.scheduler_config.engine_settings
     if setup.scheduler_config.kv_transfer is not None:
         raise ValueError("kv connectors and offloading need a trace; simulate takes it")
-    if sglang is not None and sglang.storage is not None:
-        raise ValueError("hicache_storage_backend: needs a trace; simulate takes it")
+    if own is not None:
+        own.check_open_trace()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.records.engine import VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.stepping.tokens import PromptTree, names_content
 from kvsim.trace import MAX_SAMPLES, MAX_TOKENS
 from kvsim.trace.endings import EOS, LENGTH

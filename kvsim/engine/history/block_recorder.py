@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.engine.history.pool_watch import PoolWatch
-from kvsim.engines.sglang.history import RadixWatch
-from kvsim.records.kv import RADIX
+from kvsim.engines.registry import engine_by_policy
 from kvsim.results.block_events import BLOCK_EVENTS
-from kvsim.rules.kv import has_pool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,12 +53,11 @@ class BlockRecorder:
             return
         found = self._watches.get(id(replica))
         if found is None:
-            state = replica.state
-            if not has_pool(state.kv) and state.kv.manager != RADIX:
+            watch = engine_by_policy(replica.state.limits.scheduler).watch(replica.state)
+            if watch is None:
                 replica.leave(self)
                 return
-            kind = RadixWatch if state.kv.manager == RADIX else PoolWatch
-            found = self._watches[id(replica)] = replica, kind(state)
+            found = self._watches[id(replica)] = replica, watch
         _, watch = found
         rows = watch.changes(scheduled=scheduled)
         if not rows:

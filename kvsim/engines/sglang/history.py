@@ -200,7 +200,7 @@ class RadixWatch(Watch):
         """Return a column for every request's record."""
         state, count = self.state, self.state.num_requests
         rows = [column(state.requests, "request_id", count)]
-        rows += [column(state.sglang.progress, name, count) for name in FIELDS]
+        rows += [column(state.engines.sglang.progress, name, count) for name in FIELDS]
         return np.array(rows, np.int64)
 
     def _see_requests(
@@ -248,7 +248,7 @@ class RadixWatch(Watch):
 
 def pages_of(state: Replica, place: int) -> list[int]:
     """Return the pages of a request under SGLang: its path in the tree, then its own."""
-    mine, tree = state.sglang.progress[place], state.kv.radix
+    mine, tree = state.engines.sglang.progress[place], state.kv.radix
     if mine.row == NONE:
         return []
     jump, size = reader(tree.pages.links, "jump"), tree.pages.page_size

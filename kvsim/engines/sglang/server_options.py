@@ -25,9 +25,6 @@ RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority",
 class SglangOptions(BaseModel):
     """Options of SGLang's scheduler and memory; None means the choice of SGLang 0.5.23."""
 
-    engine: Literal["vllm", "sglang"] | None = Field(
-        None, description="engine whose scheduler, KV cache and defaults to simulate [vllm]"
-    )
     page_size: Count | None = Field(
         None, description="sglang: tokens per page [block-size if set, else 1]"
     )
@@ -114,7 +111,3 @@ class SglangOptions(BaseModel):
         False,
         description="sglang: every request sets ignore_eos, so that all its tokens are reserved",
     )
-
-
-#: Fields that only SGLang's scheduler reads.
-SGLANG_FIELDS = tuple(name for name in SglangOptions.model_fields if name != "engine")

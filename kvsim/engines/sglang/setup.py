@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.budget import GIB, engine_of
 from kvsim.engine.settings import by_name
+from kvsim.engines.policies import SGLANG
 from kvsim.engines.sglang.budget import (
     default_chunk,
     host_tokens,
@@ -18,10 +19,8 @@ from kvsim.engines.sglang.budget import (
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.settings import SglangSettings
-from kvsim.engines.sglang.server_options import SGLANG_FIELDS
+from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.records.engine import SGLANG
-from kvsim.sched.scheduler import scheduler_factory
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
@@ -33,21 +32,6 @@ if TYPE_CHECKING:
 
 #: SGLang's unit of host memory, bytes.
 GB = 10**9
-
-
-def of_engine(config: Config) -> Config:
-    """Fill in the scheduler and the allocator of the engine asked for, and those that go together.
-
-    A scheduler that needs one allocator brings it, unless another one is asked for.
-    """
-    update = {}
-    if config.engine == "sglang" and config.scheduler is None:
-        update["scheduler"] = "sglang"
-    scheduler = update.get("scheduler", config.scheduler)
-    if scheduler is not None and "allocator" not in config.model_fields_set:
-        needed = getattr(scheduler_factory(scheduler), "needs_allocator", None)
-        update |= {} if needed is None else {"allocator": needed}
-    return config.model_copy(update=update) if update else config
 
 
 def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
@@ -63,10 +47,8 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
             f"scheduler {name!r}: it hands computed prompts to the tree of allocator "
             f"{kind.needs_allocator}, and {config.allocator!r} has none"
         )
-    if config.engine is not None and config.engine != ("vllm", "sglang")[kind.rules_of == SGLANG]:
-        raise ValueError(f"engine {config.engine}: scheduler {name!r} is another engine's")
     if kind.rules_of != SGLANG:
-        for field in SGLANG_FIELDS:
+        for field in SglangOptions.model_fields:
             if getattr(config, field) != type(config).model_fields[field].default:
                 raise ValueError(f"{field}: scheduler {name!r} has no such setting; sglang has")
     elif config.pipeline_parallel_size > 1:
@@ -260,4 +242,4 @@ def with_sglang(
         enable_prefix_caching=not settings.disable_radix_cache,
     )
     most = settings.max_running_requests
-    return kv_config, replace(scheduler_config, max_num_seqs=most, sglang=settings)
+    return kv_config, replace(scheduler_config, max_num_seqs=most, engine_settings=settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.engine.contents import Contents
-from kvsim.records.engine import VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
 from kvsim.results.tables import REQUESTS, FinishReason

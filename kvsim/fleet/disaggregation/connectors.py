@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvsim.engine.checks import called
+from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
-from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.sched.connector import Role as ConnectorRole
 from kvsim.sched.connector import make_connector

@@ -1,7 +1,7 @@
 """Handoff from prefill to decode: a request's computed KV moves to its decode replica.
 
 vLLM's pull (NIXL): the decode replica receives a request when the prefill replica has ended its
-part, allocates blocks for it, and reads. SGLang's push: the decode replica receives it at once and
+part, allocates blocks for it, and reads. Others push: the decode replica receives it at once and
 allocates blocks; the KV is written when both are ready. docs/howto/disaggregation.md lists the
 terms of a TTFT.
 """

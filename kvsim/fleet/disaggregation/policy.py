@@ -58,7 +58,7 @@ def placed(rule: Disaggregation, request: PlacementContext) -> Place:
 
 @DISAGGREGATIONS.register("always")
 class Always(Disaggregation):
-    """Disaggregate every prompt, as vLLM's and SGLang's plain proxies do."""
+    """Disaggregate every prompt, as the plain proxies of the engines do."""
 
     def place(self, request: PlacementContext) -> Place:  # noqa: D102
         del request

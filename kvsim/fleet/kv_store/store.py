@@ -40,7 +40,7 @@ class Store(ABC):
     pull : ``cheaper`` or ``always``
     num_evicted : entries evicted for lack of room
     reads_replicas : it holds only what other replicas hold
-    serves_hosts : it may stand behind the host tier of SGLang's replicas, and receive its pages;
+    serves_hosts : it may stand behind the host tier of replicas, and receive its pages;
         it uses only the listeners of its reader
     """
 

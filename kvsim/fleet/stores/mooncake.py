@@ -24,9 +24,9 @@ class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
     A block is written to both when its step has ended, which takes no time, and is read over the
-    fleet's fabric, or from disks that all readers share. Under sglang it is HiCache's third level:
-    it stores the host copies of replicas. A look-up marks what it finds as used, from the front on;
-    memory above its mark evicts a batch of the least recently used blocks.
+    fleet's fabric, or from disks that all readers share. Behind a host tier it is HiCache's third
+    level: it stores the host copies of replicas. A look-up marks what it finds as used, from the
+    front on; memory above its mark evicts a batch of the least recently used blocks.
 
     Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up, eviction
     above 95 % of 5 %) and ssd-offload-benchmark-results.md.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.cases.part import Count, Part, Whole
+from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.rows import (
     contents_of_rows,
     num_tokens,
@@ -110,10 +110,10 @@ class SglangWorkload(Part):
     requests: Annotated[list[SglangCaseRequest], Field(min_length=1)]
 
 
-class SglangCase(Part):
+class SglangCase(RecordedCase):
     """A workload, its configuration and what every pass of the loop left in the log."""
 
-    name: str = "case"
+    engine: ClassVar[str] = "sglang"
     sglang: str
     config: SglangCaseConfig
     workload: SglangWorkload
@@ -164,10 +164,10 @@ class RadixCaseConfig(Part):
         )
 
 
-class RadixCase(Part):
+class RadixCase(RecordedCase):
     """Operations on a tree, and what each left in the log."""
 
-    name: str = "case"
+    engine: ClassVar[str] = "sglang"
     sglang: str
     config: RadixCaseConfig
     ops: Annotated[list[list[Any]], Field(min_length=1)]
@@ -214,7 +214,7 @@ def parts_of(config: SglangCaseConfig) -> Parts:
         max_num_seqs=config.max_running_requests,
         max_num_batched_tokens=config.max_prefill_tokens,
         async_scheduling=config.overlap,
-        sglang=settings,
+        engine_settings=settings,
     )
     return Parts(
         allocator=allocator,

@@ -115,7 +115,7 @@ class PassLog:
 
     def scheduled(self, entry: Entry) -> bool:
         """Add what was decided; returns whether there is a batch. Mutates the entry."""
-        state, scheduler = self._state, self._state.sglang
+        state, scheduler = self._state, self._state.engines.sglang
         if scheduler.last_mode in LETTERS:
             self._batch(entry)
         taken = head(scheduler.preempted, scheduler.num_preempted)
@@ -125,7 +125,7 @@ class PassLog:
 
     def _batch(self, entry: Entry) -> None:
         state = self._state
-        batch, progress = batch_at(state, state.num_batches - 1), state.sglang.progress
+        batch, progress = batch_at(state, state.num_batches - 1), state.engines.sglang.progress
         rows = [batch.entries[at] for at in range(batch.size)]
         extends, decodes = rows[: batch.num_extends], rows[batch.num_extends :]
         loaded = [
@@ -137,7 +137,7 @@ class PassLog:
         new = [slot for e in rows for slot in self._new_slots(seen, e)]
         add(
             entry,
-            m=LETTERS[state.sglang.last_mode],
+            m=LETTERS[state.engines.sglang.last_mode],
             ext=[[self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends]
             or None,
             ld=loaded or None,
@@ -147,14 +147,14 @@ class PassLog:
         )
 
     def _new_slots(self, seen: TreeView, e: Any) -> list[int]:
-        mine = self._state.sglang.progress[e.request]
+        mine = self._state.engines.sglang.progress[e.request]
         slots = own_slots(seen, self._state, e.request)
         first = e.end - e.num_tokens - mine.num_shared
         return slots[first : first + e.num_tokens]
 
     def processed(self, entry: Entry, finished: list[int]) -> None:
         """Add the ended requests and the state at the end of the pass. Mutates the entry."""
-        state, scheduler, tree = self._state, self._state.sglang, self._state.kv.radix
+        state, scheduler, tree = self._state, self._state.engines.sglang, self._state.kv.radix
         ended = [self._names[row] for row in sorted(finished, key=self._order.__getitem__)]
         queue = linked(state.requests, state.waiting.head)
         waiting = [self._names[request.request_id] for request in queue]
@@ -190,7 +190,7 @@ class PassLog:
         state, found = self._state, []
         held = holders(state)
         for k in sorted(held, key=lambda k: self._order[state.requests[k].request_id]):
-            mine = state.sglang.progress[k]
+            mine = state.engines.sglang.progress[k]
             slots = seen.path(mine.node) + own_slots(seen, state, k)
             text = ",".join(map(str, slots))
             found.append(f"{self._name(k)}:{mine.row}:{mine.num_shared}:{text}")

@@ -32,7 +32,7 @@ class SglangPlayer(Player):
 
     def has_work(self, step: int) -> bool:  # noqa: D102
         del step
-        is_idle = not self.state.num_batches and self.state.sglang.is_idle
+        is_idle = not self.state.num_batches and self.state.engines.sglang.is_idle
         return bool(self._arriving or self._alive) or not is_idle
 
     def begin(self, step: int) -> Entry | None:  # noqa: D102
@@ -58,4 +58,4 @@ class SglangPlayer(Player):
         ended = [row for row in self._alive if table["finish_time"][row] > 0]
         self._alive.difference_update(ended)
         self._log.processed(entry, ended)
-        return bool(has_batch or ended or state.waiting.length or state.sglang.num_running)
+        return bool(has_batch or ended or state.waiting.length or state.engines.sglang.num_running)

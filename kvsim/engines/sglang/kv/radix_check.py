@@ -122,7 +122,7 @@ def free_pages(pages: Pages) -> list[int]:
 
 def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
     """Return the slots of a request behind its path in the tree."""
-    mine = state.sglang.progress[k]
+    mine = state.engines.sglang.progress[k]
     return seen.slots(mine.page, state.requests[k].num_computed_tokens - mine.num_shared)
 
 
@@ -131,7 +131,7 @@ def holders(state: Replica) -> list[int]:
     return [
         k
         for k in range(state.num_requests)
-        if state.requests[k].status != FINISHED and state.sglang.progress[k].row >= 0
+        if state.requests[k].status != FINISHED and state.engines.sglang.progress[k].row >= 0
     ]
 
 
@@ -158,7 +158,7 @@ def check_tree(state: Replica) -> list[Seen]:
         Naming what does not add up.
     """
     tree, seen, held = state.kv.radix, TreeView(state.kv.radix), holders(state)
-    mine = {k: state.sglang.progress[k] for k in held}
+    mine = {k: state.engines.sglang.progress[k] for k in held}
     nodes = list(seen.nodes())
     pages = free_pages(tree.pages)
     for node in nodes:
@@ -177,8 +177,10 @@ def check_tree(state: Replica) -> list[Seen]:
     own = sum(len(own_slots(seen, state, k)) for k in held)
     if own != tree.num_own_tokens or sum(m.num_pages for m in mine.values()) != tree.num_own_pages:
         raise RuntimeError("what requests hold outside the tree is miscounted")
-    rows = [m.row for m in mine.values()] + head(state.sglang.rows, state.sglang.num_rows)
-    if sorted(rows) != list(range(1, state.sglang.max_running + 1)):
+    rows = [m.row for m in mine.values()] + head(
+        state.engines.sglang.rows, state.engines.sglang.num_rows
+    )
+    if sorted(rows) != list(range(1, state.engines.sglang.max_running + 1)):
         raise RuntimeError("rows are lost, or given twice")
     return nodes
 
@@ -228,7 +230,7 @@ def count_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> dict[int, 
     """Return by place the locks that requests and copies under way have on each node."""
     locks, ends = dict.fromkeys([node.place for node in nodes], 0), nodes_of_copies(state.kv.radix)
     for k in holders(state):
-        mine = state.sglang.progress[k]
+        mine = state.engines.sglang.progress[k]
         if mine.node and seen.rows[mine.node].end != mine.num_shared:
             raise RuntimeError("a request holds a node that does not end where its own pages begin")
         ends.append(mine.node)

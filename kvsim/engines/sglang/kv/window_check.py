@@ -28,7 +28,7 @@ def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
             raise RuntimeError("a node has window slots of some of its tokens, or is misnamed")
         used += [page for page in pages if page]
     for k in holders(state):
-        mine = state.sglang.progress[k]
+        mine = state.engines.sglang.progress[k]
         dead = max(mine.dead - mine.num_shared, 0)
         slid += dead
         pages = [tree.windows[p] for p in seen.chain(mine.page, mine.num_pages)]
@@ -51,7 +51,7 @@ def check_window_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> Non
     """Recount the window locks of every node, and the window tokens that may be evicted."""
     tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
     for k in holders(state):
-        mine = state.sglang.progress[k]
+        mine = state.engines.sglang.progress[k]
         at, edge = mine.node, mine.edge
         while at:
             locks[at] += 1

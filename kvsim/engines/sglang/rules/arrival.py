@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def add_sglang(state: Replica, k: int) -> None:
     """Queue a new arrival; context length and pool size limit its output."""
-    scheduler, trace = state.sglang, state.trace
-    request, mine = state.requests[k], state.sglang.progress[k]
+    scheduler, trace = state.engines.sglang, state.trace
+    request, mine = state.requests[k], state.engines.sglang.progress[k]
     mine.reset()
     row, prompt = request.request_id, request.num_prompt_tokens
     asked, stop = trace.max_tokens[row], 0

@@ -21,7 +21,7 @@ MOST_NEW_TOKENS = 4096
 
 def open_budget(state: Replica) -> None:
     """Start the budget of a pass with the tokens that running requests are expected to take."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     scheduler.num_mixed = scheduler.num_running if scheduler.mixes else 0
     scheduler.rem_input = scheduler.max_prefill_tokens - scheduler.num_mixed
     scheduler.rem_chunk = scheduler.chunk_size - scheduler.num_mixed
@@ -36,36 +36,36 @@ def open_budget(state: Replica) -> None:
 
 def promised(state: Replica, k: int) -> float:
     """Return the tokens that a running request is still expected to generate."""
-    mine = state.sglang.progress[k]
+    mine = state.engines.sglang.progress[k]
     left = min(mine.max_new - state.requests[k].num_output_tokens, MOST_NEW_TOKENS)
-    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)
+    return left * (1.0 if mine.ignores_eos else state.engines.sglang.ratio)
 
 
 def rem_total(state: Replica) -> float:
     """Return the tokens that are neither taken nor promised."""
-    return num_available(state.kv.radix) - state.sglang.budget
+    return num_available(state.kv.radix) - state.engines.sglang.budget
 
 
 def rem_current(state: Replica) -> int:
     """Return the tokens that are not taken."""
-    return num_available(state.kv.radix) - state.sglang.current
+    return num_available(state.kv.radix) - state.engines.sglang.current
 
 
 def rem_window(state: Replica) -> int:
     """Return the window slots that are neither taken nor promised."""
-    return num_windows_available(state.kv.radix) - state.sglang.window_budget
+    return num_windows_available(state.kv.radix) - state.engines.sglang.window_budget
 
 
 def window_need(state: Replica, num_tokens: int, max_new: int) -> int:
     """Return a prompt's window slots: a chunk's part beyond a window, and a window at its end."""
-    scheduler, window = state.sglang, state.kv.radix.window
+    scheduler, window = state.engines.sglang, state.kv.radix.window
     chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens
     return max(chunk - window, 0) + min(num_tokens + max_new, window) + scheduler.page_size
 
 
 def verdict_of(state: Replica) -> int:
     """Return the verdict on whether the budget leaves room for more."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     if rem_total(state) <= 0 or rem_current(state) <= 0:
         return NO_TOKEN
     if state.kv.radix.window > 0 and rem_window(state) <= 0:
@@ -77,7 +77,7 @@ def verdict_of(state: Replica) -> int:
 
 def charge_prefill(state: Replica, num_tokens: int, max_new: int) -> None:
     """Charge tokens of a prompt, and its promised output, to the budget."""
-    scheduler, size = state.sglang, state.sglang.page_size
+    scheduler, size = state.engines.sglang, state.engines.sglang.page_size
     num_tokens = ceil_page(num_tokens, size)
     if state.kv.radix.window > 0:
         scheduler.window_budget += window_need(state, num_tokens, max_new)

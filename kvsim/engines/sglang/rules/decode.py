@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def drop_finishing(state: Replica) -> int:
     """Remove requests that get their last token from the batch in flight; returns how many."""
-    scheduler, kept = state.sglang, 0
+    scheduler, kept = state.engines.sglang, 0
     if not scheduler.may_finish:
         return 0
     scheduler.may_finish = False
@@ -39,7 +39,7 @@ def drop_finishing(state: Replica) -> int:
 
 def build_decode(state: Replica, batch: Batch) -> None:
     """Let the running requests decode; if they do not fit, some of them are retracted."""
-    scheduler, before = state.sglang, state.sglang.num_running
+    scheduler, before = state.engines.sglang, state.engines.sglang.num_running
     finishing = drop_finishing(state)
     if scheduler.num_running == 0:
         return
@@ -59,7 +59,7 @@ def build_decode(state: Replica, batch: Batch) -> None:
 
 def add_decodes(state: Replica, batch: Batch) -> None:
     """Give every running request a slot; room is made for a page each, needed or not."""
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.window > 0:
         slide_decodes(state)
     evict_for(tree, scheduler.page_size * scheduler.num_running)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def build_prefill(state: Replica, batch: Batch) -> None:
     """Batch the admitted requests, the chunked one first; decodes join if they are mixed in."""
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     needed, num_new = 0, 0
     for place in range(scheduler.num_admitted):
         mine = scheduler.progress[scheduler.admitted[place]]
@@ -49,7 +49,7 @@ def build_prefill(state: Replica, batch: Batch) -> None:
 
 def add_prefill(state: Replica, batch: Batch, k: int) -> None:
     """Allocate the slots of a request in the batch."""
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     request, mine = state.requests[k], scheduler.progress[k]
     if request.num_computed_tokens == 0:  # new in the batch, after its matched prefix
         request.num_computed_tokens = mine.prefix
@@ -89,7 +89,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
 
 def mix_decodes(state: Replica, batch: Batch) -> None:
     """Let the running requests decode in a prefill batch, if all of them fit."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     is_last = scheduler.may_finish  # of a prompt in this batch, or of a running request
     drop_finishing(state)
     scheduler.may_finish = scheduler.may_finish or is_last

@@ -137,7 +137,7 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
 
 def release_request(state: Replica, k: int, keeps: bool) -> None:
     """Free all that a request holds; with ``keeps``, its computed tokens stay in the tree."""
-    request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
+    request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
     if keeps:
         mine.num_known = request.num_tokens
         owned = min(request.num_computed_tokens, request.num_tokens)
@@ -174,26 +174,26 @@ def forget_progress(request: Request, mine: Progress) -> None:
 
 def take_rows(state: Replica, count: int) -> None:
     """Take the last free rows for the new requests of a batch, in their order."""
-    first = state.sglang.num_rows - count
-    state.sglang.num_rows = first
+    first = state.engines.sglang.num_rows - count
+    state.engines.sglang.num_rows = first
     at = first
-    for place in range(state.sglang.num_admitted):
-        mine = state.sglang.progress[state.sglang.admitted[place]]
+    for place in range(state.engines.sglang.num_admitted):
+        mine = state.engines.sglang.progress[state.engines.sglang.admitted[place]]
         if mine.row == NONE:
-            mine.row = state.sglang.rows[at]
+            mine.row = state.engines.sglang.rows[at]
             at += 1
     state.num_running += count
 
 
 def give_row(state: Replica, mine: Progress) -> None:
     """Free a row."""
-    state.sglang.rows[state.sglang.num_rows] = mine.row
-    state.sglang.num_rows += 1
+    state.engines.sglang.rows[state.engines.sglang.num_rows] = mine.row
+    state.engines.sglang.num_rows += 1
     state.num_running -= 1
     mine.row = NONE
 
 
 def reuse_record(state: Replica, k: int) -> None:
     """Reuse the record of an ended request, unless a batch still names it."""
-    if state.requests[k].status == FINISHED and not state.sglang.progress[k].is_listed:
+    if state.requests[k].status == FINISHED and not state.engines.sglang.progress[k].is_listed:
         recycle(state, k)

@@ -47,12 +47,12 @@ def pass_sglang(state: Replica) -> bool:
         state.must_complete = True
     else:
         rest(state)
-    return not state.sglang.is_dead
+    return not state.engines.sglang.is_dead
 
 
 def schedule_sglang(state: Replica, batch: Batch) -> None:
     """Decide the next batch: a prefill if any request can be admitted, else a decode."""
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.write_policy != NO_HOST:
         see_copies_done(tree, state.clock)
     keep_chunk(state)
@@ -76,10 +76,10 @@ def count_sent(state: Replica, before: int) -> None:
 
 def keep_chunk(state: Replica) -> None:
     """Insert the last chunk of the request that is computed in chunks into the tree."""
-    if state.sglang.chunked == NONE:
+    if state.engines.sglang.chunked == NONE:
         return
-    k = state.sglang.chunked
-    request, mine = state.requests[k], state.sglang.progress[k]
+    k = state.engines.sglang.chunked
+    request, mine = state.requests[k], state.engines.sglang.progress[k]
     if mine.end > mine.prefix:
         checkpoint(state, request, mine, mine.end, True)
         mine.prefix = mine.end
@@ -87,7 +87,7 @@ def keep_chunk(state: Replica) -> None:
 
 def merge_last(state: Replica) -> None:
     """Append the requests that continue from the last prefill batch to the running ones."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     if scheduler.num_last == 0:
         return
     kept = 0
@@ -113,7 +113,7 @@ def merge_last(state: Replica) -> None:
 
 def drop_finished(state: Replica) -> None:
     """Remove ended requests from the running batch."""
-    scheduler, kept = state.sglang, 0
+    scheduler, kept = state.engines.sglang, 0
     if not scheduler.has_ended:
         return
     scheduler.has_ended = False
@@ -135,7 +135,7 @@ def rest(state: Replica) -> None:
 
     SGLang hangs on a head that not even an idle replica admits; here the head is rejected.
     """
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.backups.count + tree.loads.count > 0:  # they lock memory that the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
         see_copies_done(tree, tree.held_until)
@@ -163,14 +163,14 @@ def waits_for_read(state: Replica) -> bool:
     return now < time < math.inf
 
 
-def has_work_sglang(state: Replica) -> bool:
+def loop_has_work(state: Replica) -> bool:
     """Return whether a pass of the loop would do anything."""
-    return state.waiting.length > 0 or state.num_running > 0 or not state.sglang.is_idle
+    return state.waiting.length > 0 or state.num_running > 0 or not state.engines.sglang.is_idle
 
 
 def take_in_sglang(state: Replica, batch: Batch) -> None:
     """Give every request of a finished batch its token; freed slots return as one block."""
-    scheduler, before, now = state.sglang, state.last_token_time, batch.end
+    scheduler, before, now = state.engines.sglang, state.last_token_time, batch.end
     num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
     open_groups(state.kv.radix)
     for at in range(batch.size):

@@ -15,7 +15,7 @@ def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
 
     The list of the others is made once in a pass; a request tried later joins it.
     """
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     if scheduler.num_states < 0:
         scheduler.num_states = 0
         add_outlook(state, k, scheduler.num_states)
@@ -37,8 +37,8 @@ def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
 
 def tokens_left(state: Replica, k: int) -> float:
     """Return the tokens that a request is still expected to generate."""
-    mine = state.sglang.progress[k]
-    ratio = 1.0 if mine.ignores_eos else state.sglang.ratio
+    mine = state.engines.sglang.progress[k]
+    ratio = 1.0 if mine.ignores_eos else state.engines.sglang.ratio
     return mine.max_new * ratio - state.requests[k].num_output_tokens
 
 
@@ -47,15 +47,15 @@ def place_of(state: Replica, left: float) -> int:
 
     If there is none, before the last.
     """
-    for place in range(state.sglang.num_states):
-        if left <= state.sglang.states_left[place]:
+    for place in range(state.engines.sglang.num_states):
+        if left <= state.engines.sglang.states_left[place]:
             return place
-    return max(state.sglang.num_states - 1, 0)
+    return max(state.engines.sglang.num_states - 1, 0)
 
 
 def add_outlook(state: Replica, k: int, place: int) -> None:
     """Insert a request into the list, unless it has no tokens left."""
-    scheduler, left = state.sglang, tokens_left(state, k)
+    scheduler, left = state.engines.sglang, tokens_left(state, k)
     if left <= 0:
         return
     for later in range(scheduler.num_states, place, -1):
@@ -68,7 +68,7 @@ def add_outlook(state: Replica, k: int, place: int) -> None:
 
 def sort_outlooks(state: Replica) -> None:
     """Sort the list by tokens left; equals keep their order."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     for place in range(1, scheduler.num_states):
         left, held, at = scheduler.states_left[place], scheduler.states_held[place], place
         while at > 0 and scheduler.states_left[at - 1] > left:

@@ -33,7 +33,7 @@ def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None
             k = tree.nodes[k].parent
         k = tree.nodes[k].next if k != 0 else 0
     for k in range(state.num_requests):
-        mine = state.sglang.progress[k]
+        mine = state.engines.sglang.progress[k]
         if state.requests[k].status != FINISHED and mine.row != NONE:
             mark_own(state, state.requests[k], mine, internal, share)
 

@@ -20,7 +20,11 @@ MOST_FRUITLESS = 32
 
 def preempt_for(state: Replica, k: int) -> bool:
     """Preempt until a waiting request has room; False, preempting none, if that is impossible."""
-    scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
+    scheduler, request, mine = (
+        state.engines.sglang,
+        state.requests[k],
+        state.engines.sglang.progress[k],
+    )
     if scheduler.num_fruitless >= MOST_FRUITLESS:
         return False
     asked = mine.tried_known - mine.tried_prefix + min(mine.max_new, MOST_NEW_TOKENS)
@@ -30,7 +34,7 @@ def preempt_for(state: Replica, k: int) -> bool:
         other = state.requests[victim]
         if (request.priority - other.priority) * -scheduler.sign <= scheduler.threshold:
             break
-        state.sglang.progress[victim].is_victim = True
+        state.engines.sglang.progress[victim].is_victim = True
         num_victims += 1
         needed -= promised(state, victim)
         if needed <= 0:
@@ -50,8 +54,8 @@ def least_urgent(state: Replica, after: int) -> int:
     The least urgent request goes first; of equals, the one that entered the queue last.
     """
     found = NONE
-    for place in range(state.sglang.num_running):
-        k = state.sglang.running[place]
+    for place in range(state.engines.sglang.num_running):
+        k = state.engines.sglang.running[place]
         if state.requests[k].status == FINISHED:
             continue
         if (after == NONE or gives_way_before(state, after, k)) and (
@@ -63,16 +67,16 @@ def least_urgent(state: Replica, after: int) -> int:
 
 def gives_way_before(state: Replica, a: int, b: int) -> bool:
     """Return whether a running request is preempted before another."""
-    sign = -state.sglang.sign
+    sign = -state.engines.sglang.sign
     one, other = state.requests[a].priority * sign, state.requests[b].priority * sign
     if one != other:
         return one < other
-    return state.sglang.progress[a].number > state.sglang.progress[b].number
+    return state.engines.sglang.progress[a].number > state.engines.sglang.progress[b].number
 
 
 def preempt_victims(state: Replica) -> None:
     """Remove the marked requests from the running batch, in its order; they wait after the pass."""
-    scheduler, kept, num_gone = state.sglang, 0, 0
+    scheduler, kept, num_gone = state.engines.sglang, 0, 0
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         mine = scheduler.progress[k]

@@ -41,7 +41,7 @@ NO_ROOM = -1
 
 def choose_prefills(state: Replica) -> bool:
     """List the requests to admit; False if there are none."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     scheduler.num_preempted = 0
     if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
         scheduler.is_full = False
@@ -65,14 +65,14 @@ def choose_prefills(state: Replica) -> bool:
 
 def num_places(state: Replica, num_rows_held: int) -> int:
     """Return the number of requests that may run beside the running ones."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     return min(scheduler.max_running - scheduler.num_running, scheduler.num_rows + num_rows_held)
 
 
 def go_on_with_chunked(state: Replica) -> None:
     """Admit the next chunk of the request that is computed in chunks, regardless of free slots."""
-    scheduler, k = state.sglang, state.sglang.chunked
-    request, mine = state.requests[k], state.sglang.progress[k]
+    scheduler, k = state.engines.sglang, state.engines.sglang.chunked
+    request, mine = state.requests[k], state.engines.sglang.progress[k]
     left = request.num_tokens - mine.prefix
     limit = min(scheduler.rem_chunk, int(rem_total(state)))
     if state.kv.radix.window > 0:
@@ -95,7 +95,7 @@ def go_on_with_chunked(state: Replica) -> None:
 
 def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
     """Lower a chunk so that waiting requests that need fewer tokens fit beside it."""
-    scheduler, size = state.sglang, state.sglang.page_size
+    scheduler, size = state.engines.sglang, state.engines.sglang.page_size
     if scheduler.rem_chunk < 2 * size:
         return limit
     spared, k = 0, state.waiting.head
@@ -113,7 +113,7 @@ def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
 
 def admit_waiting(state: Replica) -> None:
     """Try the waiting requests in their order, until one is refused or the budget is spent."""
-    scheduler, num_rows_held = state.sglang, state.sglang.num_admitted
+    scheduler, num_rows_held = state.engines.sglang, state.engines.sglang.num_admitted
     k = state.waiting.head
     while k != NONE and verdict_of(state) != OTHER:
         if scheduler.num_admitted >= num_places(state, num_rows_held):
@@ -136,8 +136,8 @@ def admit_waiting(state: Replica) -> None:
 
 def try_prefill(state: Replica, k: int) -> int:
     """Admit a waiting request if there is room; returns how the pass continues."""
-    scheduler, tree, size = state.sglang, state.kv.radix, state.sglang.page_size
-    request, mine = state.requests[k], state.sglang.progress[k]
+    scheduler, tree, size = state.engines.sglang, state.kv.radix, state.engines.sglang.page_size
+    request, mine = state.requests[k], state.engines.sglang.progress[k]
     match_prefix(tree, request, request.num_tokens - 1)
     mine.prefix = tree.num_found
     mine.node = tree.node
@@ -173,7 +173,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
 
     Tokens that only the host has are loaded; if they cannot be, the plan is made without them.
     """
-    scheduler, tree, mine = state.sglang, state.kv.radix, state.sglang.progress[k]
+    scheduler, tree, mine = state.engines.sglang, state.kv.radix, state.engines.sglang.progress[k]
     best, left = tree.best, needed - on_host
     num_tokens = plan_prompt(state, k, needed, left, size)
     if on_host > 0 and num_tokens > 0:
@@ -215,7 +215,11 @@ def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> in
     0 if the budget of the step is spent, NO_ROOM if the prompt does not fit beside the others.
     ``needed`` are those that the GPU does not have.
     """
-    scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
+    scheduler, request, mine = (
+        state.engines.sglang,
+        state.requests[k],
+        state.engines.sglang.progress[k],
+    )
     to_come = min(max(mine.max_new - request.num_output_tokens, 0), MOST_NEW_TOKENS)
     if needed + to_come + size >= rem_total(state):
         return NO_ROOM
@@ -249,7 +253,11 @@ def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
 
 def fit_without_tree(state: Replica, k: int, needed: int) -> int:
     """Do as :func:`fit_prompt` without a tree and EOS: look ahead to the ends of all requests."""
-    scheduler, mine, size = state.sglang, state.sglang.progress[k], state.sglang.page_size
+    scheduler, mine, size = (
+        state.engines.sglang,
+        state.engines.sglang.progress[k],
+        state.engines.sglang.page_size,
+    )
     paged = ceil_page(needed, size) + size
     if paged > min(rem_current(state), rem_total(state)):
         return NO_TOKEN
@@ -269,12 +277,12 @@ def cut_prompt(state: Replica, k: int, num_tokens: int) -> int:
     if num_tokens <= 0:
         return OTHER
     take_prompt(state, k, num_tokens, 0)
-    state.sglang.chunked = k
+    state.engines.sglang.chunked = k
     return CONTINUE
 
 
 def take_prompt(state: Replica, k: int, num_tokens: int, max_new: int) -> None:
     """Plan the next tokens of a prompt."""
-    mine = state.sglang.progress[k]
+    mine = state.engines.sglang.progress[k]
     mine.end = mine.prefix + num_tokens
     charge_prefill(state, num_tokens, max_new)

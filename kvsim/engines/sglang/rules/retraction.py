@@ -20,7 +20,7 @@ RETRACT_STEPS = 20
 
 def decodes_fit(state: Replica) -> bool:
     """Return whether every running request that needs a page finds one; evicts for them."""
-    scheduler, tree, num_pages = state.sglang, state.kv.radix, 0
+    scheduler, tree, num_pages = state.engines.sglang, state.kv.radix, 0
     if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
         return True  # a page for each
     for place in range(scheduler.num_running):
@@ -33,7 +33,7 @@ def decodes_fit(state: Replica) -> bool:
 
 def give_up(state: Replica, k: int, num_left: int) -> None:
     """Free all slots of a request, which will be recomputed, and make room for the others."""
-    request, mine = state.requests[k], state.sglang.progress[k]
+    request, mine = state.requests[k], state.engines.sglang.progress[k]
     request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
     release_request(state, k, False)
     mine.tried_prefix = 0
@@ -49,7 +49,7 @@ def give_up(state: Replica, k: int, num_left: int) -> None:
 
 def retract_decodes(state: Replica) -> None:
     """Retract requests until the others fit; the ratio rises to what they turned out to need."""
-    scheduler = state.sglang
+    scheduler = state.engines.sglang
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         request, mine = state.requests[k], scheduler.progress[k]
@@ -83,9 +83,9 @@ def retract_decodes(state: Replica) -> None:
 
 def fail_last(state: Replica) -> None:
     """Fail the only running request, which finds no slot even alone."""
-    k = state.sglang.running[0]
-    state.sglang.num_running = 0
-    state.sglang.progress[k].is_listed = False
+    k = state.engines.sglang.running[0]
+    state.engines.sglang.num_running = 0
+    state.engines.sglang.progress[k].is_listed = False
     release_request(state, k, False)
     state.requests[k].finish_time = state.clock
     end_request(state, k, FAILED)

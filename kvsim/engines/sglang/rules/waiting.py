@@ -35,7 +35,7 @@ REFRESH_INTERVAL = 32
 
 def enter_queue(state: Replica, k: int) -> None:
     """Append a request to the queue: a new one, or one that was retracted."""
-    mine, scheduler = state.sglang.progress[k], state.sglang
+    mine, scheduler = state.engines.sglang.progress[k], state.engines.sglang
     scheduler.num_entries += 1
     mine.number = scheduler.num_entries
     mine.seen = scheduler.processed
@@ -49,7 +49,7 @@ def leave_waiting(state: Replica, k: int) -> None:
 
 def order_waiting(state: Replica) -> None:
     """Sort the queue by the schedule policy, in place."""
-    scheduler, order = state.sglang, state.sglang.order
+    scheduler, order = state.engines.sglang, state.engines.sglang.order
     matches = order in (LPM, HRRN, DFS_WEIGHT, SHORTEST_PREFILL_FIRST)
     if order in (LPM, HRRN) and state.waiting.length > MOST_MATCHED:
         matches = False
@@ -84,11 +84,11 @@ def refresh_waiting(state: Replica) -> None:
     """Match the first waiting requests, the last of them first, so that they stay in the tree."""
     count, k = 0, state.waiting.head
     while k != NONE and count < MOST_MATCHED:
-        state.sglang.order_now[count] = k
+        state.engines.sglang.order_now[count] = k
         count += 1
         k = state.requests[k].next
     for place in range(count - 1, -1, -1):
-        request = state.requests[state.sglang.order_now[place]]
+        request = state.requests[state.engines.sglang.order_now[place]]
         match_prefix(state.kv.radix, request, request.num_tokens)
 
 
@@ -96,7 +96,7 @@ def match_waiting(state: Replica) -> None:
     """Find how much of every waiting request the tree holds, and which requests begin alike."""
     k = state.waiting.head
     while k != NONE:
-        request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
+        request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
         match_prefix(tree, request, request.num_tokens)
         mine.matched = tree.node
         mine.num_match = min(tree.num_found + num_host_found(tree), request.num_tokens - 1)
@@ -129,14 +129,14 @@ def defer_equals(state: Replica) -> None:
     """Of requests that begin alike and have little in the tree, mark all but the first as late."""
     count = list_waiting(state)
     for place in range(count):
-        mine = state.sglang.progress[state.sglang.order_now[place]]
+        mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
         mine.first = 0.0
         mine.second = 0.0
         mine.third = mine.group
     sort_listed(state, count)
     for place in range(1, count):
-        before = state.sglang.progress[state.sglang.order_now[place - 1]]
-        mine = state.sglang.progress[state.sglang.order_now[place]]
+        before = state.engines.sglang.progress[state.engines.sglang.order_now[place - 1]]
+        mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
         mine.is_late = mine.group != NONE and mine.group == before.group
 
 
@@ -144,8 +144,8 @@ def rank_by_priority(state: Replica) -> None:
     """Rank by priority, then by entry."""
     k = state.waiting.head
     while k != NONE:
-        mine = state.sglang.progress[k]
-        mine.first = float(state.requests[k].priority * state.sglang.sign)
+        mine = state.engines.sglang.progress[k]
+        mine.first = float(state.requests[k].priority * state.engines.sglang.sign)
         mine.second = 0.0
         mine.third = mine.number
         k = state.requests[k].next
@@ -155,8 +155,8 @@ def rank_by_length(state: Replica) -> None:
     """Rank by the longest output first, after priority if that counts."""
     k = state.waiting.head
     while k != NONE:
-        mine, by = state.sglang.progress[k], int(state.sglang.by_priority)
-        mine.first = float(by * state.requests[k].priority * state.sglang.sign)
+        mine, by = state.engines.sglang.progress[k], int(state.engines.sglang.by_priority)
+        mine.first = float(by * state.requests[k].priority * state.engines.sglang.sign)
         mine.second = -float(mine.max_new)
         mine.third = 0
         k = state.requests[k].next
@@ -164,9 +164,9 @@ def rank_by_length(state: Replica) -> None:
 
 def rank_by_match(state: Replica) -> None:
     """Rank by what the tree holds: most of it, least missing, or longest waiting for the rest."""
-    order, k = state.sglang.order, state.waiting.head
+    order, k = state.engines.sglang.order, state.waiting.head
     while k != NONE:
-        request, mine = state.requests[k], state.sglang.progress[k]
+        request, mine = state.requests[k], state.engines.sglang.progress[k]
         mine.first = 1.0 if mine.is_late else 0.0
         mine.second = 0.0
         mine.third = 0
@@ -182,20 +182,20 @@ def rank_by_match(state: Replica) -> None:
                 mine.first = 2.0
             elif missing > 0:
                 mine.first = 1.0
-                mine.second = -(max(0, state.sglang.processed - mine.seen) / missing)
+                mine.second = -(max(0, state.engines.sglang.processed - mine.seen) / missing)
         k = request.next
 
 
 def missing_tokens(state: Replica, k: int) -> int:
     """Return the tokens of a waiting request that the tree does not hold, as last matched."""
-    return max(1, state.requests[k].num_tokens - state.sglang.progress[k].num_match)
+    return max(1, state.requests[k].num_tokens - state.engines.sglang.progress[k].num_match)
 
 
 def list_waiting(state: Replica) -> int:
     """Write the queue into the scratch list; returns its length."""
     count, k = 0, state.waiting.head
     while k != NONE:
-        state.sglang.order_now[count] = k
+        state.engines.sglang.order_now[count] = k
         count += 1
         k = state.requests[k].next
     return count
@@ -210,9 +210,9 @@ def sort_waiting(state: Replica) -> None:
 
 def shuffle_waiting(state: Replica) -> None:
     """Shuffle the queue as Python does: from the end on, swap each request with one before."""
-    rows, count = state.sglang.order_now, list_waiting(state)
+    rows, count = state.engines.sglang.order_now, list_waiting(state)
     for place in range(count - 1, 0, -1):
-        other = draw_below(state.sglang, place + 1)
+        other = draw_below(state.engines.sglang, place + 1)
         k = rows[place]
         rows[place] = rows[other]
         rows[other] = k
@@ -225,7 +225,7 @@ def queue_listed(state: Replica, count: int) -> None:
     state.waiting.tail = NONE
     state.waiting.length = 0
     for place in range(count):
-        append(state.waiting, state.requests, state.sglang.order_now[place])
+        append(state.waiting, state.requests, state.engines.sglang.order_now[place])
 
 
 def sort_listed(state: Replica, count: int) -> None:
@@ -235,13 +235,13 @@ def sort_listed(state: Replica, count: int) -> None:
         for first in range(0, count, 2 * width):
             merge_parts(state, first, min(first + width, count), min(first + 2 * width, count))
         for place in range(count):
-            state.sglang.order_now[place] = state.sglang.merged[place]
+            state.engines.sglang.order_now[place] = state.engines.sglang.merged[place]
         width *= 2
 
 
 def merge_parts(state: Replica, first: int, middle: int, stop: int) -> None:
     """Merge two sorted parts of the scratch list."""
-    rows, merged = state.sglang.order_now, state.sglang.merged
+    rows, merged = state.engines.sglang.order_now, state.engines.sglang.merged
     a, b = first, middle
     for place in range(first, stop):
         if b == stop or (a < middle and not stands_before(state, rows[b], rows[a])):
@@ -254,8 +254,8 @@ def merge_parts(state: Replica, first: int, middle: int, stop: int) -> None:
 
 def stands_before(state: Replica, a: int, b: int) -> bool:
     """Return whether a request is before another by the keys of the policy."""
-    one, other = state.sglang.progress[a], state.sglang.progress[b]
-    if state.sglang.sorts_by_tree:
+    one, other = state.engines.sglang.progress[a], state.engines.sglang.progress[b]
+    if state.engines.sglang.sorts_by_tree:
         return is_visited_before(state.kv.radix, one.matched, other.matched)
     if one.first != other.first:
         return one.first < other.first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.policies import SGLANG
 from kvsim.engines.sglang.kv.radix import RadixManager
-from kvsim.records.engine import SGLANG
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ class SglangScheduler(Scheduler):
     @property
     def running(self) -> list[Request]:
         """Requests of the running batch, in order."""
-        scheduler = self.state.sglang
+        scheduler = self.state.engines.sglang
         return [self.state.requests[scheduler.running[k]] for k in range(scheduler.num_running)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
+from kvsim.engines.engine import EngineSettings
 from kvsim.engines.sglang.records.scheduler import Order
 from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
 from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
@@ -22,16 +23,8 @@ CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 
 
-def lay_out_storage(state: Replica, memory: Memory, settings: Storage, num_rows: int) -> None:
-    """Write the settings of reads into a state, for the requests of a trace."""
-    storage = state.storage
-    assign(storage, settings)
-    storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
-    storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
-
-
 @dataclass(frozen=True)
-class SglangSettings:
+class SglangSettings(EngineSettings):
     """Settings of SGLang's scheduler; names and defaults are its own, but for None.
 
     ``chunked_prefill_size`` None is no chunking, ``prefill_max_requests`` None no limit.
@@ -80,31 +73,41 @@ class SglangSettings:
             policy = "fcfs"
         return Order[policy.upper().replace("-", "_")]
 
+    def lay_out(self, state: Replica, memory: Memory) -> None:  # noqa: D102
+        scheduler = state.engines.sglang
+        assign(scheduler, self)
+        scheduler.pool_size = self.max_total_num_tokens
+        scheduler.context_len = self.context_length
+        scheduler.max_running = self.max_running_requests
+        scheduler.chunk_size = self.chunked_prefill_size or 0
+        scheduler.mixes = self.enable_mixed_chunk and self.chunked_prefill_size is not None
+        by_priority = self.enable_priority_scheduling
+        scheduler.by_priority = by_priority
+        scheduler.sign = 1 if self.schedule_low_priority_values_first else -1
+        scheduler.preempts = by_priority and not self.disable_priority_preemption
+        scheduler.threshold = self.priority_scheduling_preemption_threshold
+        scheduler.retracts_by_priority = self.retraction_policy == "priority"
+        initial = min(INIT_RATIO * self.schedule_conservativeness, 1.0)
+        scheduler.init_ratio, scheduler.min_ratio = initial, min(MIN_FACTOR * initial, 1.0)
+        scheduler.decay = (initial - scheduler.min_ratio) / DECAY_STEPS
+        scheduler.ratio = initial
+        if scheduler.order == Order.RANDOM:
+            *words, scheduler.num_drawn = Random(self.random_seed).getstate()[1]
+            scheduler.words = memory.list_of(words)
+        most = self.max_running_requests
+        for name in ("running", "last", "admitted", "preempted", "states_held"):
+            setattr(scheduler, name, memory.ints(2 * most + 2))
+        scheduler.states_left = memory.floats(2 * most + 2)
+        scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
 
-def lay_out_sglang(state: Replica, memory: Memory, settings: SglangSettings) -> None:
-    """Write the settings into a state, and make room for the running requests."""
-    scheduler = state.sglang
-    assign(scheduler, settings)
-    scheduler.pool_size = settings.max_total_num_tokens
-    scheduler.context_len = settings.context_length
-    scheduler.max_running = settings.max_running_requests
-    scheduler.chunk_size = settings.chunked_prefill_size or 0
-    scheduler.mixes = settings.enable_mixed_chunk and settings.chunked_prefill_size is not None
-    by_priority = settings.enable_priority_scheduling
-    scheduler.by_priority = by_priority
-    scheduler.sign = 1 if settings.schedule_low_priority_values_first else -1
-    scheduler.preempts = by_priority and not settings.disable_priority_preemption
-    scheduler.threshold = settings.priority_scheduling_preemption_threshold
-    scheduler.retracts_by_priority = settings.retraction_policy == "priority"
-    initial = min(INIT_RATIO * settings.schedule_conservativeness, 1.0)
-    scheduler.init_ratio, scheduler.min_ratio = initial, min(MIN_FACTOR * initial, 1.0)
-    scheduler.decay = (initial - scheduler.min_ratio) / DECAY_STEPS
-    scheduler.ratio = initial
-    if scheduler.order == Order.RANDOM:
-        *words, scheduler.num_drawn = Random(settings.random_seed).getstate()[1]
-        scheduler.words = memory.list_of(words)
-    most = settings.max_running_requests
-    for name in ("running", "last", "admitted", "preempted", "states_held"):
-        setattr(scheduler, name, memory.ints(2 * most + 2))
-    scheduler.states_left = memory.floats(2 * most + 2)
-    scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
+    def lay_out_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:  # noqa: D102
+        if self.storage is None:
+            return
+        storage = state.storage
+        assign(storage, self.storage)
+        storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
+        storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
+
+    def check_open_trace(self) -> None:  # noqa: D102
+        if self.storage is not None:
+            raise ValueError("hicache_storage_backend: needs a trace; simulate takes it")

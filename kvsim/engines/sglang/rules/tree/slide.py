@@ -48,7 +48,7 @@ def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
 
 def slide_decodes(state: Replica) -> None:
     """Move the windows of running requests that have advanced enough; frees slots as one block."""
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     open_groups(tree)
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
@@ -64,7 +64,7 @@ def slide_prefills(state: Replica) -> None:
 
     While the previous chunk is still in flight, its window stays.
     """
-    scheduler, tree = state.sglang, state.kv.radix
+    scheduler, tree = state.engines.sglang, state.kv.radix
     for place in range(scheduler.num_admitted):
         mine, behind = scheduler.progress[scheduler.admitted[place]], 0
         if state.limits.depth > 1:

@@ -15,7 +15,7 @@ def weigh_waiting(state: Replica, by: int) -> None:
     """Add a weight to the nodes that each waiting request has matched, and to those above."""
     k = state.waiting.head
     while k != NONE:
-        at = state.sglang.progress[k].matched
+        at = state.engines.sglang.progress[k].matched
         while at != 0:
             state.kv.radix.nodes[at].weight += by
             at = state.kv.radix.nodes[at].parent

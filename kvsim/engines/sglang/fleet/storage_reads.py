@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.engines.sglang.fleet.storage_reader import StorageReader
+from kvsim.engines.sglang.sched.settings import SglangSettings
 from kvsim.fleet.disaggregation.transfer_size import transfer_bytes
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.feature import Feature
-from kvsim.fleet.kv_store.storage_reader import StorageReader
 from kvsim.fleet.member import Life
 
 if TYPE_CHECKING:
@@ -37,12 +38,13 @@ class StorageReads(Feature):
     """
 
     def __init__(self, pool: Pool, store: Store, fabric: Fabric, keys: PromptKeys) -> None:
-        assert pool.setup.scheduler_config.sglang is not None
-        assert pool.setup.scheduler_config.sglang.storage is not None
+        settings = pool.setup.scheduler_config.engine_settings
+        assert isinstance(settings, SglangSettings)
+        assert settings.storage is not None
         self.pool, self._store, self._fabric = pool, store, fabric
         self._gateways = pool.gateways
         self._tokens = pool.setup.kv.block_size
-        self._least = pool.setup.scheduler_config.sglang.storage.least
+        self._least = settings.storage.least
         self._num_found = 0
         replicas = [member.replica for member in pool.members]
         self._reader = StorageReader(replicas, keys, self._tokens)

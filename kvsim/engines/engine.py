@@ -1,0 +1,214 @@
+"""What kvsim asks of an engine: a class per engine, whose methods import what they need."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from kvsim.budget.capacity import Capacity, Memory
+    from kvsim.budget.layout import KVLayout
+    from kvsim.calibration.startup import Startup
+    from kvsim.config import Config
+    from kvsim.engine.history.block_watch import Watch
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.feature import Feature
+    from kvsim.fleet.kv_store.store import Store
+    from kvsim.fleet.pool import Pool
+    from kvsim.kv.allocator_spec import AllocatorSpec
+    from kvsim.kv.manager import KVCacheConfig
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory as StateMemory
+    from kvsim.sched.scheduler import Scheduler, SchedulerConfig
+
+
+class Variants(NamedTuple):
+    """How the rules of an engine are compiled.
+
+    ``constants`` holds the fixed settings of each variant, by name and "Record.field";
+    ``has_rule(variant, module)`` says whether it contains the rules of a module;
+    ``variant_of(state)`` names the variant that runs a replica.
+    """
+
+    constants: dict[str, dict[str, int]]
+    has_rule: Callable[[str, str], bool]
+    variant_of: Callable[[Replica], str]
+
+
+class EngineSettings:
+    """What an engine's scheduler is configured by, beside the settings that all schedulers have."""
+
+    #: Tokens of the pool, where that bounds the length of a request.
+    max_total_num_tokens: int | None
+
+    def lay_out(self, state: Replica, memory: StateMemory) -> None:
+        """Write the settings into an empty state, and make room for the running requests."""
+
+    def lay_out_rows(self, state: Replica, memory: StateMemory, num_rows: int) -> None:
+        """Make room for what is known of each request of a trace."""
+
+    def check_open_trace(self) -> None:
+        """Raise ValueError where all requests must be known before the first."""
+
+
+class Engine:
+    """An engine: its scheduler and KV-cache manager, and what differs from vLLM around them.
+
+    A subclass says what its engine does in another way. Its keyword parameters with defaults become
+    ``--engine NAME+KEY=VALUE``.
+
+    Attributes
+    ----------
+    title : the engine's name in prose
+    scheduler, allocator : that the engine runs unless others are given; None for the usual ones.
+        They decide its steps and own its KV
+    policies : numbers of the schedulers with rules that are this engine's
+    launchers : modules and words that start a server of it, as on its command lines
+    flags : table of its server's flags, None for vLLM's
+    has_own_loop : rules of its own decide and process steps, :mod:`kvsim.engines.rules.own_loop`
+    has_auto_length : takes ``max_model_len`` auto
+    has_context_parallel : takes ``decode_context_parallel_size``
+    shares_experts : the replicas of a server share the routed experts of each layer
+    checks_block_size : its kernels serve some block sizes alone
+    reads_store_itself : a replica reads a KV store while requests wait, behind its host tier
+    """
+
+    title: ClassVar[str] = ""
+    scheduler: str | None = None
+    allocator: str | None = None
+    policies: ClassVar[frozenset[int]] = frozenset()
+    launchers: ClassVar[tuple[str, ...]] = ()
+    flags: Path | None = None
+    has_own_loop = False
+    has_auto_length = False
+    has_context_parallel = False
+    shares_experts = False
+    checks_block_size = False
+    reads_store_itself = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Configuration fields that only this engine has."""
+        return ()
+
+    @property
+    def log_mark(self) -> str | None:
+        """The pattern that only its start-up log has, None if none is read."""
+        return None
+
+    # -- configuration ----------------------------------------------------------------------------
+
+    def runs(self, scheduler: str, policy: int) -> bool:
+        """Return True if a scheduler, or the rules it follows, are this engine's."""
+        return scheduler == self.scheduler or policy in self.policies
+
+    def check(
+        self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
+    ) -> None:
+        """Raise ValueError for a setting or a part that this engine does not go with.
+
+        Every engine is asked, for every configuration.
+        """
+
+    def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:
+        """Return whether steps are scheduled before the last one has ended, unless configured."""
+        return kind.supports_async and config.pipeline_parallel_size == 1
+
+    def resolve(
+        self,
+        config: Config,
+        memory: Memory,
+        layout: KVLayout,
+        allocator: AllocatorSpec,
+        kv_config: KVCacheConfig,
+        scheduler_config: SchedulerConfig,
+    ) -> tuple[KVCacheConfig, SchedulerConfig]:
+        """Return the settings of the KV-cache manager and the scheduler, from vLLM's."""
+        return kv_config, scheduler_config
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def capacity(self, config: Config) -> Capacity:
+        """Compute how many blocks, tokens and requests fit."""
+        from kvsim.engine.capacity import paged_capacity
+
+        return paged_capacity(config)
+
+    def describe_pool(self, capacity: Capacity) -> str:
+        """Describe the size of the KV pool as the engine's log does."""
+        return (
+            f"{capacity.num_gpu_blocks:,} blocks of {capacity.block_size} tokens and "
+            f"{capacity.bytes_per_block:,} bytes: {capacity.num_tokens:,} tokens, "
+            f"{capacity.logged_concurrency:,.2f} requests of max_model_len, as vLLM logs them"
+        )
+
+    # -- the state of a replica -------------------------------------------------------------------
+
+    def grow(self, state: Replica, memory: StateMemory, first: int, count: int) -> None:
+        """Make room in the engine's own records for ``count`` more requests, from ``first`` on."""
+
+    def block_table(self, state: Replica, place: int) -> list[int] | None:
+        """Return the blocks of a request; None if the KV-cache manager knows them."""
+
+    def variants(self, specialized: Mapping[str, int]) -> Variants | None:
+        """Return the compiled variants of its replicas; None for those of all.
+
+        Parameters
+        ----------
+        specialized : the constants of the specialized variant, by "Record.field"
+        """
+
+    def entries(self) -> dict[str, Any]:
+        """Return the compiled entry of each variant."""
+        return {}
+
+    def copied_tokens(self, state: Replica) -> list[int]:
+        """Return the tokens of each copy to or from the host that holds KV while it lasts."""
+        return []
+
+    def watch(self, state: Replica) -> Watch | None:
+        """Return what compares the blocks of a replica with those before; None without blocks."""
+        from kvsim.engine.history.pool_watch import PoolWatch
+        from kvsim.rules.kv import has_pool
+
+        return PoolWatch(state) if has_pool(state.kv) else None
+
+    def held(self, state: Replica) -> list[int]:
+        """Return the indices of the requests that run."""
+        return [state.running[k] for k in range(state.num_running)]
+
+    # -- fleets -----------------------------------------------------------------------------------
+
+    def with_store(self, setup: Setup, config: Config, store: Store) -> Setup:
+        """Return a setup of replicas that read a store, for ``reads_store_itself``."""
+        raise NotImplementedError
+
+    def store_reads(self, reader: Pool, store: Store, fabric: Fabric) -> Feature:
+        """Return the feature of a fleet by which a pool reads a store, likewise."""
+        raise NotImplementedError
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def is_log(self, text: str) -> bool:
+        """Return True if a text is a start-up log of the engine."""
+        return self.log_mark is not None and re.search(self.log_mark, text) is not None
+
+    def startup_of(self, text: str) -> Startup:
+        """Read its start-up log, which :func:`kvsim.calibration.text.plain` has cleaned."""
+        raise NotImplementedError
+
+    def case_kind(self, content: Mapping[str, Any]) -> type[Any] | None:
+        """Return the class that reads a recorded case; None if it is not the engine's."""
+        return None
+
+    def play(self, case: Any, *, check: bool, compiled: bool) -> Iterator[dict[str, Any]]:
+        """Yield what every step of a recorded case leaves in the log."""
+        raise NotImplementedError
+
+    def parts_of(self, case: Any) -> Any:
+        """Return the parts of a replica that plays a recorded case."""
+        raise NotImplementedError

@@ -1,0 +1,26 @@
+"""The choice of an engine, and the options that only one of them has."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, field_validator
+
+from kvsim.engines.registry import get_engine
+from kvsim.engines.sglang.server_options import SglangOptions
+
+
+class EngineChoice(BaseModel):
+    """The engine of a configuration."""
+
+    engine: str | None = Field(
+        None, description="engine whose scheduler, KV cache and defaults to simulate [vllm]"
+    )
+
+    @field_validator("engine")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        get_engine(name)
+        return name
+
+
+class EngineOptions(SglangOptions, EngineChoice):
+    """The options of every engine."""

@@ -1,0 +1,19 @@
+"""The schedulers that have rules, by number: what the rules of a replica branch on."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Policy(IntEnum):
+    """The scheduler of a replica. PYTHON is one written in Python, without rules."""
+
+    PYTHON = 0
+    VLLM = 1
+    ORCA = 2
+    STATIC = 3
+    VLLM_V0 = 4
+    SGLANG = 5
+
+
+SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG = (int(policy) for policy in Policy)

@@ -1,0 +1,1 @@
+"""Rules that call those of the engine that a replica runs."""

@@ -1,0 +1,55 @@
+"""Engines with a loop of their own: the rules that replace those of the general loop.
+
+A chain over the schedulers of such engines. ``limits.has_own_loop`` says that a replica has one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.policies import SGLANG
+from kvsim.engines.sglang.rules.arrival import add_sglang
+from kvsim.engines.sglang.rules.direct import operate
+from kvsim.engines.sglang.rules.loop import loop_has_work, pass_sglang, take_in_sglang
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def add_to_engine(state: Replica, k: int) -> None:
+    """Queue a new arrival."""
+    if state.limits.scheduler == SGLANG:
+        add_sglang(state, k)
+
+
+def schedule_engine(state: Replica) -> bool:
+    """Decide the step that was begun, and start it; False if the scheduler is stuck, or dies."""
+    if state.limits.scheduler == SGLANG:
+        return pass_sglang(state)
+    return False
+
+
+def complete_engine(state: Replica, batch: Batch) -> None:
+    """Process the output of a step."""
+    if state.limits.scheduler == SGLANG:
+        take_in_sglang(state, batch)
+
+
+def engine_has_work(state: Replica) -> bool:
+    """Return whether any request is unfinished."""
+    if state.limits.scheduler == SGLANG:
+        return loop_has_work(state)
+    return False
+
+
+def engine_died(state: Replica) -> bool:
+    """Return whether the scheduler has died."""
+    return state.engines.sglang.is_dead
+
+
+def operate_engine(state: Replica, command: int, argument: int) -> int:
+    """Execute an operation on the prefix cache alone, see :class:`kvsim.records.engine.Operation`.
+
+    Returns what the operation counts.
+    """
+    return operate(state, command, argument)

@@ -1,0 +1,1 @@
+"""SGLang in fleets: replicas that read a store behind their hosts."""

@@ -1,0 +1,77 @@
+"""The fixed settings of SGLang's compiled variants, which its rules read as constants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.engine import Variants
+from kvsim.engines.policies import SGLANG
+from kvsim.records.kv import RADIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.records.engine import Replica
+
+#: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
+OF_SGLANG = frozenset(
+    (
+        *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
+        "own_loop",
+        *("links", "memory_map", "price", "published_metrics", "queue", "recorder", "usage"),
+        *("waiting_for_kv", "work"),
+    )
+)
+
+#: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
+OF_POOLS = frozenset(
+    (
+        *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
+        *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
+        "sglang.tree.window_slots",
+    )
+)
+
+
+def variants(specialized: Mapping[str, int]) -> Variants:
+    """Return the variants: a pool without a host tier, as most have it, and all others."""
+    # Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
+    pools = {
+        **{
+            name: specialized[name]
+            for name in specialized
+            if name.partition(".")[0] in ("Limits", "Moved")
+        },
+        "Limits.scheduler": SGLANG,
+        "Limits.has_own_loop": 1,
+        "Connector.kind": 0,
+        "KV.manager": RADIX,
+        "KV.has_states": 0,
+        "BlockPool.has_host": 0,
+        "Cost.has_samples": 0,
+        "Cost.has_drafts": 0,
+        "Replica.num_swapped": 0,
+        "Replica.swapped_bytes": 0,
+    }
+
+    # The same with one pool and no host tier, as most have it.
+    one_pool = {
+        **pools,
+        "BlockPool.has_events": 0,
+        "Radix.window": 0,
+        "Radix.write_policy": 0,
+        "Radix.emits_events": 0,
+        "Node.on_host_only": 0,
+        "Storage.is_on": 0,
+    }
+    return Variants({"sglang": one_pool, "sglang-pools": pools}, _has_rule, _variant_of)
+
+
+def _has_rule(variant: str, module: str) -> bool:
+    is_known = module.startswith("sglang.") or module in OF_SGLANG
+    return is_known and (variant == "sglang-pools" or module not in OF_POOLS)
+
+
+def _variant_of(state: Replica) -> str:
+    has_pools = state.kv.radix.window or state.kv.radix.write_policy
+    return "sglang-pools" if has_pools else "sglang"
