@@ -61,6 +61,16 @@ def test_a_comparison_is_shown_as_the_command_shows_it(
     assert text_in(comparison._repr_html_()) == lines[:-1]
 
 
+def test_a_comparison_is_a_table_in_seconds(trace: kvsim.Trace) -> None:
+    comparison = kvsim.compare(trace, ["paged", "contiguous-max"], **OPTIONS)
+    assert comparison.table["allocator"].tolist() == ["paged", "contiguous-max"]
+    expected = [result.metrics.ttft.mean for result in comparison.results.values()]
+    assert comparison.table["mean_ttft"].tolist() == pytest.approx(expected, rel=1e-12)
+    assert comparison.table["kv_cache.num_gpu_blocks"][0] > 0
+    assert comparison.to_pandas()["completed"].tolist() == [30, 30]
+    assert comparison.plot().axes
+
+
 @pytest.mark.parametrize("command", ["capacity", "roofline", "train-memory"])
 def test_a_closed_form_is_shown_as_the_command_shows_it(
     command: str, capsys: pytest.CaptureFixture[str]

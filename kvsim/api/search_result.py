@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kvsim.display import Tabular, in_seconds, structured
 from kvsim.files import whole_folder, writing
 from kvsim.report.search import sheet
+from kvsim.results.flat import squared
 from kvsim.results.result import make_directory, write_json
-from kvsim.study.table import save_csv, squared
+from kvsim.study.table import save_csv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kvsim.display import Displayed
+from kvsim.display import Tabular, in_seconds, structured
 from kvsim.files import whole_folder, writing
+from kvsim.results.flat import flat, squared
 from kvsim.results.result import make_directory, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from kvsim.results.result import Result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Displayed):
+class Comparison(Tabular):
     """Results by allocator or by engine, in the requested order.
 
     Attributes
@@ -28,6 +31,7 @@ class Comparison(Displayed):
     """
 
     shown_by: ClassVar[str] = "kvsim.report.terminal.comparison_table"
+    plotted_by: ClassVar[str] = "kvsim.report.plot.waste"
 
     workload: dict[str, Any]
     results: Mapping[str, Result]
@@ -51,6 +55,11 @@ class Comparison(Displayed):
             else {"allocator": name, **result.summary}
             for name, result in self.results.items()
         ]
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """A row per name as a structured array: the numbers of its summary, times in seconds."""
+        return structured(squared([in_seconds(flat(row)) for row in self.rows]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``kvsim compare --json`` writes."""

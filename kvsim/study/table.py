@@ -9,12 +9,13 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsim.files import write_whole
+from kvsim.results.flat import flat, squared
 from kvsim.results.replications import average
 from kvsim.study.cell import CorruptError, Stored, read_cell
 from kvsim.study.sweep import CELLS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kvsim.study.plan import Point
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: Parts of a summary that are lists, count by names, or may be missing as a whole; a table of
-#: scalars has none of them but what they hold themselves.
-STRUCTURES = {
-    *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
-    *("scaling", "migration", "rejections", "branches"),
-}
 #: Text for a cell that has no result and no error.
 NOT_RUN = "not run"
 
@@ -85,23 +80,6 @@ def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
     return squared(rows)
 
 
-def flat(summary: Mapping[str, Any], inside: str = "") -> Row:
-    """Return the scalars of a summary, those of its parts as ``part.key``.
-
-    Examples
-    --------
-    >>> flat({"completed": 8, "kv_cache": {"mean_usage": 0.5}, "replicas": [{}]})
-    {'completed': 8, 'kv_cache.mean_usage': 0.5}
-    """
-    row: Row = {}
-    for key, value in summary.items():
-        if isinstance(value, dict) and key not in ("rejections", "branches"):
-            row |= flat(value, f"{inside}{key}.")
-        elif not isinstance(value, list | dict) and (value is not None or key not in STRUCTURES):
-            row[inside + key] = value
-    return row
-
-
 def shown(value: Any) -> Any:
     """Return an option's value as a cell of a table holds it."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -109,12 +87,6 @@ def shown(value: Any) -> Any:
     if isinstance(value, tuple | list):
         value = [shown(one) for one in value]
     return json.dumps(value, default=str) if isinstance(value, dict | list) else value
-
-
-def squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
-    """Give all rows the same keys, in order of first appearance."""
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
-    return [{name: row.get(name) for name in (*names, *last)} for row in rows]
 
 
 def save_csv(rows: Sequence[Row], path: Path) -> None:
