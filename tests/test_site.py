@@ -21,6 +21,8 @@ SHOWN.remove(
 SLOW = ("own-allocator", "own-parts", "results", "record-and-replay", "tutorial", "waste", "index")
 #: Few are enough to see that a command runs; plain Python serves some of them.
 NUM_REQUESTS = 20
+#: Of a paragraph, table or block.
+MOST_CHARACTERS = 900
 
 
 def name(path: Path) -> str:
@@ -96,6 +98,35 @@ def test_a_mark_of_an_unknown_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(ValueError, match="must be table, fields, api or commands"):
         filled("<!-- generated: picture -->\n")
+
+
+#: Commands in blocks that `run_page` does not run, and the reason.
+NOT_RUN = {
+    "docs/howto/calibrate.md": "files of the user's own server",
+    "docs/howto/questions.md": "minutes: tests/test_questions.py runs each",
+    "CONTRIBUTING.md": "set-up and tests, which .ci/run runs",
+}
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=name)
+def test_every_command_that_a_page_shows_is_run(path: Path) -> None:
+    """Blocks in a language that nothing runs hold no command, except on the listed pages."""
+    text = path.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S)
+    loose = [
+        line
+        for language, block in fenced
+        if language not in ("bash", "python")
+        for line in block.splitlines()
+        if re.match(r"(\$ )?(kvsim|python|\.venv/bin/\S+) ", line)
+    ]
+    assert bool(loose) == (name(path) in NOT_RUN), loose
+
+
+def test_no_paragraph_of_a_document_is_too_long() -> None:
+    for path in [*WHOLE, ROOT / "DECISIONS.md", ROOT / "SECURITY.md"]:
+        for text in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
+            assert len(text) <= MOST_CHARACTERS, f"{name(path)}: {text[:80]}"
 
 
 def page(path: Path) -> Any:
