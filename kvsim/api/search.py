@@ -66,7 +66,7 @@ def search(
     ...                      num_requests=50, cost_model="constant+seconds=0.1", max_num_seqs=4,
     ...                      model="opt-125m", backend="python", replications=1)
     >>> found.request_rate, found.command.split()[:3]
-    (3.0, ['vllm', 'serve', 'facebook/opt-125m'])
+    (1.96875, ['vllm', 'serve', 'facebook/opt-125m'])
     """
     source, named = source_of(requests, options)
     return find(
