@@ -14,12 +14,12 @@ from strategies import examples, under_pressure
 import kvsim
 import workloads
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
+from kvsim.engines.baselines.sched.orca import OrcaScheduler
 from kvsim.kv.caching_allocator import MIB, CachingAllocator
 from kvsim.kv.dynamic import DynamicManager, sample_layers
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
 from kvsim.records.request import Request
-from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.testing import check_result
 from kvsim.trace import Trace

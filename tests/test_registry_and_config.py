@@ -17,6 +17,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
+from kvsim.engines.baselines.sched.orca import OrcaScheduler
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.eviction import EVICTION_POLICIES, LRU
@@ -25,7 +26,6 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.cost import Work
 from kvsim.records.request import Request
 from kvsim.registry import Registry, parse_spec
-from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig, StepPlan
 from kvsim.sched.vllm import VllmScheduler
 from kvsim.testing import check_result, equal_tables

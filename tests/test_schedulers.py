@@ -20,16 +20,16 @@ from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.config import Config
 from kvsim.engine.contents import text_ranks
 from kvsim.engine.setup import resolve
+from kvsim.engines.baselines.sched.orca import OrcaScheduler
+from kvsim.engines.baselines.sched.static import StaticScheduler
+from kvsim.engines.baselines.sched.vllm_v0 import VllmV0Scheduler
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request, Status
-from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig, StepPlan
-from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
-from kvsim.sched.vllm_v0 import VllmV0Scheduler
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.engines.baselines.rules.orca import schedule_orca
+from kvsim.engines.baselines.rules.static import schedule_static
+from kvsim.engines.baselines.rules.vllm_v0 import schedule_v0
 from kvsim.engines.policies import ORCA, STATIC, VLLM, VLLM_V0
 from kvsim.engines.rules.own_loop import (
     add_to_engine,
@@ -37,9 +40,6 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
-from kvsim.rules.baselines.orca import schedule_orca
-from kvsim.rules.baselines.static import schedule_static
-from kvsim.rules.baselines.vllm_v0 import schedule_v0
 from kvsim.rules.batch import batch_at, recycle
 from kvsim.rules.blocks.mamba import begin_states
 from kvsim.rules.connector.copy_fence import let_copies_go

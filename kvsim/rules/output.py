@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.engines.baselines.rules.static import end_batch, retire_request
 from kvsim.engines.policies import STATIC
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, end_request
-from kvsim.rules.baselines.static import end_batch, retire_request
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector.report import begin_update, end_update
 from kvsim.rules.connector.scheduler import release

@@ -15,7 +15,7 @@ class OrcaScheduler(Scheduler):
     and memory limit the batch. Over a manager that grows as it goes, a request that cannot grow
     preempts the latest admitted one (by priority, the least urgent one), to be computed again; and
     since memory is full then, nobody is admitted until a request has ended.
-    The rules are in :mod:`kvsim.rules.baselines.orca`.
+    The rules are in :mod:`kvsim.engines.baselines.rules.orca`.
     """
 
     rules_of = ORCA

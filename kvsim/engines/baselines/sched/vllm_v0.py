@@ -1,6 +1,6 @@
 """The scheduler of vLLM before V1: prompts first, whole, in steps of their own; swap or recompute.
 
-The rules are in :mod:`kvsim.rules.baselines.vllm_v0`.
+The rules are in :mod:`kvsim.engines.baselines.rules.vllm_v0`.
 """
 
 from __future__ import annotations
