@@ -16,9 +16,9 @@ import kvsim
 import workloads
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.engines.sglang.fleet import setup
 from kvsim.engines.sglang.records.storage import Storage
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.kv_store import reading
 from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
 from kvsim.fleet.routing.router import Router
 from kvsim.kv.block_hash import block_keys
@@ -387,7 +387,7 @@ def test_both_engines_agree_and_no_page_is_lost(trace: Trace, data: st.DataObjec
     }
     with pytest.MonkeyPatch.context() as patch:  # prompts here are short
         least = draw(st.sampled_from([1, 8, 20]))
-        patch.setattr(reading, "Storage", partial(Storage, least=least))
+        patch.setattr(setup, "Storage", partial(Storage, least=least))
         python = kvsim.simulate(trace, **options, backend="python", check_invariants=True)
         compiled = kvsim.simulate(trace, **options, backend="compiled")
     assert equal_tables(python.requests, compiled.requests)
