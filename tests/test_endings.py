@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.engine.contents import Contents
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
@@ -158,3 +160,14 @@ def test_an_unforeseen_end_leaves_the_digest_of_other_traces_alone() -> None:
     plain = Trace.from_arrays([0.0], [8], [4])
     assert plain.digest == Trace.from_arrays([0.0], [8], [4], ends_by="length").digest
     assert plain.digest != Trace.from_arrays([0.0], [8], [4], ends_by="eos").digest
+
+
+def test_a_trace_says_what_an_engine_knows_of_an_answer(tmp_path: Path) -> None:
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], [5, 5, 5], [4, 4, 4], max_tokens=[0, 4, 9])
+    assert trace.ends_by.tolist() == [0, 0, 1]
+    assert Contents.of(trace).lists["asked_tokens"].tolist() == [4, 4, 9]
+    assert trace.with_ends_by("length").max_tokens.tolist() == [0, 0, 0]
+    trace.save(tmp_path / "trace.csv")
+    assert workloads.load(tmp_path / "trace.csv").digest == trace.digest
+    with pytest.raises(ValueError, match="row 0: max_tokens is 3, must be num_output_tokens to"):
+        Trace.from_arrays([0.0], [5], [4], max_tokens=[3])

@@ -92,8 +92,11 @@ def served(kind: str, seed: int, way: str, backend: str) -> None:
     """Serve a random run by an engine, and compare it with a run over its requests."""
     one, draw = drawn(kind, seed), random.Random(seed)
     n = len(one.trace)
+    is_eos = np.array([draw.random() < 0.2 * (seed % 3) for _ in range(n)])
     trace = replace(
         one.trace,
+        ends_by=is_eos.astype(np.int64),
+        max_tokens=np.where(is_eos, one.trace.num_output_tokens + 9, 0),
         tenant=np.full(n, -1),
         priority=one.trace.priority * (seed % 2),
         num_samples=np.array([draw.choice([1, 1, 3]) if kind == "vllm" else 1] * n),
@@ -161,6 +164,46 @@ def test_a_later_prompt_may_name_an_output() -> None:
     engine.run_until(math.inf)
     hits = engine.result().requests["num_cached_tokens"]
     assert hits[[again, other]].tolist() == [48, 32]
+
+
+def test_sglang_shows_pages_and_ends_an_aborted_request_with_its_next_token() -> None:
+    engine = kvsim.Engine(
+        **{"model": "llama-3-8b", "gpu": "h200-sxm", "engine": "sglang", "page_size": 4},
+        **{"max_total_tokens": 64, "backend": "python", "check_invariants": True},
+    )
+    first = engine.add_request(list(range(10)), max_tokens=9)
+    engine.step()
+    second = engine.add_request([*range(8), 99, 98], max_tokens=9)
+    third = engine.add_request(num_prompt_tokens=40, max_tokens=9)
+    engine.step()
+    engine.step()
+    mine, other = engine.block_table(first)[0], engine.block_table(second)[0]
+    assert mine[:2] == other[:2]
+    assert not set(mine[2:]) & set(other[2:])
+    free = engine.num_free_blocks
+    assert engine.abort(third)
+    assert engine.num_waiting == 0
+    assert engine.abort(second)
+    steps = list(engine.steps_until(math.inf))
+    ended = {request: reason for step in steps for request, reason in step.finished.items()}
+    aborted = FinishReason.ABORTED
+    assert ended == {third: aborted, second: aborted, first: FinishReason.FINISHED}
+    tokens = engine.result().requests["num_output_tokens"].tolist()
+    assert (tokens[0], tokens[2]) == (9, 0)
+    assert 1 <= tokens[1] <= 3
+    assert engine.num_free_blocks > free
+
+
+def test_sglang_expects_max_tokens_and_not_where_an_answer_ends() -> None:
+    def admitted(stop_after: int | None) -> int:
+        options = {"engine": "sglang", "max_total_tokens": 400, "backend": "python"}
+        engine = kvsim.Engine(model="llama-3-8b", gpu="h200-sxm", **options)
+        for _ in range(9):
+            asked = 200 if stop_after else 2
+            engine.add_request(num_prompt_tokens=30, max_tokens=asked, stop_after=stop_after)
+        return len(engine.step().num_scheduled_tokens)
+
+    assert admitted(2) < admitted(None)
 
 
 def test_a_reset_forgets_what_is_cached_unless_blocks_are_in_use() -> None:

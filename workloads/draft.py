@@ -82,6 +82,7 @@ class Draft:
     encoder_items: Sequence[Sequence[tuple[int, int]]] | None = None
     tenant: Sequence[int | str | None] | None = None
     ends_by: Sequence[str | None] | str | None = None
+    max_tokens: Sequence[int] | None = None
     sample_output_tokens: Sequence[Sequence[int]] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)

@@ -81,8 +81,9 @@ class Contents:
             if (trace.num_samples > 1).any():
                 lists["num_samples"] = trace.num_samples
             if trace.has("ends_by"):
+                limits = np.where(trace.max_tokens > 0, trace.max_tokens, MAX_TOKENS)
                 lists["asked_tokens"] = np.where(
-                    trace.ends_by == EOS, MAX_TOKENS, trace.num_output_tokens
+                    trace.ends_by == EOS, limits, trace.num_output_tokens
                 )
             if trace.priority.any():
                 lists["id_rank"] = text_ranks(names_of(trace))

@@ -15,6 +15,7 @@ from kvsim.engines.baselines.rules.static import schedule_static
 from kvsim.engines.baselines.rules.vllm_v0 import schedule_v0
 from kvsim.engines.policies import ORCA, STATIC, VLLM, VLLM_V0
 from kvsim.engines.rules.own_loop import (
+    abort_in_engine,
     add_to_engine,
     complete_engine,
     engine_died,
@@ -270,6 +271,13 @@ def has_work(state: Replica) -> bool:
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 
 
+def abort_by_rules(state: Replica, row: int) -> bool:
+    """Abort a request by the scheduler's rules; False if it is not on this replica."""
+    if state.limits.has_own_loop:
+        return abort_in_engine(state, row)
+    return abort(state, row)
+
+
 def next_event_time(state: Replica) -> float:
     """Return the time of the next event if nothing arrives, infinite if there is none."""
     if state.must_complete:
@@ -396,7 +404,7 @@ def serve(state: Replica, command: int, argument: int) -> int:
     if command >= MATCH:
         return operate_engine(state, command, argument)
     if command == ABORT:
-        return int(abort(state, argument))
+        return int(abort_by_rules(state, argument))
     if command == RESET:
         return reset_prefix_cache(state, argument > 0)
     if command == DROP_PINNED:

@@ -13,7 +13,6 @@ from kvsim.records.memory import Flat, Views
 from kvsim.records.record import NONE
 from kvsim.records.request import Segment
 from kvsim.trace import Trace
-from kvsim.trace.endings import ENDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ FIRST_ROOM = 256
 #: Integer columns of a trace that each request fills.
 COLUMNS = (
     *("num_prompt_tokens", "num_output_tokens", "output_content_id", "priority", "cache_salt"),
-    *("session_id", "num_samples", "lora_id", "ends_by"),
+    *("session_id", "num_samples", "lora_id", "max_tokens"),
 )
 #: Lists of what a replica knows of each request.
 LISTS = (
@@ -97,7 +96,6 @@ class GrowingTrace:
         columns: dict[str, Any] = {
             name: values[: len(self)].copy() for name, values in self._columns.items()
         }
-        columns["ends_by"] = [ENDINGS[code] for code in columns["ends_by"].tolist()]
         arrival_time = self._arrival_time[: len(self)]
         return Trace.from_arrays(arrival_time, **columns, segments=self._segments)
 

@@ -10,7 +10,6 @@ import numpy as np
 from kvsim.engines.policies import VLLM
 from kvsim.stepping.tokens import PromptTree, names_content
 from kvsim.trace import MAX_SAMPLES, MAX_TOKENS
-from kvsim.trace.endings import EOS, LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +102,7 @@ class RequestReader:
             "lora_id": lora,
             "session_id": -1,
             "num_samples": samples,
-            "ends_by": EOS if output < max_tokens else LENGTH,
+            "max_tokens": max_tokens if output < max_tokens else 0,
         }
         if asked.session_id is not None:
             columns["session_id"] = whole("session_id", asked.session_id, 0, 2**62)

@@ -24,7 +24,7 @@ from kvsim.trace.columns import (
     read_shares,
     read_tenants,
 )
-from kvsim.trace.endings import LENGTH, read_endings, read_lengths
+from kvsim.trace.endings import EOS, LENGTH, check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ HASHED_AT_ONCE = 1 << 16
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
-    *("ends_by", "sample_offsets", "sample_output_tokens"),
+    *("ends_by", "max_tokens", "sample_offsets", "sample_output_tokens"),
 )
 #: Columns with several entries per request, or none; their offsets are columns, too.
 RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_")
@@ -138,6 +138,9 @@ class Trace:
     ends_by : int64
         How the answer ends: 0 by its length, which the engine knows as max_tokens, 1 by EOS or a
         stop token, which comes before max_tokens and is not known beforehand.
+    max_tokens : int64
+        Output tokens that the engine knows it may generate; 0 is ``num_output_tokens``, or without
+        bound for an answer that ends by EOS.
     sample_offsets : int64, len(trace) + 1
         Rows of ``sample_output_tokens`` that belong to each request.
     sample_output_tokens : int64
@@ -167,6 +170,7 @@ class Trace:
     tenant: Ints
     tenant_names: NDArray[np.str_]
     ends_by: Ints
+    max_tokens: Ints
     sample_offsets: Ints
     sample_output_tokens: Ints
 
@@ -192,6 +196,7 @@ class Trace:
         encoder_items: Sequence[Iterable[tuple[int, int]]] | None = None,
         tenant: Sequence[int | str | None] | NDArray[Any] | None = None,
         ends_by: Sequence[str | None] | NDArray[Any] | str | None = None,
+        max_tokens: ArrayLike | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
     ) -> Trace:
         """Check and freeze a trace.
@@ -217,6 +222,8 @@ class Trace:
             Integers from 0 on, or texts; None, -1 and "" are no tenant.
         ends_by : ``"length"`` or ``"eos"``, for all requests or each of them, optional
             How answers end. EOS comes before max_tokens, and the engine does not foresee it.
+        max_tokens : shape (n,), optional
+            At least ``num_output_tokens``, or 0; where it is more, the answer ends by EOS.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
             Each 1 to ``num_output_tokens``; empty where all samples have that many.
 
@@ -246,6 +253,7 @@ class Trace:
         tenants, tenant_names = read_tenants(tenant, n)
         output = column("num_output_tokens", num_output_tokens, 0)
         samples = column("num_samples", num_samples, 1)
+        asked = column("max_tokens", max_tokens, 0)
         sample_offsets, sample_output = read_lengths(sample_output_tokens, samples, output)
         trace = cls(
             arrival_time=arrival,
@@ -270,7 +278,8 @@ class Trace:
             item_num_tokens=item_length,
             tenant=tenants,
             tenant_names=tenant_names,
-            ends_by=read_endings(ends_by, n),
+            ends_by=np.where(asked > output, EOS, read_endings(ends_by, n)),
+            max_tokens=asked,
             sample_offsets=sample_offsets,
             sample_output_tokens=sample_output,
         )
@@ -289,6 +298,7 @@ class Trace:
         samples = self.num_samples
         ok = (samples >= 1) & (samples <= MAX_SAMPLES)
         check_rows("num_samples", samples, ok, f"1 to {MAX_SAMPLES}")
+        check_limits(self.max_tokens, self.num_output_tokens, MAX_TOKENS)
         check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
         for name, most in (("grammar_time", math.inf), ("acceptance_rate", 1)):
             values = getattr(self, name)
@@ -443,7 +453,9 @@ class Trace:
 
     def with_ends_by(self, ends_by: str) -> Trace:
         """Return the trace with all answers ending by ``"length"`` or ``"eos"``."""
-        return replace(self, ends_by=read_endings(ends_by, len(self)))._freeze()
+        n = len(self)
+        asked = self.max_tokens if ends_by == "eos" else everywhere(0, n)
+        return replace(self, ends_by=read_endings(ends_by, n), max_tokens=asked)._freeze()
 
     def with_single_outputs(self) -> Trace:
         """Return the trace with one output token per request: prompts, and no more."""
@@ -451,6 +463,7 @@ class Trace:
             self,
             num_output_tokens=everywhere(1, len(self)),
             ends_by=everywhere(LENGTH, len(self)),
+            max_tokens=everywhere(0, len(self)),
         )._freeze()
 
     def with_request_rate(self, request_rate: float) -> Trace:

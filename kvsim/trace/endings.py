@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from kvsim.trace.columns import RowError, check_length, everywhere
+from kvsim.trace.columns import RowError, check_length, check_rows, everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,19 @@ def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int
             raise RowError(row, "ends_by", f"is {one!r}, must be {' or '.join(ENDINGS)}")
         codes.append(ENDINGS.index(one) if one else LENGTH)
     return np.array(codes, np.int64)
+
+
+def check_limits(max_tokens: Ints, num_output_tokens: Ints, most: int) -> None:
+    """Refuse a limit that an answer exceeds, or that no answer can reach; 0 is none.
+
+    Raises
+    ------
+    RowError
+        Naming the first of them.
+    """
+    fits = (max_tokens >= num_output_tokens) & (max_tokens <= most)
+    allowed = f"num_output_tokens to {most:,}, or 0 for none"
+    check_rows("max_tokens", max_tokens, (max_tokens == 0) | fits, allowed)
 
 
 def read_lengths(

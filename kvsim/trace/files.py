@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
 REQUIRED = ("arrival_time", "num_prompt_tokens", "num_output_tokens")
 #: Integer columns that are written only where some entry differs from this default.
-DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1, "lora_id": 0}
+DEFAULTS = {
+    "priority": 0,
+    "cache_salt": 0,
+    "session_id": -1,
+    "num_samples": 1,
+    "lora_id": 0,
+    "max_tokens": 0,
+}
 #: And columns of floats that are -1 where a request has no such thing.
 FLOATS = ("grammar_time", "acceptance_rate")
 #: Columns of lists, JSON text inside a CSV file.

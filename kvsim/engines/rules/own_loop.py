@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.policies import SGLANG
+from kvsim.engines.sglang.rules.abort import abort_sglang
 from kvsim.engines.sglang.rules.arrival import add_sglang
 from kvsim.engines.sglang.rules.direct import operate
 from kvsim.engines.sglang.rules.loop import loop_has_work, pass_sglang, take_in_sglang
@@ -39,6 +40,13 @@ def engine_has_work(state: Replica) -> bool:
     """Return whether any request is unfinished."""
     if state.limits.scheduler == SGLANG:
         return loop_has_work(state)
+    return False
+
+
+def abort_in_engine(state: Replica, row: int) -> bool:
+    """Abort a request; False if it is not on this replica."""
+    if state.limits.scheduler == SGLANG:
+        return abort_sglang(state, row)
     return False
 
 

@@ -80,6 +80,7 @@ class Progress(Record):
     number: int = 0  # of its last entry into the queue
     seen: int = 0  # tokens processed when it entered
     is_retracted: bool = False
+    is_aborted: bool = False  # ends with its next token
     is_listed: bool = False  # in the running batch or the last one
     tried_known: int = 0  # as the last attempt to admit it left them
     tried_prefix: int = 0

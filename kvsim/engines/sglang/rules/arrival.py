@@ -11,6 +11,9 @@ from kvsim.engines.sglang.rules.waiting import enter_queue
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
+#: Of an answer that ends by EOS after a number of tokens that nobody limits.
+NO_LIMIT = 2**24
+
 
 def add_sglang(state: Replica, k: int) -> None:
     """Queue a new arrival; context length and pool size limit its output."""
@@ -21,6 +24,8 @@ def add_sglang(state: Replica, k: int) -> None:
     asked, stop = trace.max_tokens[row], 0
     if trace.has_stops:
         stop = trace.stop_at[row]
+    elif trace.has_eos and asked < trace.asked_tokens[row] < NO_LIMIT:
+        asked, stop = trace.asked_tokens[row], asked
     elif scheduler.max_new_tokens > asked:
         asked, stop = scheduler.max_new_tokens, asked
     mine.ignores_eos = scheduler.ignore_eos or (trace.has_stops and trace.ignores_eos[row] > 0)

@@ -17,7 +17,7 @@ from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
 from kvsim.engines.sglang.rules.waiting import leave_waiting
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
-from kvsim.rules.abort import ENDED, REJECTED, end_request
+from kvsim.rules.abort import ABORTED, ENDED, REJECTED, end_request
 from kvsim.rules.batch import batch_at
 from kvsim.rules.price import price
 from kvsim.rules.recorder import note_gap, record_step, write_step
@@ -203,7 +203,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
             scheduler.has_ended = True
             release_request(state, k, True)
             request.finish_time = now
-            end_request(state, k, ENDED)
+            end_request(state, k, ABORTED if mine.is_aborted else ENDED)
             reuse_record(state, k)
         elif at < batch.num_extends:
             checkpoint(state, request, mine, entry.end, True)
