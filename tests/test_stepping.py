@@ -141,6 +141,7 @@ def test_two_requests_with_equal_ids_share_blocks() -> None:
     assert (engine.block_table(a), engine.block_table(b)) == ([[1, 2, 3]], [[1, 2, 4]])
     assert engine.num_free_blocks == 95
     assert engine.free_queue()[:2] == [5, 6]
+    assert engine.cached_blocks() == [1, 2]
     assert step.time + step.duration == engine.now
     assert engine.abort(b)
     assert engine.num_free_blocks == 96
@@ -299,7 +300,7 @@ def test_an_engine_refuses_options_of_runs_over_traces(options: dict[str, Any], 
 
 def test_questions_without_an_answer_are_one_clear_line() -> None:
     engine = small(allocator="contiguous-max", check_invariants=False)
-    for ask in (engine.result, engine.free_queue, engine.reset_prefix_cache):
+    for ask in (engine.result, engine.free_queue, engine.cached_blocks, engine.reset_prefix_cache):
         with pytest.raises(ValueError, match=r"no request was added yet|has no pool of blocks"):
             ask()
     for unknown in (0, -1, 1.5, "a"):

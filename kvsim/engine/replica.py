@@ -14,7 +14,7 @@ from kvsim.cost.model import lay_out_cost
 from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
-from kvsim.engines.policies import SGLANG, VLLM
+from kvsim.engines.policies import VLLM
 from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
@@ -216,9 +216,10 @@ class Replica:
 
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more."""
-        can_abort = self.setup.scheduler_type.rules_of in (VLLM, SGLANG)
-        if not can_abort or self.state.limits.in_python:
-            raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm, sglang can")
+        limits = self.state.limits
+        can_abort = self.setup.scheduler_type.rules_of == VLLM or limits.has_own_loop
+        if not can_abort or limits.in_python:
+            raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
 
     def reset_prefix_cache(self, *, with_running: bool) -> int:

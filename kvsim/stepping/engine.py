@@ -23,7 +23,7 @@ from kvsim.rules.kv import num_free
 from kvsim.rules.recorder import num_waiting
 from kvsim.stepping.events import StepNames, has_events
 from kvsim.stepping.growing import LISTS, GrowingContents, GrowingTrace
-from kvsim.stepping.looks import block_table, free_queue, place_of, reset_cache
+from kvsim.stepping.looks import block_table, cached_blocks, free_queue, place_of, reset_cache
 from kvsim.stepping.outcome import Run, result_of
 from kvsim.stepping.ranks import MOST_RANKED, id_rank
 from kvsim.stepping.refusal import check_options, check_setup
@@ -408,6 +408,16 @@ class Engine:
         """
         names = StepNames(self._setup, self._rows, tokens)
         return list(batches(self._replica.take_events(), names))
+
+    def cached_blocks(self) -> list[int]:
+        """Return the blocks with content that a later prompt can hit, in use or free.
+
+        Raises
+        ------
+        ValueError
+            For an allocator without a pool of blocks.
+        """
+        return cached_blocks(self._replica, self._setup.allocator.base)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content, as vLLM does; False, and nothing, while a block is in use.

@@ -44,6 +44,12 @@ def free_queue(replica: Replica, allocator: str) -> list[int]:
     return list(BlockPool.over(replica.state.kv).free_queue())
 
 
+def cached_blocks(replica: Replica, allocator: str) -> list[int]:
+    """Return the blocks with content that a later prompt can hit, in use or free."""
+    check_pool(replica, allocator, "cached_blocks")
+    return BlockPool.over(replica.state.kv).hashed_blocks()
+
+
 def reset_cache(replica: Replica, allocator: str) -> bool:
     """Forget all cached content; False if a block is in use.
 
