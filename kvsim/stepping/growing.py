@@ -88,7 +88,6 @@ class GrowingTrace:
         """Return a request as a line of a trace file has it."""
         found: dict[str, Any] = {"arrival_time": float(self._arrival_time[request])}
         found |= {name: int(values[request]) for name, values in self._columns.items()}
-        found["ends_by"] = ENDINGS[found["ends_by"]]
         return found | {"segments": [list(span) for span in self._segments[request]]}
 
     def trace(self) -> Trace:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def abort_sglang(state: Replica, row: int) -> bool:
     """Abort the request of a trace row; False if it is not (or no longer) on this replica."""
     for k in range(state.num_requests):
-        request, mine = state.requests[k], state.sglang.progress[k]
+        request, mine = state.requests[k], state.engines.sglang.progress[k]
         if request.request_id == row and request.status != FINISHED:
             if mine.row == NONE:
                 leave_waiting(state, k)
@@ -27,7 +27,7 @@ def abort_sglang(state: Replica, row: int) -> bool:
             else:
                 mine.is_aborted = True
                 request.end = min(request.end, request.num_tokens + 1)
-                state.sglang.may_finish = True
+                state.engines.sglang.may_finish = True
                 count_internal(state.kv.radix, request, mine)
             return True
     return False
