@@ -2,8 +2,8 @@
 
 A component is a class or function registered under a name by a decorator, in the one file that
 holds it. Installed packages add names by entry points (:mod:`kvsim.entry_points`). A name of the
-form ``package.module:object`` is imported, so that a user's own component runs without an edit to
-any file of kvsim.
+form ``package.module:object`` or ``path/to/file.py:object`` is imported, so that a user's own
+component runs without an edit to any file of kvsim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import os
 import re
 import sys
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from pkgutil import iter_modules
 from threading import RLock
 from types import SimpleNamespace
@@ -26,6 +29,7 @@ from kvsim.errors import must_be, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
 
     from kvsim.entry_points import Offer
 
@@ -42,6 +46,29 @@ def import_modules(package: str) -> None:
     path = import_module(package).__path__
     for module in iter_modules(path, package + "."):
         import_module(module.name)
+
+
+def import_file(path: str) -> ModuleType:
+    """Import a file of Python by its path; again only after it was edited.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    """
+    file = Path(path).resolve()
+    name = f"{file.stem}_{sha256(file.read_bytes() + str(file).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no file of Python")
+        made = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(made)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 @contextmanager
@@ -202,8 +229,9 @@ class Registry(Generic[T]):
         module, _, attribute = path.partition(":")
         try:
             with self._lock, current_folder():
-                found = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+                imported = import_file(module) if module.endswith(".py") else import_module(module)
+                found = getattr(imported, attribute)
+        except (ImportError, AttributeError, ValueError, OSError) as error:
             raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
         return self._checked(found, repr(path))
 

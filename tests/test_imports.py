@@ -25,6 +25,7 @@ ROOMS = (
         "files",
         "entry_points",
         "registry",
+        "own_rules",
         "trace",
         "catalog",
         "json_object",

@@ -25,6 +25,7 @@ TABLES = "kvsim.compiled.key_table"
 RACK = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 DESK = "kvsim.compiled.routing_loop"
+USER = "kvsim.compiled.user_rules"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -87,6 +88,12 @@ def _user_cache() -> Path | None:
 def load_entry() -> ModuleType:
     """Import the compiled entry with its own cache."""
     return sys.modules.get(ENTRY) or _load(ENTRY, cache_folder())
+
+
+def load_user_rules() -> ModuleType:
+    """Import the compiler of users' rules."""
+    load_entry()
+    return sys.modules.get(USER) or import_module(USER)
 
 
 def load_tables() -> ModuleType:

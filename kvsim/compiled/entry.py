@@ -17,6 +17,7 @@ from numba.extending import overload
 from kvsim import engines, records, rules
 from kvsim.compiled.key_rules import KEY_RULES
 from kvsim.compiled.linking import linked_at
+from kvsim.compiled.own_calls import TEXTS, register_calls
 from kvsim.compiled.pruning import pruned
 from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
 from kvsim.compiled.variants import CONSTANTS, has_rule, variant_of
@@ -76,7 +77,7 @@ OF_RUNS = frozenset(
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules that are registered by themselves: with a second text, or for tables of keys too.
-OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES)
+OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES, *TEXTS)
 
 
 def all_records() -> list[type[Record]]:
@@ -182,9 +183,11 @@ def _ask_whole(rows, place):
     return ask_whole
 
 
+register_calls(**INNER)
 register_rules()
 _plain, _general = record_at(Replica, "specialized"), record_at(Replica, "")
 _with_events = record_at(Replica, "with-events")
+_own_order = record_at(Replica, "own-order")
 _serve = engine.serve
 
 
@@ -201,6 +204,12 @@ def serve_with_events(address, command, max_steps):
 
 
 @njit(cache=True, error_model="numpy")
+def serve_own_order(address, command, max_steps):
+    """Do what the host asks of one with another order of eviction or admission."""
+    return _serve(_own_order(address), command, max_steps)
+
+
+@njit(cache=True, error_model="numpy")
 def serve_general(address, command, max_steps):
     """Do what the host asks of any replica."""
     return _serve(_general(address), command, max_steps)
@@ -210,6 +219,7 @@ def serve_general(address, command, max_steps):
 ENTRIES = {
     "specialized": serve_specialized,
     "with-events": serve_with_events,
+    "own-order": serve_own_order,
     "": serve_general,
 }
 for _engine in all_engines().values():

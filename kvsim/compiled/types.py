@@ -54,12 +54,23 @@ class Rows(types.Type):
         super().__init__(name=f"Rows({item}, {size})")
 
 
-for _kind in (Ref, Rows):
-
-    @register_model(_kind)
+def _as_pointer(kind: Any) -> Any:
+    @register_model(kind)
     class _Pointer(models.PrimitiveModel):
         def __init__(self, manager: Any, kind: Any) -> None:
             super().__init__(manager, kind, BYTES)
+
+    return kind
+
+
+for _kind in (Ref, Rows):
+    _as_pointer(_kind)
+
+
+def own_ref(record: type[Record]) -> type[Ref]:
+    """Return a class of references of a record's own, for methods of its own."""
+    kind: type[Ref] = _as_pointer(type(f"Ref{record.__name__}", (Ref,), {}))
+    return kind
 
 
 def numba_type(kind: Any, variant: str) -> Any:
@@ -235,7 +246,7 @@ def _register_property(name: str, found: dict[type[Record], Any]) -> None:
         return found.get(self.record)
 
 
-def record_at(record: type[Record], variant: str) -> Any:
+def record_at(record: type[Record], variant: str, kind: type[Ref] = Ref) -> Any:
     """Return a function of compiled code that takes an address for a record."""
 
     @intrinsic
@@ -243,6 +254,6 @@ def record_at(record: type[Record], variant: str) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], BYTES)
 
-        return Ref(record, variant)(types.int64), generate
+        return kind(record, variant)(types.int64), generate
 
     return at

@@ -88,6 +88,13 @@ SPECIALIZED = {
 #: The same, telling what comes and goes in its cache, as routers and stores want to know.
 WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
+#: The same under any eviction policy, one of a user's included, and by priority.
+OWN_ORDER = {
+    name: value
+    for name, value in SPECIALIZED.items()
+    if name not in ("BlockPool.policy", "Limits.by_priority", "Trace.has_ranks")
+}
+
 #: Rules that the specialized variant never calls: packages, and modules of others.
 OTHER_KINDS = frozenset(
     (
@@ -105,6 +112,7 @@ OTHER_KINDS = frozenset(
 CONSTANTS = {
     "specialized": SPECIALIZED,
     "with-events": WITH_EVENTS,
+    "own-order": OWN_ORDER,
     "": {},
 }
 
@@ -123,9 +131,12 @@ def has_rule(variant: str | None, module: str) -> bool:
     for variants in OF_ENGINES.values():
         if variant in variants.constants:
             return variants.has_rule(variant, module)
-    if variant not in ("specialized", "with-events") or module.partition(".")[0] in OF_ENGINES:
+    is_general = variant not in ("specialized", "with-events", "own-order")
+    if is_general or module.partition(".")[0] in OF_ENGINES:
         return module.partition(".")[0] not in OF_ENGINES
     if variant == "with-events" and module == "events":
+        return True
+    if variant == "own-order" and module.startswith(("eviction.", "blocks.contents")):
         return True
     return OTHER_KINDS.isdisjoint((module, module.partition(".")[0]))
 
@@ -135,7 +146,7 @@ def variant_of(state: Any) -> str:
     if state.limits.has_own_loop:
         return OF_ENGINES[engine_name(state.limits.scheduler)].variant_of(state)
     records = _records(state)
-    for variant in ("specialized", "with-events"):
+    for variant in ("specialized", "with-events", "own-order"):
         if all(_known(records, *known) for known in CONSTANTS[variant].items()):
             return variant
     return ""

@@ -77,6 +77,16 @@ class EvictionPolicy(ABC):
         """True if the rules alone decide what it does."""
         return self.rules_of != PYTHON_POLICY and not overridden(self, ORDERS)
 
+    def prepare(self, pool: BlockPool, memory: Memory) -> EvictionPolicy:
+        """Lay out what it needs in a pool's memory; returns the policy that Python calls."""
+        del pool, memory
+        return self
+
+    def tell_time(self, clock: Callable[[], float], state: Any) -> None:
+        """Set its clock, and the replica whose clock that is."""
+        del state
+        self.clock = clock
+
     @abstractmethod
     def insert(self, block_id: int) -> None:
         """Take in a block whose last reference has gone. Mutates."""
@@ -137,8 +147,8 @@ def eviction_policy(text: str) -> EvictionPolicy:
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
     """Fill a pool's record with what its policy needs; with the policy itself if it is no rule."""
     num_blocks = pool.num_usable + 1
-    if not policy.runs_by_rules:
-        pool.policy, pool.python = PYTHON_POLICY, policy
+    if policy.rules_of == PYTHON_POLICY or not policy.runs_by_rules:
+        pool.policy, pool.python = PYTHON_POLICY, policy.prepare(pool, memory)
         return
     pool.policy = policy.rules_of
     if pool.policy == Eviction.LRU:
@@ -227,6 +237,15 @@ class RulePolicy(EvictionPolicy):
 
     def __iter__(self) -> Iterator[int]:
         return victims(self.pool)
+
+
+class Alone(RulePolicy):
+    """A user's rules over blocks of their own, without a replica."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.pool.policy, self.pool.python = PYTHON_POLICY, policy
+        policy.pool, policy.clock = self.pool, lambda: self.now
 
 
 class Ranked(EvictionPolicy):

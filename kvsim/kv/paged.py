@@ -311,7 +311,7 @@ class PagedManager(RuleManager):
         return total <= self.num_usable
 
     def tell_time(self, clock: Callable[[], float]) -> None:  # noqa: D102
-        self.eviction.clock = clock
+        self.eviction.tell_time(clock, self.state)
 
     def foresee(self, requests: Iterable[Request]) -> None:  # noqa: D102
         if self.foresees:

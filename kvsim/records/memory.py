@@ -154,6 +154,7 @@ class Flat:
 
     def __init__(self) -> None:
         self.lists: dict[int, Numbers | Views] = {}  # by address
+        self.objects: dict[tuple[int, str], Any] = {}  # of fields that exist in Python only
         self._shared: list[tuple[int, int, Numbers | Views]] = []  # address, items of each, whole
 
     def list_at(self, address: int) -> Any:
@@ -331,12 +332,13 @@ class View:
         if form == FLAG:
             return bool(self._array[name][0])
         if name in self._record.__slots__:  # a field that exists in Python only
-            return None
+            return self._memory.objects.get((self.address, name))
         return self._record.derived()[name](self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         form = _form_of(self._record, name)
         if form == ABSENT:  # a field that exists in Python only
+            self._memory.objects[self.address, name] = value
             return
         if form != LIST:
             self._array[name] = value

@@ -10,6 +10,7 @@ from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
 from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
+from kvsim.records.part import Part
 from kvsim.records.queue import ArrayQueue, Neighbours, Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
@@ -65,6 +66,7 @@ class BlockPool(Record):
     ghosts: Contents = field(default_factory=Contents)  # under S3-FIFO
     ahead: int = 0  # under SIEVE, the ranking of the blocks that the hand has yet to pass
     hand: int = 0  # and the rank behind which it stands
+    part: Part = field(default_factory=Part)  # a user's policy, by address
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
     has_events: bool = False

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from kvsim.kv.eviction import EVICTION_POLICIES, eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES, Alone, eviction_policy
+from kvsim.kv.eviction_rules import EvictionRules
 from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def check_eviction(
     with named(EVICTION_POLICIES, policy) as name:
         for run in range(num_runs):
             with told(f"{name}, run {run} of seed {seed}"):
-                orders = [_Pool(eviction_policy(name), [seed, run]).play() for _ in range(2)]
+                orders = [_Pool(_alone(name), [seed, run]).play() for _ in range(2)]
                 if orders[0] != orders[1]:
                     _fail("the same calls give another order of victims: it is not deterministic")
         for run in range(-(-num_runs // 5)):
@@ -65,6 +66,11 @@ def check_eviction(
             }
             with told(f"{name}, run {run} of seed {seed}: {options}"):
                 checked(random_trace(rng), options)
+
+
+def _alone(name: str) -> EvictionPolicy:
+    policy = eviction_policy(name)
+    return Alone(policy) if isinstance(policy, EvictionRules) else policy
 
 
 def _fail(what: str) -> NoReturn:

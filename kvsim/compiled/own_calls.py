@@ -1,0 +1,78 @@
+"""Calls of a user's rules, by address: what :mod:`kvsim.rules.python` is in compiled code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload, register_jitable
+
+from kvsim.compiled.types import WORD
+from kvsim.rules import python
+
+
+def _caller(result: Any) -> Any:
+    @intrinsic
+    def call(context: Any, entry: Any, own: Any, first: Any, second: Any) -> Any:
+        kinds = (types.int64,) * 3
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            convention = context.call_conv
+            function = convention.get_function_type(result, kinds)
+            entry = builder.inttoptr(args[0], function.as_pointer())
+            status, value = convention.call_function(builder, entry, result, kinds, args[1:])
+            # Only the checked mode raises.
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return value
+
+        return result(types.int64, *kinds), generate
+
+    return call
+
+
+call_int, call_float = _caller(types.int64), _caller(types.float64)
+
+
+@intrinsic
+def address_of(context: Any, ref: Any) -> Any:
+    """Return where a record lies."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(args[0], WORD)
+
+    return types.int64(ref), generate
+
+
+@intrinsic
+def float_at(context: Any, address: Any) -> Any:
+    """Read a float."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
+
+    return types.float64(types.int64), generate
+
+
+@register_jitable(forceinline=True)
+def _ask(part, operation, first, second):
+    entry = part.calls[operation]
+    return call_int(entry, part.address, first, second) if entry != 0 else 0
+
+
+#: The text of each operation that a user's rules may have.
+TEXTS = {
+    python.python_insert: lambda pool, k: _ask(pool.part, 0, k, 0),
+    python.python_remove: lambda pool, k: _ask(pool.part, 1, k, 0),
+    python.python_evict: lambda pool: _ask(pool.part, 2, 0, 0),
+    python.python_cached: lambda pool, k: _ask(pool.part, 3, k, pool.blocks[k].key),
+    python.python_hit: lambda pool, k: _ask(pool.part, 4, k, 0),
+}
+
+
+def register_calls(**options: Any) -> None:
+    """Compile each of these operations to an indirect call."""
+    for rule, text in TEXTS.items():
+        overload(rule, jit_options=options, strict=False)(lambda *args, text=text: text)

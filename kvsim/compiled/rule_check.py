@@ -1,0 +1,170 @@
+"""The Python that a user's rules may use: what compiles, with the same results."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What a rule may not use, and what to write in its place.
+REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Dict: ("a dictionary", "declare a list with per_block() or per_request()"),
+    ast.DictComp: ("a dictionary", "declare a list with per_block() or per_request()"),
+    ast.Set: ("a set", "declare a list of ints, 1 for a member"),
+    ast.SetComp: ("a set", "declare a list of ints, 1 for a member"),
+    ast.List: ("a new list", "declare a list with per_block() or per_request()"),
+    ast.ListComp: ("a comprehension", "write a loop"),
+    ast.GeneratorExp: ("a comprehension", "write a loop"),
+    ast.Slice: ("a slice", "write a loop over indices"),
+    ast.Lambda: ("a lambda", "write a method"),
+    ast.FunctionDef: ("a function in a function", "write a method"),
+    ast.ClassDef: ("a class in a function", "declare fields"),
+    ast.Try: ("try", "test the condition first"),
+    ast.Raise: ("raise", "return a number that says it"),
+    ast.With: ("with", "call functions"),
+    ast.Yield: ("yield", "return one number at a time"),
+    ast.JoinedStr: ("a text", "use numbers"),
+    ast.Import: ("an import", "import at the top of the file"),
+    ast.ImportFrom: ("an import", "import at the top of the file"),
+    ast.Is: ("is", "compare numbers with =="),
+    ast.IsNot: ("is not", "compare numbers with !="),
+    ast.In: ("in", "write a loop, or keep a list of 0 and 1"),
+    ast.NotIn: ("not in", "write a loop, or keep a list of 0 and 1"),
+    ast.Global: ("global", "declare a field"),
+    ast.Delete: ("del", "set the item to NONE"),
+    ast.Starred: ("a star argument", "pass each argument"),
+    ast.Await: ("await", "call functions"),
+}
+#: Methods of lists and dictionaries that fixed memory does not have.
+GROWING = frozenset(
+    (
+        *("append", "pop", "insert", "remove", "sort", "extend", "clear", "index", "count"),
+        *("add", "discard", "get", "items", "keys", "values", "update", "copy"),
+    )
+)
+#: Built-in functions that rules may call.
+BUILTINS = frozenset(("abs", "min", "max", "range", "int", "float", "bool", "len", "round"))
+
+
+def rules_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the methods that a user's class and its own bases define, and functions they call."""
+    found: dict[str, Any] = {}
+    for one in cls.__mro__[::-1]:
+        if "OPERATIONS" not in one.__dict__ and one is not object and _is_part(one):
+            found |= {n: v for n, v in vars(one).items() if isinstance(v, FunctionType)}
+    for rule in list(found.values()):
+        _add_called(rule, found)
+    return found
+
+
+def _is_part(cls: type) -> bool:
+    return hasattr(cls, "OPERATIONS")
+
+
+def _add_called(rule: Any, found: dict[str, Any]) -> None:
+    """Add the functions of a user's own files that a rule names."""
+    for name in rule.__code__.co_names:
+        called = rule.__globals__.get(name)
+        if not isinstance(called, FunctionType) or called in found.values():
+            continue
+        if not called.__module__.startswith("kvsim."):
+            found[f"{called.__module__}.{name}"] = called
+            _add_called(called, found)
+
+
+def sources(cls: type[Any]) -> str:
+    """Return all that the machine code of a class follows from, as a text."""
+    rules = rules_of(cls)
+    files = sorted({rule.__code__.co_filename for rule in rules.values()})
+    text = [Path(f).read_text(encoding="utf-8") for f in files if Path(f).is_file()]
+    if len(text) < len(files):  # of a notebook, or made by exec
+        text += [f"{n}{_code(rule.__code__)}{_numbers(rule)}" for n, rule in rules.items()]
+    record = {n: str(kind) for n, kind in cls.record().kinds().items()}
+    return "\n".join([cls.__qualname__, *files, *text, str(record)])
+
+
+def _code(code: Any) -> str:
+    return f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}"
+
+
+def _numbers(rule: Any) -> str:
+    """Return the global numbers that a rule uses: compiled code has them as constants."""
+    used = {n: rule.__globals__.get(n) for n in rule.__code__.co_names}
+    return str({n: v for n, v in used.items() if isinstance(v, int | float)})
+
+
+def check_rules(cls: type[Any]) -> None:
+    """Refuse a class with a rule that cannot be compiled.
+
+    Raises
+    ------
+    ValueError
+        With the file, the line, what is refused there, and what to write in its place.
+    """
+    if "__init__" in rules_of(cls):
+        where = _place(cls.__init__, 0)
+        raise ValueError(
+            f"{cls.__name__}.__init__: {where}: declare fields; rules have no __init__"
+        )
+    for name in cls.OPERATIONS:
+        getattr(cls, name)
+    for name, rule in rules_of(cls).items():
+        if rule.__code__.co_freevars and "__class__" not in rule.__code__.co_freevars:
+            free = rule.__code__.co_freevars[0]
+            raise ValueError(
+                f"{cls.__name__}.{name}: {_place(rule, 0)}: uses {free} of the function around "
+                "it; make it a field, or a number at the top of the file"
+            )
+        try:
+            text = textwrap.dedent(inspect.getsource(rule))
+        except (OSError, TypeError):
+            continue  # the compiler says what it cannot do
+        for node, what, instead in _refused(ast.parse(text).body[0], cls, rule):
+            place = _place(rule, getattr(node, "lineno", 1) - 1)
+            raise ValueError(f"{cls.__name__}.{name}: {place}: rules may not use {what}; {instead}")
+
+
+def _place(rule: Any, line: int) -> str:
+    return f"{rule.__code__.co_filename}:{rule.__code__.co_firstlineno + line}"
+
+
+def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, str]]:
+    """Yield what a rule may not use: the node, its name, and what to write in its place."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    skipped = set(ast.walk(tree.args)) | set(ast.walk(tree.returns) if tree.returns else ())
+    for node in ast.walk(tree):
+        if node is tree or node in skipped:
+            continue
+        line = node
+        while not hasattr(line, "lineno") and line in parents:
+            line = parents[line]
+        if type(node) in REFUSED:
+            yield line, *REFUSED[type(node)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if not (isinstance(parents[node], ast.Expr) and parents[parents[node]] is tree):
+                yield line, "a text", "use numbers"
+        elif isinstance(node, ast.Call):
+            said = _refused_call(node.func, cls, rule)
+            if said:
+                yield line, *said
+
+
+def _refused_call(called: Any, cls: type[Any], rule: Any) -> tuple[str, str] | None:
+    """Return what is wrong with a call: a method of growing lists, or a built-in function."""
+    if isinstance(called, ast.Name):
+        name = called.id
+        if name not in rule.__globals__ and hasattr(builtins, name) and name not in BUILTINS:
+            return f"{name}()", "write a loop over numbers"
+    elif isinstance(called, ast.Attribute) and called.attr in GROWING:
+        owner = called.value
+        if not (isinstance(owner, ast.Name) and owner.id == "self" and hasattr(cls, called.attr)):
+            instead = "lists have a fixed size; kvsim.plugins.eviction has Queue, append, remove"
+            return f".{called.attr}()", instead
+    return None

@@ -1,0 +1,153 @@
+"""Machine code of a user's rules: an entry per operation, cached by the digest of its sources."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from numba import njit, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
+from numba.extending import overload, overload_attribute, overload_method
+
+from kvsim.compiled.cache import cache_folder
+from kvsim.compiled.entry import INNER, alone, compile_or_load
+from kvsim.compiled.linking import linked_at
+from kvsim.compiled.own_calls import float_at
+from kvsim.compiled.rule_check import check_rules, rules_of, sources
+from kvsim.compiled.types import Ref, own_ref, record_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Arguments of an entry: the address of the state, and two of the operation's own.
+ARGUMENTS = (types.int64,) * 3
+
+_addresses: dict[type[Any], list[int]] = {}
+_entries: list[Any] = []  # machine code lives as long as its dispatcher
+_registered: set[Any] = set()
+
+
+def addresses(cls: type[Any]) -> list[int]:
+    """Return the address of each operation of a class of rules; 0 for one that it leaves out.
+
+    Raises
+    ------
+    ValueError
+        If a rule uses what rules may not use, with its file and line.
+    """
+    if cls not in _addresses:
+        check_rules(cls)
+        _addresses[cls] = _load(cls)
+    return _addresses[cls]
+
+
+def _load(cls: type[Any]) -> list[int]:
+    """Compile the operations of a class, or load them."""
+    kind = own_ref(cls.record())
+    _register(cls, kind)
+    digest = hashlib.sha256(sources(cls).encode()).hexdigest()[:16]
+    folder = cache_folder() / "parts"
+    name = f"part_{digest}_{cls.__name__}"
+    text, path = _text(cls), folder / f"{name}.py"
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    with alone(folder / f"{name}.lock"):
+        if not path.exists():
+            with suppress(OSError):
+                path.write_text(text, encoding="utf-8")
+        module: Any = ModuleType(name)
+        sys.modules[name] = module
+        module.__file__ = str(path)
+        rules = {f"rule_{n}": getattr(cls, n) for n in cls.OPERATIONS if hasattr(cls, n)}
+        module.__dict__.update(rules, part_at=record_at(cls.record(), "", kind))
+        exec(compile(text, str(path), "exec"), module.__dict__)
+        return [_address(cls, module, n) if _is_own(cls, n) else 0 for n in cls.OPERATIONS]
+
+
+def _text(cls: type[Any]) -> str:
+    """Return the source of the entries: each takes the address of the state."""
+    lines = []
+    for name in cls.OPERATIONS:
+        if _is_own(cls, name):
+            count = getattr(cls, name).__code__.co_argcount - 1
+            given = ", ".join(["part_at(own)", *("first", "second")[:count]])
+            returns = rules_of(cls)[name].__annotations__.get("return") in ("int", int)
+            call = f"rule_{name}({given})"
+            lines.append(f"def {name}(own, first, second):")
+            lines.append(f"    return {call}\n" if returns else f"    {call}\n    return 0\n")
+    return "\n".join(lines)
+
+
+def _is_own(cls: type[Any], name: str) -> bool:
+    return name in rules_of(cls)
+
+
+def _register(cls: type[Any], kind: type[Ref]) -> None:
+    """Let compiled code call the methods of a class, and the functions that they call."""
+    overload_attribute(kind, "now")(lambda self: lambda self: float_at(self.clock_address))
+    for name, rule in rules_of(cls).items():
+        if rule not in _registered:
+            _registered.add(rule)
+            overload(rule, jit_options=INNER, strict=False)(lambda *args, rule=rule: rule)
+        if hasattr(cls, name):
+            given = ", ".join(inspect.signature(rule).parameters)
+            chosen = eval(f"lambda {given}: rule", {"rule": rule})
+            overload_method(kind, name, jit_options=INNER, strict=False)(chosen)
+
+
+def _address(cls: type[Any], module: Any, name: str) -> int:
+    """Return the address of an operation's machine code."""
+    function = getattr(module, name)
+    if not hasattr(function, "__code__") or not hasattr(njit(function), "compile"):
+        return 0  # under NUMBA_DISABLE_JIT
+    folder = Path(module.__file__).parent
+    entry: Any = _cached(function, folder)
+    with linked_at(name, function.__qualname__):
+        try:
+            compile_or_load(entry, ARGUMENTS)
+        except NumbaError as error:
+            raise _told(cls, name, error) from None
+    (compiled,) = entry.overloads.values()
+    _entries.append(entry)
+    with global_compiler_lock:
+        return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+def _cached(function: Callable[..., Any], folder: Path) -> Any:
+    from numba.core import config
+
+    before: Any = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
+    try:
+        return njit(cache=folder.is_dir(), error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+def _told(cls: type[Any], name: str, error: NumbaError) -> ValueError:
+    """Return the one line that says where a rule does not compile, and why."""
+    said = re.sub(r"\x1b\[\d*m", "", str(error))
+    found = re.findall(r'File "([^"]+)", line (\d+)', said)
+    code = rules_of(cls)[name].__code__
+    place = f"{code.co_filename}:{code.co_firstlineno}"
+    files = {rule.__code__.co_filename for rule in rules_of(cls).values()}
+    for file, line in found[::-1]:
+        match = [f for f in files if f.endswith(Path(file).name)]
+        if match:
+            place = f"{match[0]}:{line}"
+            break
+    causes = re.findall(
+        r"(Unknown attribute .*|Invalid use of .*|No implementation .*|.*rror.*)", said
+    )
+    cause = causes[-1].strip() if causes else said.strip().splitlines()[0]
+    return ValueError(
+        f"{cls.__name__}.{name}: {place}: does not compile: {cause}; rules use numbers, records "
+        "and lists of a fixed size (backend python runs any class without declared state)"
+    )

@@ -1,0 +1,76 @@
+"""An eviction policy of a user's as rules: the same text runs as Python and compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kvsim.kv.eviction import EvictionPolicy
+from kvsim.own_rules.part import CLOCK, RulePart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvsim.records.memory import Memory
+    from kvsim.records.paged import BlockPool
+
+
+class EvictionRules(RulePart, EvictionPolicy):
+    """Base of an eviction policy that runs at the speed of the built-in ones.
+
+    A subclass declares parameters and state as fields, and defines ``insert``, ``remove`` and
+    ``evict``; ``cached`` and ``hit`` if it needs them. They are methods over numbers and lists of a
+    fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the time in seconds
+    on the replica's clock.
+
+    Raises
+    ------
+    ValueError
+        For a field that cannot be laid out, an unknown parameter, or a value of the wrong type.
+
+    Examples
+    --------
+    >>> from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, per_block
+    >>> from kvsim.plugins.eviction import per_replica, push_front, remove
+    >>> from kvsim.testing import check_eviction
+    >>> class Newest(EvictionRules):
+    ...     order: Queue = per_replica(Queue)
+    ...     links: list[Links] = per_block(Links)
+    ...     def insert(self, block_id: int) -> None:
+    ...         push_front(self.order, self.links, block_id)
+    ...     def remove(self, block_id: int) -> None:
+    ...         remove(self.order, self.links, block_id)
+    ...     def evict(self) -> int:
+    ...         block_id = self.order.head
+    ...         remove(self.order, self.links, block_id)
+    ...         return block_id
+    >>> check_eviction(Newest, num_runs=1)
+    """
+
+    OPERATIONS: ClassVar[tuple[str, ...]] = ("insert", "remove", "evict", "cached", "hit")
+
+    pool: BlockPool  # whose blocks it orders
+    laid_out: EvictionRules  # the instance over that pool's memory
+
+    @property
+    def runs_by_rules(self) -> bool:  # noqa: D102 - see EvictionPolicy
+        return True
+
+    def prepare(self, pool: BlockPool, memory: Memory) -> Any:  # noqa: D102
+        made = self.lay_out(pool.part, memory, {"block": len(pool.blocks)})
+        made.pool = pool
+        self.laid_out = made
+        return made
+
+    def tell_time(self, clock: Callable[[], float], state: Any) -> None:  # noqa: D102
+        self.clock = self.laid_out.clock = clock
+        view = getattr(self.laid_out, "view", None)
+        if view is not None:
+            setattr(view, CLOCK, state.address + state._record.dtype().fields["clock"][1])
+
+    def __len__(self) -> int:
+        return self.pool.num_cached
+
+    def __iter__(self) -> Iterator[int]:
+        twin = self.twin()
+        for _ in range(len(self)):
+            yield int(twin.evict())

@@ -1,0 +1,301 @@
+"""The base of a user's rules: parameters and sized state as annotated fields, rules as methods.
+
+In Python an instance holds its state itself. Compiled, the same state lies in flat memory, and each
+operation is machine code whose address stands in a record (:mod:`kvsim.compiled.user_rules`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import Parameter, Signature, get_annotations
+from types import SimpleNamespace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    dataclass_transform,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from kvsim.records.memory import Numbers, View, Views, copied
+from kvsim.records.record import Record, is_record, item_of, strip_width
+from kvsim.registry import convert_params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kvsim.records.memory import Memory
+
+#: Field of every state in flat memory: the address of its replica's clock.
+CLOCK = "clock_address"
+
+
+class Sized(NamedTuple):
+    """State of a part: how many items it has, and the initial value of each."""
+
+    per: str
+    value: Any
+
+
+def per_block(value: Any = 0, *, init: Literal[False] = False) -> Any:
+    """Declare a list with an item for each block of the pool, by block id.
+
+    Parameters
+    ----------
+    value : number that each item is at first, or the class of record that each item is
+    init : for type checkers: no parameter of the class
+    """
+    del init
+    return Sized("block", value)
+
+
+def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
+    """Declare a list with an item for each record of a request, by ``request.place``.
+
+    A place is used again after its request has ended: set the item when a request arrives.
+    """
+    del init
+    return Sized("request", value)
+
+
+def per_replica(value: Any = 0, *, init: Literal[False] = False) -> Any:
+    """Declare one number, or one record (``per_replica(Queue)``), for each replica."""
+    del init
+    return Sized("replica", value)
+
+
+class Slots(dict[int, Any]):
+    """A list in Python of which only items that were touched take room; indices are checked."""
+
+    def __init__(self, size: float, value: Any) -> None:
+        super().__init__()
+        self.size, self.value = size, value
+
+    def __missing__(self, place: int) -> Any:
+        self._check(place)
+        if not isinstance(self.value, type):
+            return self.value
+        made = self.value()
+        super().__setitem__(place, made)
+        return made
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        self._check(place)
+        super().__setitem__(place, value)
+
+    def __len__(self) -> int:
+        return int(self.size)
+
+    def _check(self, place: int) -> None:
+        if not 0 <= place < self.size:
+            raise IndexError(f"index {place} of a list of {self.size}")
+
+
+class _Signature:
+    """How a class of rules is called: its parameters by keyword."""
+
+    def __get__(self, instance: object, cls: type[RulePart]) -> Signature:
+        return signature_of(cls)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(per_block, per_request, per_replica))
+class RulePart:
+    """Base of a user's rules.
+
+    A field with a number is a parameter, ``NAME+KEY=VALUE``; one with :func:`per_block`,
+    :func:`per_request` or :func:`per_replica` is state.
+    """
+
+    #: Operations that kvsim calls, in the order of their addresses; of these a class may leave out
+    #: the ones that its base leaves out.
+    OPERATIONS: ClassVar[tuple[str, ...]] = ()
+    __signature__: ClassVar[Any] = _Signature()
+    #: Replaces the clock of the replica.
+    clock: Callable[[], float] = staticmethod(lambda: 0.0)
+
+    #: The user's class, of an instance over flat memory.
+    plain: type[Any] | None = None
+
+    _kinds: ClassVar[dict[str, Any]]
+    _sized: ClassVar[dict[str, Sized]]
+    _record: ClassVar[Any]
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls._sized = {n: v for c in cls.__mro__[::-1] for n, v in _declared(c).items()}
+        for name in cls._sized.keys() & vars(cls).keys():
+            delattr(cls, name)  # state lives in instances
+
+    @classmethod
+    def kinds(cls) -> dict[str, Any]:
+        """Return the type of every field, parameters first."""
+        if "_kinds" not in cls.__dict__:
+            found: dict[str, Any] = {}
+            for one in cls.__mro__[::-1]:
+                # A base of kvsim's says what its operations are, and declares no field.
+                if issubclass(one, RulePart) and "OPERATIONS" not in one.__dict__:
+                    found |= _annotated(one)
+            for name, kind in found.items():
+                _check_field(cls, name, kind)
+            cls._kinds = dict(sorted(found.items(), key=lambda field: field[0] in cls._sized))
+        return cls._kinds
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """Return the default of every parameter."""
+        return {name: getattr(cls, name) for name in cls.kinds() if name not in cls._sized}
+
+    @classmethod
+    def record(cls) -> type[Record]:
+        """Return the record of its fields, for flat memory."""
+        if "_record" not in cls.__dict__:
+            kinds = cls.kinds() | {CLOCK: int}
+            given = cls.parameters() | {CLOCK: 0}
+            given |= {n: s.value for n, s in cls._sized.items() if not isinstance(s.value, type)}
+            scalar = {n: given[n] for n, kind in kinds.items() if strip_width(kind) in SCALARS}
+            lists = {n: None for n in kinds if n not in scalar}
+            body = {"__annotations__": kinds, "__module__": cls.__module__, **lists, **scalar}
+            made: Any = dataclass(slots=True)(type(cls.__name__, (Record,), body))
+            made._defaults = scalar
+            cls._record = made
+        found: type[Record] = cls._record
+        return found
+
+    def __init__(self, **parameters: Any) -> None:
+        given = convert_params(type(self).__name__, type(self), parameters)
+        for name, value in (self.parameters() | given).items():
+            setattr(self, name, value)
+        self.fill(self, None, {})
+
+    def fill(self, target: Any, memory: Memory | None, sizes: Mapping[str, int]) -> None:
+        """Give a record, or the instance itself, its state; without memory, of any size."""
+        for name, (per, value) in self._sized.items():
+            kind = self.kinds()[name]
+            if item_of(kind) is not None:
+                setattr(target, name, _items(kind, value, memory, sizes.get(per, float("inf"))))
+            elif target is self:
+                setattr(self, name, value() if isinstance(value, type) else value)
+
+    def lay_out(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
+        """Lay out its state in a replica's memory; returns the instance that Python calls.
+
+        Parameters
+        ----------
+        part : the :class:`kvsim.records.part.Part` to write its addresses into
+        memory : objects, or flat memory
+        sizes : number of blocks and of requests, as ``block`` and ``request``
+        """
+        if not memory.compiled:
+            self.fill(self, None, sizes)
+            return self
+        view: Any = memory.one(self.record())
+        for name in self.parameters():
+            setattr(view, name, getattr(self, name))
+        self.fill(view, memory, sizes)
+        part.address = view.address
+        from kvsim.compiled.cache import load_user_rules
+
+        part.calls = memory.list_of(np.array(load_user_rules().addresses(type(self)), np.int64))
+        return over(self, view)
+
+    def twin(self) -> Any:
+        """Return a copy in plain Python, to try what the rules would do."""
+        made = object.__new__(self.plain or type(self))
+        for name in self.kinds():
+            value = getattr(self, name)
+            if isinstance(value, View):
+                value = copied(value)
+            elif isinstance(value, Views):
+                value = [copied(one) for one in value]
+            else:
+                value = list(value) if isinstance(value, Numbers) else deepcopy(value)
+            setattr(made, name, value)
+        made.clock = self.clock
+        return made
+
+
+#: Types of numbers.
+SCALARS = (int, float, bool)
+
+
+def _declared(cls: type) -> dict[str, Sized]:
+    own = {n: v for n, v in vars(cls).items() if isinstance(v, Sized)}
+    return {**vars(cls).get("_sized", {}), **own}
+
+
+def _annotated(cls: type) -> dict[str, Any]:
+    """Return the types of the fields that a class itself declares."""
+    one = SimpleNamespace(__annotations__=get_annotations(cls))
+    names = {**vars(sys.modules[cls.__module__]), **vars(cls)}
+    try:
+        hints = get_type_hints(one, names, include_extras=True)
+    except NameError as error:
+        raise ValueError(f"{cls.__module__}:{cls.__name__}: type of a field: {error}") from None
+    return {n: k for n, k in hints.items() if k is not ClassVar and get_origin(k) is not ClassVar}
+
+
+def _check_field(cls: type[RulePart], name: str, kind: Any) -> None:
+    """Refuse what cannot be laid out in memory."""
+    label = f"{cls.__module__}:{cls.__name__}.{name}"
+    item, scalar = item_of(kind), strip_width(kind) in SCALARS
+    if name not in cls._sized:
+        if not scalar:
+            raise ValueError(f"{label}: a parameter is int, float or bool")
+        if not isinstance(getattr(cls, name, None), SCALARS):
+            raise ValueError(f"{label}: a parameter needs a number as its default")
+    elif cls._sized[name].per == "replica":
+        if not (scalar or is_record(kind)):
+            raise ValueError(f"{label}: per_replica() is for int, float, bool and records")
+    elif item is None or (strip_width(item) not in (int, float) and not is_record(item)):
+        raise ValueError(f"{label}: its type must be list[int], list[float] or a list of records")
+
+
+def _items(kind: Any, value: Any, memory: Memory | None, size: float) -> Any:
+    """Make a list of a field's type."""
+    item = item_of(kind)
+    if memory is None:
+        return Slots(size, item if is_record(item) else strip_width(item)(value))
+    if is_record(item):
+        return memory.room(item, int(size))
+    if strip_width(item) is float:
+        return memory.list_of(np.full(int(size), value, np.float64))
+    return memory.ints(int(size), value) if item is int else memory.shorts(int(size), value)
+
+
+def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
+    """Return how a class is called: its parameters by keyword, after those of its kind."""
+    kinds, given = cls.kinds(), cls.parameters()
+    own = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=strip_width(kinds[name]))
+        for name, value in given.items()
+    ]
+    return Signature([*before, *own])
+
+
+def over(part: RulePart, view: Any) -> Any:
+    """Return an instance whose fields are those of a record in flat memory."""
+    cls = type(part)
+    body = {name: _seen_through(name) for name in cls.kinds()}
+    made: Any = object.__new__(type(cls.__name__, (cls,), body | {"OPERATIONS": cls.OPERATIONS}))
+    made.view, made.plain = view, cls
+    return made
+
+
+def _seen_through(name: str) -> property:
+    def put(part: Any, value: Any) -> None:
+        setattr(part.view, name, value)
+
+    return property(lambda part: getattr(part.view, name), put)
+
+
+def now_at(address: int) -> float:
+    """Read a replica's clock in flat memory."""
+    return ctypes.c_double.from_address(address).value

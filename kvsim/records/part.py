@@ -1,0 +1,15 @@
+"""The record of a user's rules: where their state lies, and their machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvsim.records.record import Record
+
+
+@dataclass(slots=True)
+class Part(Record):
+    """Rules of a user's, called by address; a part in plain Python has no addresses."""
+
+    address: int = 0  # of the state that they declare
+    calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none

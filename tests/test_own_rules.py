@@ -1,0 +1,137 @@
+"""Users' rules: one text as Python and compiled, and a clear line for what cannot compile."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvsim
+import workloads
+from kvsim.kv.eviction import Alone, eviction_policy
+from kvsim.own_rules.part import RulePart, per_block, per_replica
+from kvsim.plugins.eviction import EvictionRules
+from kvsim.registry import import_file
+from kvsim.testing import check_eviction, equal_tables
+
+PARTS = Path(__file__).parents[1] / "docs" / "examples" / "parts"
+TTL = f"{PARTS / 'ttl_lru.py'}:TtlLru"
+TtlLru = import_file(str(PARTS / "ttl_lru.py")).TtlLru
+
+
+def policy_with(lines: str, tmp_path: Path) -> type[EvictionRules]:
+    """Make a policy with an ``evict`` of some lines, in a file of its own."""
+    file = tmp_path / "mine.py"
+    body = "".join(f"        {line}\n" for line in lines.splitlines())
+    file.write_text(
+        "from kvsim.plugins.eviction import EvictionRules, per_block\n\n\n"
+        "class Mine(EvictionRules):\n"
+        "    order: list[int] = per_block()\n\n"
+        "    def insert(self, block_id: int) -> None:\n        self.order[0] = block_id\n\n"
+        "    def remove(self, block_id: int) -> None:\n        self.order[0] = block_id\n\n"
+        f"    def evict(self) -> int:\n{body}"
+    )
+    found: type[EvictionRules] = import_file(str(file)).Mine
+    return found
+
+
+def test_blocks_that_were_hit_outlive_those_that_were_not():
+    """1, 2, 3 are freed in this order; 1 was hit at 0 s, and counts for 10 s."""
+    for at, order in ((5.0, [2, 3, 1]), (10.0, [2, 3, 1]), (15.0, [1, 2, 3])):
+        policy, clock = Alone(TtlLru(ttl=10.0)), [0.0]
+        policy.clock = lambda clock=clock: clock[0]
+        for block in (1, 2, 3):
+            policy.cached(block, key=block)
+        policy.hit(1)
+        for block in (1, 2, 3):
+            policy.insert(block)
+        clock[0] = at
+        expected = order if at != 10.0 else [1, 2, 3]
+        assert list(policy) == expected
+        assert [policy.evict() for _ in range(3)] == expected
+
+
+def test_a_policy_of_rules_keeps_its_promises():
+    check_eviction(TtlLru, num_runs=3)
+
+
+def test_python_and_compiled_are_equal():
+    trace = workloads.WORKLOADS.create("multi-turn", num_requests=60, seed=3, request_rate=4)
+    options = {"model": "llama-3-8b", "gpu": "l4", "num_gpu_blocks_override": 700}
+    options |= {"max_model_len": 8192, "allocator": f"paged+eviction={TTL}:ttl=20"}
+    first, second = (
+        kvsim.simulate(trace, backend=backend, **options) for backend in ("python", "compiled")
+    )
+    assert first.summary["kv_cache"]["peak_usage"] > 0.8
+    assert equal_tables(first.requests, second.requests)
+    assert equal_tables(first.memory, second.memory)
+
+
+def test_parameters_are_checked_and_state_is_none():
+    assert TtlLru(ttl=3).ttl == 3.0
+    assert eviction_policy(f"{TTL}:ttl=7").ttl == 7.0
+    for given, said in (({"ttl": "x"}, "must be a number"), ({"until": 1}, "no parameter 'until'")):
+        with pytest.raises(ValueError, match=said):
+            TtlLru(**given)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("found = {}\nreturn 0", "14: rules may not use a dictionary; declare a list"),
+        ("x = 1\nself.order.append(x)\nreturn 0", "15: rules may not use .append(); lists have"),
+        ("return min(k for k in range(3))", "14: rules may not use a comprehension; write a loop"),
+        ("if self.order[0] is None:\n    return 1\nreturn 0", "14: rules may not use is; compare"),
+        ("return sorted(self.order)[0]", "14: rules may not use sorted(); write a loop"),
+        ("return self.ordr[0]", "14: does not compile: Unknown attribute 'ordr'"),
+    ],
+)
+def test_what_cannot_compile_is_one_line_with_its_place(lines, said, tmp_path):
+    from kvsim.compiled.cache import load_user_rules
+
+    with pytest.raises(ValueError, match=re.escape(f"mine.py:{said}")) as caught:
+        load_user_rules().addresses(policy_with(lines, tmp_path))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("Mine.evict: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"x": "str"}, "x: a parameter is int, float or bool"),
+        ({"x": "int"}, "x: a parameter needs a number as its default"),
+        ({"x": "dict[int, int]"}, "x: its type must be list"),
+    ],
+)
+def test_a_field_that_has_no_layout_is_refused(field, said):
+    given = {"x": per_block()} if "dict" in field["x"] else {"x": ""} if field["x"] == "str" else {}
+    with pytest.raises(ValueError, match=said):
+        type("Odd", (EvictionRules,), {"__annotations__": field, **given}).kinds()
+
+
+def test_lists_in_python_have_an_end():
+    class Small(RulePart):
+        seen: list[int] = per_block()
+        last: int = per_replica(3)
+
+    one = Small()
+    one.fill(one, None, {"block": 4})
+    one.seen[3] = one.last
+    assert (one.seen[3], one.seen[0], len(one.seen)) == (3, 0, 4)
+    with pytest.raises(IndexError, match="index 4 of a list of 4"):
+        one.seen[4] = 1
+
+
+def test_a_file_is_imported_again_after_an_edit(tmp_path):
+    file = tmp_path / "numbers_of_mine.py"
+    file.write_text("ONE = 1\n")
+    first = import_file(str(file))
+    assert import_file(str(file)) is first
+    file.write_text("ONE = 2\n")
+    assert (first.ONE, import_file(str(file)).ONE) == (1, 2)
+    with pytest.raises(ValueError, match=r"cannot import eviction policy 'no-such\.py:X'"):
+        eviction_policy("no-such.py:X")
+    assert np.sum([name.startswith("numbers_of_mine_") for name in sys.modules]) == 2
