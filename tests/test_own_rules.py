@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -135,3 +137,24 @@ def test_a_file_is_imported_again_after_an_edit(tmp_path):
     with pytest.raises(ValueError, match=r"cannot import eviction policy 'no-such\.py:X'"):
         eviction_policy("no-such.py:X")
     assert np.sum([name.startswith("numbers_of_mine_") for name in sys.modules]) == 2
+
+
+@pytest.mark.long
+def test_checked_mode_names_the_rule_that_writes_out_of_bounds(tmp_path):
+    policy_with("return 1", tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(file.read_text().replace("self.order[0] =", "self.order[block_id + 9999] ="))
+    code = (
+        "import kvsim, workloads\n"
+        "trace = workloads.sharegpt(num_requests=5, request_rate=5, seed=0)\n"
+        "kvsim.simulate(trace, model='llama-3-8b', gpu='l4', backend='compiled',\n"
+        f"    num_gpu_blocks_override=700, allocator='paged+eviction={file}:Mine')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"KVSIM_BOUNDSCHECK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"index is out of range: .*, in mine_\w+\.Mine\.insert", done.stderr)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from typing import Any
 
 from llvmlite import ir
@@ -158,12 +159,21 @@ def _setattr(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None
     _store(builder, kind, address, args[1], size)
 
 
+def _plain_name(mangled: str) -> str:
+    """Return the module and name of a function from its mangled name, as in ``_ZN3mod4name``."""
+    found, at = [], len("_ZN")
+    while length := re.match(r"\d+", mangled[at:]):
+        at += length.end() + int(length[0])
+        found.append(mangled[at - int(length[0]) : at])
+    return ".".join(found) or mangled
+
+
 def _item(context: Any, builder: Any, rows: Rows, value: Any, place: Any) -> Any:
     if CHECKED:
         words = builder.bitcast(value, WORD.as_pointer())
         length = builder.load(builder.gep(words, [ir.Constant(WORD, 1)]))
         with builder.if_then(builder.icmp_unsigned(">=", place, length), likely=False):
-            message = f"an index is out of range: {rows}"
+            message = f"an index is out of range: {rows}, in {_plain_name(builder.function.name)}"
             context.call_conv.return_user_exc(builder, IndexError, (message,))
         value = builder.inttoptr(builder.load(words), BYTES)
     size = rows.item.record.dtype().itemsize if isinstance(rows.item, Ref) else rows.size
