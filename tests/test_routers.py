@@ -15,18 +15,18 @@ from kvsim.fleet.kv_store.store import Portion
 from kvsim.fleet.routers.dynamo import softmax_weights
 from kvsim.fleet.routing.affinity import lead, sticky
 from kvsim.fleet.routing.hash_ring import HashRing
+from kvsim.fleet.routing.no_hit_lru import NoHitLru
 from kvsim.fleet.routing.router import REJECT, make_router
-from kvsim.fleet.routing.scorers import (
-    NoHitLru,
+from kvsim.fleet.routing.view import Scraped
+from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores
+from kvsim.rules.routing.dynamo import dynamo_decode_cost
+from kvsim.rules.routing.llm_d import (
     active_requests,
     among_holders,
     least_is_best,
     load_aware,
     token_load,
 )
-from kvsim.fleet.routing.view import Scraped
-from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores
-from kvsim.rules.routing import dynamo_decode_cost
 
 LONG = [(1, 160)]  # ten blocks
 (ONE,) = requests(LONG)
@@ -80,12 +80,12 @@ def test_aibrix_throughput_takes_who_has_done_least_since_the_last_look() -> Non
     first = seen(5.0, (10, 40), (21, 9), (20, 20))  # 60, 51 and 60 over 5 s
     assert router.choose(ONE, first) == 1
     assert router.choose(ONE, first) == 1  # the same until the next look
-    assert router._scores == pytest.approx({0: 12.0, 1: 10.2, 2: 12.0})
+    assert router.state.rates == pytest.approx([12.0, 10.2, 12.0])
     # Since then 25, 30 and 30, though the first has done most in all.
     assert router.choose(ONE, seen(10.0, (20, 45), (21, 39), (30, 30))) == 0
     router.on_leave(0)  # another one is at its place
     assert router.choose(ONE, seen(15.0, (0, 0), (22, 39), (31, 30))) == 0
-    assert router._scores == pytest.approx({0: 0.0, 1: 0.4, 2: 0.4})
+    assert router.state.rates == pytest.approx([0.0, 0.4, 0.4])
     equal = {router.choose(ONE, seen(20.0, (0, 0), (22, 39), (31, 30))) for _ in range(50)}
     assert equal == {0, 1, 2}
 
@@ -118,7 +118,7 @@ def test_session_keeps_conversations_and_deals_others_to_who_got_fewest() -> Non
 
 def test_chwbl_passes_by_who_is_above_the_bound() -> None:
     router = started("chwbl+epsilon=0.25")
-    owner, second, third = router._ring.walk(ONE.prefix_keys(BLOCK)[3])
+    owner, second, third = HashRing(3, 160).walk(ONE.prefix_keys(BLOCK)[3])
     loads = [0, 0, 0]
     assert router.choose(ONE, views(loads)) == owner
     assert router.branch == "owner"
@@ -153,12 +153,11 @@ def test_chwbl_sends_one_prefix_to_one_place() -> None:
 
 
 def test_scores_of_llm_d() -> None:
-    assert least_is_best([2, 6, 4]) == [1.0, 0.0, 0.5]
-    assert least_is_best([3, 3]) == [1.0, 1.0]
-    assert active_requests([0, 2, 8]) == [1.0, 0.75, 0.0]
-    assert active_requests([1, 2, 8], idle_threshold=1, most_when_busy=0.5) == [1.0, 0.375, 0.0]
-    assert token_load([0, 2_097_152, 9_000_000]) == [1.0, 0.5, 0.0]
-    assert load_aware([0, 64, 500]) == [0.5, 0.25, 0.0]
+    assert [least_is_best(n, 2, 6) for n in (2, 6, 4)] == [1.0, 0.0, 0.5]
+    assert least_is_best(3, 3, 3) == 1.0
+    assert [active_requests(n, 8) for n in (0, 2, 8)] == [1.0, 0.75, 0.0]
+    assert [token_load(n) for n in (0, 2_097_152, 9_000_000)] == [1.0, 0.5, 0.0]
+    assert [load_aware(n) for n in (0, 64, 500)] == [0.5, 0.25, 0.0]
 
 
 def test_no_hit_lru_takes_the_unused_first_then_the_oldest() -> None:
@@ -208,7 +207,7 @@ def test_llm_d_looks_at_no_more_than_so_many_blocks_of_a_prompt() -> None:
     other = requests([(1, 48), (2, 112)])[0]  # as ONE's first three blocks
     assert router.choose(other, views()) == first
     assert router.predicted_tokens == 48
-    assert router._prefix_affinity.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
+    assert router.prefixes.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
 
 
 def test_token_aware_takes_who_holds_all_that_it_looks_at_for_warm() -> None:
@@ -224,10 +223,10 @@ def test_token_aware_takes_who_holds_all_that_it_looks_at_for_warm() -> None:
 
 
 def test_llm_d_may_score_prefixes_among_those_who_hold_any() -> None:
-    assert among_holders([93, 0, 112, 103]) == pytest.approx([0, 0, 1, 10 / 19])
-    assert among_holders([0, 93, 0]) == [0.0, 1.0, 0.0]
-    assert among_holders([5, 0, 5]) == [1.0, 0.0, 1.0]
-    assert among_holders([0, 0]) == [0.0, 0.0]
+    scores = [among_holders(n, 93, 112) for n in (93, 0, 112, 103)]
+    assert scores == pytest.approx([0, 0, 1, 10 / 19])
+    assert [among_holders(n, 93, 93) for n in (0, 93)] == [0.0, 1.0]
+    assert among_holders(0, 0, 0) == 0.0
     router = started("llm-d+index=precise+queue=0+kv=0+prefix-scale=holders")
     assert router._scores(ONE, views(), [160, 80, 0]) == [3.0, 0.0, 0.0]
     assert router._scores(ONE, views(), [0, 80, 0]) == [0.0, 3.0, 0.0]
@@ -385,8 +384,10 @@ def test_what_a_router_would_not_read_is_refused(router: str, said: str) -> None
 
 
 def test_token_aware_spills_at_tau() -> None:
-    assert started("llm-d-token-aware+rate=20480").tau == 286_720  # Qwen3-32B TP2 on H100
-    assert started("llm-d-token-aware").tau == 14_000  # of the fleet's own rate
+    assert (
+        started("llm-d-token-aware+rate=20480").state.most_ahead == 286_720
+    )  # Qwen3-32B TP2 on H100
+    assert started("llm-d-token-aware").state.most_ahead == 14_000  # of the fleet's own rate
     router = started("llm-d-token-aware+max-wait=1")
     cache(router, ONE, [8, 0, 9])
     assert router.choose(ONE, views(uncached=[40, 0, 80])) == 0  # 40 + 32 against 80 + 16
@@ -530,13 +531,13 @@ def test_dynamo_without_events_forgets_after_its_ttl() -> None:
 
 def test_sglang_needs_both_gates_to_balance() -> None:
     router = started("sglang-cache-aware", 2)
-    router._tree.sent(ONE, 0)
+    router.prefixes.sent(ONE, 0)
     assert router.choose(ONE, views([64, 0])) == 0  # 64 apart is not above 64
     assert router.branch == "matched"
     assert router.choose(ONE, views([200, 135])) == 0  # 65 apart, but less than 1.5 times
     assert router.choose(ONE, views([65, 0])) == 1
     assert router.branch == "balanced"
-    assert router._tree.cached_tokens(ONE) == [160, 160]  # it is inserted there, too
+    assert router.prefixes.cached_tokens(ONE) == [160, 160]  # it is inserted there, too
 
 
 def test_sglang_takes_the_smallest_tree_below_its_threshold() -> None:
@@ -586,10 +587,10 @@ def test_ray_takes_the_best_match_or_the_smallest_tree_and_there_the_shortest_qu
 
 def test_ray_balances_only_above_its_threshold() -> None:
     never = started("ray-prefix-aware", 2)
-    never._tree.sent(ONE, 0)
+    never.prefixes.sent(ONE, 0)
     assert never.choose(ONE, views([10**6, 0])) == 0
     gated = started("ray-prefix-aware+imbalanced-threshold=10", 2)
-    gated._tree.sent(ONE, 0)
+    gated.prefixes.sent(ONE, 0)
     assert gated.choose(ONE, views([10, 0])) == 0
     assert gated.choose(ONE, views([11, 0])) == 1
     assert gated.branch == "balanced"
@@ -603,7 +604,7 @@ def test_production_stack_draws_among_the_longest_matches() -> None:
     for seed in range(20):
         router = started("production-stack", seed=seed)
         for replica in (0, 2):
-            router._prefix_affinity.index.insert(replica, ONE.prefix_keys(32))
+            router.prefixes.index.insert(replica, ONE.prefix_keys(32))
         chosen.add(router.choose(ONE, views([99, 0, 99])))
         assert router.predicted_tokens == 160
     assert chosen == {0, 2}
@@ -650,22 +651,22 @@ def test_production_stack_loadaware_trades_match_for_load() -> None:
 def test_aibrix_takes_the_longest_match_within_a_standard_deviation() -> None:
     router = started("aibrix-prefix-cache")
     keys = ONE.prefix_keys(32)
-    router._prefix_affinity.index.insert(0, keys)
-    router._prefix_affinity.index.insert(1, keys[:3])
+    router.prefixes.index.insert(0, keys)
+    router.prefixes.index.insert(1, keys[:3])
     assert router.choose(ONE, views([4, 4, 1])) == 0  # mean 3, sigma 1.41
     router = started("aibrix-prefix-cache")
-    router._prefix_affinity.index.insert(0, keys)
-    router._prefix_affinity.index.insert(1, keys[:3])
+    router.prefixes.index.insert(0, keys)
+    router.prefixes.index.insert(1, keys[:3])
     assert router.choose(ONE, views([8, 3, 1])) == 1  # mean 4, sigma 2.94: 8 is above
     assert router.predicted_tokens == 96
     wider = started("aibrix-prefix-cache+k=2")
-    wider._prefix_affinity.index.insert(0, keys)
+    wider.prefixes.index.insert(0, keys)
     assert wider.choose(ONE, views([8, 3, 1])) == 0
 
 
 def test_aibrix_gate_is_8_as_in_its_code() -> None:
     router = started("aibrix-prefix-cache+k=9", 2)
-    router._prefix_affinity.index.insert(0, ONE.prefix_keys(32))
+    router.prefixes.index.insert(0, ONE.prefix_keys(32))
     assert router.choose(ONE, views([8, 0])) == 0
     assert router.choose(ONE, views([9, 0])) == 1
     assert router.branch == "balanced"

@@ -17,7 +17,7 @@ from kvsim.compiled.replica_set import _replica, advance_due, call_entry, look_a
 from kvsim.compiled.sent import bound_depths, note_sent
 from kvsim.rules.blocks.keys import FIRST_KEY
 from kvsim.rules.engine import ADVANCE, NEXT_EVENT
-from kvsim.rules.routing import dynamo_cost
+from kvsim.rules.routing.dynamo import dynamo_cost
 
 #: What the host is asked for: nothing more, to let time pass, to bring a replica on, to make room
 #: in a replica's list of submissions, or in the lists of who is where.

@@ -9,23 +9,22 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Limit,
     Weight,
 )
-from kvsim.fleet.routing.choice import queues
 from kvsim.fleet.routing.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import Balance
+from kvsim.rules.routing.by_match import choose_aibrix_prefix_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 #: Characters that are hashed as one.
 CHUNK = 128
 
 
 @ROUTERS.register("aibrix-prefix-cache")
-class AibrixPrefixCache(Router):
+class AibrixPrefixCache(RuleRouter):
     """AIBrix's prefix-cache: the longest match that is not much busier than the mean.
 
     If ``max - min`` requests in flight are above ``imbalance``, only the replicas with the fewest
@@ -44,6 +43,8 @@ class AibrixPrefixCache(Router):
     """
 
     looks_at_replicas = True
+    rule = staticmethod(choose_aibrix_prefix_cache)
+    branches = ("balanced", "matched", "no match")
 
     def __init__(
         self,
@@ -59,19 +60,9 @@ class AibrixPrefixCache(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._prefix_affinity = PrefixAffinity(facts, **self._entries)  # type: ignore[arg-type]
+        self.prefixes = PrefixAffinity(facts, **self._entries)  # type: ignore[arg-type]
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        loads, cached = queues(replicas), self._prefix_affinity.cached_tokens(request)
-        among = list(range(len(loads)))
-        self.branch = "matched" if any(cached) else "no match"
-        if max(loads) - min(loads) > self._imbalance:
-            among = [i for i in among if loads[i] == min(loads)]
-            self.branch = "balanced"
-        mean = sum(loads) / len(loads)
-        sigma = (sum((load - mean) ** 2 for load in loads) / len(loads)) ** 0.5
-        order = sorted(among, key=lambda i: (-cached[i], loads[i], i))
-        choice = next(i for i in order if loads[i] <= mean + self._k * sigma)
-        self._prefix_affinity.sent(request, choice)
-        self.predicted_tokens = cached[choice]
-        return choice
+    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+        state = memory.one(Balance)
+        state.imbalance, state.deviations = self._imbalance, self._k
+        return state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
@@ -10,23 +9,25 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Points,
     Weight,
 )
-from kvsim.fleet.routing.choice import queues
-from kvsim.fleet.routing.hash_ring import HashRing
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.hash_ring import POINT, HashRing
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import BoundedRing
+from kvsim.rules.blocks.keys import mix
+from kvsim.rules.routing.by_load import choose_chwbl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.facts import Facts
-    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 #: Tokens per piece of a prefix.
 PIECE = 16
 
 
 @ROUTERS.register("chwbl")
-class BoundedLoads(Router):
+class BoundedLoads(RuleRouter):
     """Consistent hashing of the prompt's first tokens, past replicas that are too loaded.
 
     From the point of the prefix on the ring, the first replica with at most
@@ -43,6 +44,8 @@ class BoundedLoads(Router):
     """
 
     looks_at_replicas = True
+    rule = staticmethod(choose_chwbl)
+    branches = ("owner", "spilled")
 
     def __init__(
         self, *, epsilon: Weight = 0.25, prefix_tokens: Count = 64, points: Points = 160
@@ -51,17 +54,16 @@ class BoundedLoads(Router):
         self._num_pieces = max(prefix_tokens // PIECE, 1)
         self._points = points
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
-        super().start(facts)
-        self._ring = HashRing(facts.num_replicas, self._points)
+    def make_state(self, memory: Memory) -> BoundedRing:  # noqa: D102
+        state, ring = memory.one(BoundedRing), HashRing(self.facts.num_replicas, self._points)
+        state.epsilon = self._epsilon
+        state.points, state.owners = (
+            memory.list_of(list(one)) for one in zip(*ring.points, strict=True)
+        )
+        state.num_points = len(ring.points)
+        return state
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        loads = queues(replicas)
-        bound = ceil((1 + self._epsilon) * sum(loads) / len(loads) - 1e-9)  # 1.1 * 10 is 11
+    def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:  # noqa: D102
+        super().describe(request, cached)
         pieces = request.prefix_keys(PIECE)[: self._num_pieces]
-        key = pieces[-1] if pieces else request.request_id
-        for place, replica in enumerate(self._ring.walk(key)):
-            if loads[replica] <= bound:
-                self.branch = "spilled" if place else "owner"
-                return replica
-        raise AssertionError("the smallest load is never above the mean")
+        self.placement.ring_key = mix(POINT, pieces[-1] if pieces else request.request_id)

@@ -17,7 +17,7 @@ from kvsim.fleet.routing.choice import queues, uniform_argmin
 from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity
 from kvsim.fleet.routing.router import ROUTERS, Router
-from kvsim.rules.routing import dynamo_cost, dynamo_decode_cost
+from kvsim.rules.routing.dynamo import dynamo_cost, dynamo_decode_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvsim.fleet.parameters import Interval  # noqa: TC001 - checked when a run is configured
-from kvsim.fleet.routing.choice import uniform_argmin
-from kvsim.fleet.routing.router import ROUTERS, Router
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.routing.view import ReplicaView
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.rules.routing.by_load import choose_least_kv
 
 
 @ROUTERS.register("least-kv")
-class LeastKV(Router):
+class LeastKV(RuleRouter):
     """The replica with the smallest share of KV-cache blocks in use, as last scraped.
 
     Ties are broken at random. All requests between two scrapes see the same numbers.
@@ -29,10 +22,7 @@ class LeastKV(Router):
     """
 
     takes_changes = True
+    rule = staticmethod(choose_least_kv)
 
     def __init__(self, *, scrape_interval: Interval = 1.0) -> None:
         self.scrape_interval = scrape_interval
-
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        del request
-        return uniform_argmin([r.scraped.kv_usage for r in replicas], self.facts.rng)

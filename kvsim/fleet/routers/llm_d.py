@@ -14,13 +14,18 @@ from kvsim.fleet.parameters import (
     Weight,
     refuse_unread,
 )
-from kvsim.fleet.routing import scorers
 from kvsim.fleet.routing.affinity import lead, sticky
-from kvsim.fleet.routing.choice import queues, uniform_argmax
+from kvsim.fleet.routing.choice import queues
+from kvsim.fleet.routing.no_hit_lru import NoHitLru
 from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
-from kvsim.fleet.routing.router import REJECT, ROUTERS, Router
+from kvsim.fleet.routing.router import REJECT, ROUTERS
+from kvsim.fleet.routing.rule_router import FEWEST_WORDS, RuleRouter, draw_words
 from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores, meeting
 from kvsim.fleet.scaling.latency_forecast import forecast
+from kvsim.records.routing import ScoreWeights
+from kvsim.rules.routing.draws import draw_below, draw_share
+from kvsim.rules.routing.llm_d import choose_llm_d, score
+from kvsim.rules.routing.pick import any_least_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 #: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
@@ -39,7 +45,7 @@ LATENCY_WEIGHTS, EXPLORE_LATE = (0.8, 0.2), 0.01
 
 
 @ROUTERS.register("llm-d")
-class LlmD(Router):
+class LlmD(RuleRouter):
     """llm-d: the largest weighted sum of scores between 0 and 1, after an optional prefix filter.
 
     Scores: the share of the prompt that is cached; waiting requests, and running ones, from 1 for
@@ -88,6 +94,8 @@ class LlmD(Router):
     watches_requests = True
 
     takes_changes = True
+    rule = staticmethod(choose_llm_d)
+    branches = ("scores",)
 
     def __init__(
         self,
@@ -159,12 +167,28 @@ class LlmD(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._prefix_affinity = PrefixAffinity(facts, self._kind, **self._entries)
-        self._cold = scorers.NoHitLru()
+        self.prefixes = PrefixAffinity(facts, self._kind, **self._entries)
+        self._cold = NoHitLru()
         self._homes: dict[int, int] = {}  # of sessions
 
+    def make_state(self, memory: Memory) -> ScoreWeights:  # noqa: D102
+        state = memory.one(ScoreWeights)
+        state.prefix, state.queue, state.kv = self._prefix, self._queue, self._kv
+        state.running, state.active, state.tokens = self._running, self._active, self._tokens
+        state.load, state.among_holders = self._load, self._is_relative
+        state.is_random = self._picker == "random"
+        return state
+
+    @property
+    def is_plain(self) -> bool:  # noqa: D102
+        others = self._session, self._no_hit_lru, self._latency, self._affinity
+        return self._picker != "weighted-random" and not any(others)
+
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._prefix_affinity.cached_tokens(request)
+        if self.is_plain:
+            return super().choose(request, replicas)
+        cached = self.prefixes.cached_tokens(request)
+        draw_words(self.placement.draws, self.facts.rng)
         kept = self._filter(request, replicas, cached)
         if self._has_targets:
             kept = self._tier(request, replicas, cached, kept)
@@ -173,7 +197,7 @@ class LlmD(Router):
         totals = self._scores(request, [replicas[i] for i in kept], cached)
         choice = kept[self._pick(totals)]
         chosen = replicas[choice].index
-        self._prefix_affinity.sent(request, chosen)
+        self.prefixes.sent(request, chosen)
         self._cold.sent(chosen, cached)
         if request.session_id >= 0:
             self._homes.setdefault(request.session_id, chosen)
@@ -181,7 +205,7 @@ class LlmD(Router):
         return choice
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
-        self._prefix_affinity.forget(replica)
+        self.prefixes.forget(replica)
         self._cold.forget(replica)
         self._homes = {k: home for k, home in self._homes.items() if home != replica}
 
@@ -193,11 +217,11 @@ class LlmD(Router):
         self.branch = "scores"
         if not self._affinity:
             return everyone
-        rates = self._prefix_affinity.block_rates(request, cached)
+        rates = self.prefixes.block_rates(request, cached)
         warm = sticky([rates[replica.index] for replica in replicas], self._affinity)
         if len(warm) == len(everyone):
             return everyone
-        if self.facts.rng.random() < self._explore:
+        if draw_share(self.placement.draws) < self._explore:
             self.branch = "explored"
             return everyone
         own = request.num_prompt_tokens
@@ -224,7 +248,7 @@ class LlmD(Router):
         if not good or len(good) == len(kept):
             self.branch = "on time" if good else "late"
             return kept
-        is_late = self.facts.rng.random() < self._explore_late
+        is_late = draw_share(self.placement.draws) < self._explore_late
         self.branch = "late" if is_late else "on time"
         return [place for k, place in enumerate(kept) if (k in good) is not is_late]
 
@@ -257,34 +281,30 @@ class LlmD(Router):
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[float]:
         """Return the weighted sum of the scores of each candidate."""
-        waiting = [replica.scraped.num_waiting for replica in replicas]
+        self.describe(request, cached)
+        self.see(replicas, cached)
+        score(self.state, self.placement)
+        totals = [-cost for cost in self.placement.costs[: len(replicas)]]
         home = self._homes.get(request.session_id, -1)
-        held = self._prefix_affinity.block_rates(request, cached)
-        if self._is_relative:
-            held = scorers.among_holders(cached)
+        # These need more than the counters of a candidate.
         weighted: list[tuple[float, list[float]]] = [
-            (self._prefix, [held[replica.index] for replica in replicas]),
-            (self._queue, scorers.least_is_best(waiting)),
-            (self._kv, [1 - replica.scraped.kv_usage for replica in replicas]),
-            (self._running, scorers.least_is_best([r.scraped.num_running for r in replicas])),
-            (self._active, scorers.active_requests(queues(replicas))),
-            (self._tokens, scorers.token_load([r.local.num_prompt_tokens for r in replicas])),
-            (self._load, scorers.load_aware(waiting)),
             (self._session, [float(replica.index == home) for replica in replicas]),
             (self._no_hit_lru, self._cold.score(cached, [r.index for r in replicas])),
             (self._latency, self._latencies(request, replicas, cached)),
         ]
-        used = [(weight, scores) for weight, scores in weighted if weight]
-        return [sum(w * scores[place] for w, scores in used) for place in range(len(replicas))]
+        for weight, scores in weighted:
+            if weight:
+                totals = [total + weight * one for total, one in zip(totals, scores, strict=True)]
+        return totals
 
     def _pick(self, totals: Sequence[float]) -> int:
         """Return the index of one of the totals."""
-        rng = self.facts.rng
+        draws, number = self.placement.draws, len(totals)
+        draw_words(draws, self.facts.rng, fewest=FEWEST_WORDS + number)
         if self._picker == "random":
-            return int(rng.integers(len(totals)))
-        if self._picker == "max-score":
-            return uniform_argmax(totals, rng)
-        draws = rng.random(len(totals)).tolist()
-        # A reservoir of one: the largest U^(1/weight) wins; a total of 0 does not win.
-        keys = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(draws, totals, strict=True)]
-        return uniform_argmax(keys, rng)
+            return draw_below(draws, number)
+        if self._picker == "weighted-random":
+            # A reservoir of one: the largest U^(1/weight) wins; a total of 0 does not win.
+            drawn = [draw_share(draws) for _ in totals]
+            totals = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(drawn, totals, strict=True)]
+        return any_least_cost([-total for total in totals], number, draws)

@@ -11,21 +11,19 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Seconds,
     Share,
 )
-from kvsim.fleet.routing.affinity import lead, sticky
-from kvsim.fleet.routing.choice import uniform_argmin
 from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import TokenBound
+from kvsim.rules.routing.by_match import choose_token_aware
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 
 @ROUTERS.register("llm-d-token-aware")
-class LlmDTokenAware(Router):
+class LlmDTokenAware(RuleRouter):
     """llm-d's token-aware routing: the least prefill among the replicas that hold the prompt.
 
     The replicas that hold at least ``affinity`` of the prompt are kept; the fewest uncached prompt
@@ -48,6 +46,8 @@ class LlmDTokenAware(Router):
     """
 
     watches_requests = True
+    rule = staticmethod(choose_token_aware)
+    branches = ("all", "sticky", "spilled")
 
     def __init__(
         self,
@@ -72,19 +72,10 @@ class LlmDTokenAware(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._prefix_affinity = PrefixAffinity(facts, self._kind, **self._entries)
-        #: Tokens in flight that a cached prefix may be worth.
-        self.tau = (self._rate or facts.prefill_rate) * self._max_wait
+        self.prefixes = PrefixAffinity(facts, self._kind, **self._entries)
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._prefix_affinity.cached_tokens(request)
-        in_flight = [replica.local.num_uncached_tokens for replica in replicas]
-        kept = sticky(self._prefix_affinity.block_rates(request, cached), self._affinity)
-        self.branch = "sticky" if len(kept) < len(replicas) else "all"
-        if lead(in_flight, kept) >= self.tau:
-            kept, self.branch = list(range(len(replicas))), "spilled"
-        costs = [in_flight[i] + request.num_prompt_tokens - cached[i] for i in kept]
-        choice = kept[uniform_argmin(costs, self.facts.rng)]
-        self._prefix_affinity.sent(request, choice)
-        self.predicted_tokens = cached[choice]
-        return choice
+    def make_state(self, memory: Memory) -> TokenBound:  # noqa: D102
+        state = memory.one(TokenBound)
+        state.affinity = self._affinity
+        state.most_ahead = (self._rate or self.facts.prefill_rate) * self._max_wait
+        return state

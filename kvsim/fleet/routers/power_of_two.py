@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvsim.fleet.routing.choice import power_of_two, queues
-from kvsim.fleet.routing.router import ROUTERS, Router
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.routing.view import ReplicaView
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.rules.routing.pick import least_of_two
 
 
 @ROUTERS.register("power-of-two")
-class PowerOfTwo(Router):
+class PowerOfTwo(RuleRouter):
     """The one with fewer unfinished requests of two different replicas drawn at random.
 
     Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
@@ -24,6 +17,4 @@ class PowerOfTwo(Router):
     takes_changes = True
     looks_at_replicas = True
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        del request
-        return power_of_two(queues(replicas), self.facts.rng)
+    rule = staticmethod(least_of_two)

@@ -17,10 +17,12 @@ from kvsim.fleet.routing.prefix_affinity import (
     CHARS_PER_TOKEN,
     EVENT_DELAY,
     PrefixAffinity,
-    hit_rates,
 )
 from kvsim.fleet.routing.request_rate import RequestRate
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import Balance
+from kvsim.rules.routing.by_match import choose_load_aware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 #: Characters of a chunk of the prefix trie.
 CHUNK = 128
@@ -38,7 +41,7 @@ POINTS, WINDOW = 160, 60.0
 
 
 @ROUTERS.register("production-stack")
-class ProductionStack(Router):
+class ProductionStack(RuleRouter):
     """production-stack: by prefix trie, by KV look-up, or by match against load.
 
     - ``prefixaware``: a trie of chunks of 128 characters that were sent, never evicted; at random
@@ -63,6 +66,9 @@ class ProductionStack(Router):
     event_delay : seconds from a step's end until a look-up sees it (not ``prefixaware``), 0.01
     chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
     """
+
+    rule = staticmethod(choose_load_aware)
+    branches = ("weighed",)
 
     def __init__(
         self,
@@ -95,22 +101,31 @@ class ProductionStack(Router):
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
         kind = "approximate" if self._policy == "prefixaware" else "precise"
-        self._prefix_affinity = PrefixAffinity(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
+        self.prefixes = PrefixAffinity(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
         self._ring = HashRing(facts.num_replicas, POINTS)
         self._rate = RequestRate(facts.num_replicas, WINDOW)
 
+    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+        state = memory.one(Balance)
+        state.ratio = self._beta
+        return state
+
+    @property
+    def is_plain(self) -> bool:  # noqa: D102
+        return self._policy == "loadaware"
+
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._prefix_affinity.cached_tokens(request)
+        if self.is_plain:
+            return super().choose(request, replicas)
+        cached = self.prefixes.cached_tokens(request)
         choice: int | None
-        if self._policy == "loadaware":
-            choice = self._weigh(request, queues(replicas), cached)
-        elif self._policy == "kvaware":
+        if self._policy == "kvaware":
             choice = self._relieve(replicas)
             if choice is None:
                 choice = self._look_up(request, cached)
         else:
             choice = self._draw(cached)
-        self._prefix_affinity.sent(request, choice)
+        self.prefixes.sent(request, choice)
         self._rate.count(choice, request.arrival_time)
         self.predicted_tokens = cached[choice]
         return choice
@@ -139,14 +154,3 @@ class ProductionStack(Router):
             return self._ring.owner(request.session_id)
         self.branch = "request rate"
         return self._rate.lowest(request.arrival_time)
-
-    def _weigh(self, request: IncomingRequest, loads: Sequence[int], cached: Sequence[int]) -> int:
-        self.branch = "weighed"
-        mean = sum(loads) / len(loads)
-        rates = hit_rates(request, cached)
-        return argmin(
-            [
-                self._beta * (load - mean) / max(1, mean) - rate
-                for load, rate in zip(loads, rates, strict=True)
-            ]
-        )

@@ -11,21 +11,19 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Seconds,
     Share,
 )
-from kvsim.fleet.routing.choice import argmin, power_of_two, queues
-from kvsim.fleet.routing.prefix_affinity import hit_rates
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.fleet.routing.text_tree import TextTree
+from kvsim.records.routing import Balance
+from kvsim.rules.routing.by_match import choose_ray_prefix_aware
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 
 @ROUTERS.register("ray-prefix-aware")
-class RayPrefixAware(Router):
+class RayPrefixAware(RuleRouter):
     """Ray Serve's PrefixCacheAffinityRouter: the best match, or else the smallest tree.
 
     If ``max - min`` requests in flight are above ``imbalanced-threshold``, power of two choices. If
@@ -48,6 +46,9 @@ class RayPrefixAware(Router):
     """
 
     looks_at_replicas = True
+    reads_sizes = True
+    rule = staticmethod(choose_ray_prefix_aware)
+    branches = ("balanced", "matched", "smallest tree")
 
     def __init__(
         self,
@@ -75,20 +76,9 @@ class RayPrefixAware(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._tree = TextTree(facts, **self._tree_options)  # type: ignore[arg-type]
+        self.prefixes = TextTree(facts, **self._tree_options)  # type: ignore[arg-type]
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        loads, cached = queues(replicas), self._tree.cached_tokens(request)
-        if max(loads) - min(loads) > self._gate:
-            self.branch, choice = "balanced", power_of_two(loads, self.facts.rng)
-        else:
-            if max(hit_rates(request, cached)) < self._match_rate:
-                self.branch, sizes = "smallest tree", self._tree.sizes()
-                among = [i for i, size in enumerate(sizes) if size == min(sizes)]
-            else:
-                self.branch = "matched"
-                among = [i for i, tokens in enumerate(cached) if tokens == max(cached)]
-            choice = argmin(loads, among)
-        self._tree.sent(request, choice)
-        self.predicted_tokens = cached[choice]
-        return choice
+    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+        state = memory.one(Balance)
+        state.least_match, state.imbalance = self._match_rate, self._gate
+        return state

@@ -11,21 +11,19 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Share,
     Weight,
 )
-from kvsim.fleet.routing.choice import argmin, queues
-from kvsim.fleet.routing.prefix_affinity import hit_rates
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.fleet.routing.text_tree import TextTree
+from kvsim.records.routing import Balance
+from kvsim.rules.routing.by_match import choose_sglang_cache_aware
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 
 @ROUTERS.register("sglang-cache-aware")
-class SglangCacheAware(Router):
+class SglangCacheAware(RuleRouter):
     """SGLang's cache_aware: the longest match, unless loads are far apart or nothing matches.
 
     Loads are far apart if ``max - min`` requests in flight are above ``balance-abs`` and ``max >
@@ -49,6 +47,9 @@ class SglangCacheAware(Router):
     """
 
     looks_at_replicas = True
+    reads_sizes = True
+    rule = staticmethod(choose_sglang_cache_aware)
+    branches = ("balanced", "matched", "smallest tree")
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class SglangCacheAware(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._tree = TextTree(
+        self.prefixes = TextTree(
             facts,
             entry_tokens=self._entry_tokens,
             interval=self._interval,
@@ -76,15 +77,7 @@ class SglangCacheAware(Router):
             target=self._most,
         )
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        loads, cached = queues(replicas), self._tree.cached_tokens(request)
-        low, high = min(loads), max(loads)
-        if high - low > self._abs and high > self._rel * low:
-            self.branch, choice = "balanced", argmin(loads)
-        elif max(hit_rates(request, cached)) > self._threshold:
-            self.branch, choice = "matched", cached.index(max(cached))
-        else:
-            self.branch, choice = "smallest tree", argmin(self._tree.sizes())
-        self._tree.sent(request, choice)
-        self.predicted_tokens = cached[choice]
-        return choice
+    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+        state = memory.one(Balance)
+        state.least_match, state.imbalance, state.ratio = self._threshold, self._abs, self._rel
+        return state

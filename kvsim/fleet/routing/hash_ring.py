@@ -19,7 +19,7 @@ class HashRing:
 
     def __init__(self, num_replicas: int, num_points: int) -> None:
         self._num_replicas = num_replicas
-        self._points = sorted(
+        self.points = sorted(
             (mix(mix(POINT, replica), number), replica)
             for replica in range(num_replicas)
             for number in range(num_points)
@@ -27,10 +27,10 @@ class HashRing:
 
     def walk(self, key: int) -> Iterator[int]:
         """Yield every replica once, around the ring from a key, the owner first."""
-        start = bisect_left(self._points, (mix(POINT, key), 0))
+        start = bisect_left(self.points, (mix(POINT, key), 0))
         seen: set[int] = set()
-        for step in range(len(self._points)):
-            replica = self._points[(start + step) % len(self._points)][1]
+        for step in range(len(self.points)):
+            replica = self.points[(start + step) % len(self.points)][1]
             if replica not in seen:
                 seen.add(replica)
                 yield replica

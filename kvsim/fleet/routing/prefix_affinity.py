@@ -99,6 +99,14 @@ class PrefixAffinity:
             return self._facts.entry_keys(request)
         return request.prefix_keys(self.entry_tokens)[: self._max_prompt_entries]
 
+    def num_entries(self, request: IncomingRequest) -> int:
+        """Return the number of a prompt's entries."""
+        return len(self.keys(request))
+
+    def size(self, replica: int) -> int:
+        """Return the number of entries of a replica."""
+        return self.index.size(replica)
+
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
         """Return the number of leading prompt tokens that each replica is predicted to hold."""
         found: list[int] = self.cached_array(request).tolist()

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.routing.view import Scraped
+from kvsim.rules.routing.timing import last_scrape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,13 +47,7 @@ class Scraper:
         return self._start + (self._last(now) + 1) * self._interval
 
     def _last(self, now: float) -> int:
-        """Return the number of the last scrape up to now; a quotient of floats may be one off."""
-        number = math.floor((now - self._start) / self._interval)
-        while self._start + (number + 1) * self._interval <= now:
-            number += 1
-        while self._start + number * self._interval > now:
-            number -= 1
-        return number
+        return last_scrape(now, self._start, self._interval)
 
     def ask(self, place: int, time: float) -> None:
         """Scrape a replica that has reached the time of a scrape. Mutates."""

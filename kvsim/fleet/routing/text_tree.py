@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.routing.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
+from kvsim.rules.routing.timing import next_eviction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
 
@@ -28,27 +27,32 @@ class TextTree:
     def __init__(
         self, facts: Facts, *, entry_tokens: int, interval: float, most: float, target: float
     ) -> None:
-        self._prefix_affinity = PrefixAffinity(facts, entry_tokens=entry_tokens)
-        self._interval = interval
+        self.affinity = PrefixAffinity(facts, entry_tokens=entry_tokens)
+        self.entry_tokens = entry_tokens
+        self.interval = interval
         per_entry = CHARS_PER_TOKEN * entry_tokens
-        self._most, self._target = most // per_entry, target // per_entry
-        self._next = facts.start_time + interval
+        self.most, self.target = most // per_entry, target // per_entry
+        self.due = facts.start_time + interval
         self._num_replicas = facts.num_replicas
+
+    def num_entries(self, request: IncomingRequest) -> int:
+        """Return the number of a prompt's entries."""
+        return self.affinity.num_entries(request)
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
         """Return the number of leading prompt tokens that were sent to each replica. Mutates."""
         now = request.arrival_time
-        if now >= self._next:
-            self._next += self._interval * (1 + (now - self._next) // self._interval)
+        if now >= self.due:
+            self.due = next_eviction(now, self.due, self.interval)
             for replica in range(self._num_replicas):
-                if self._prefix_affinity.index.size(replica) > self._most:
-                    self._prefix_affinity.shrink(replica, self._target)
-        return self._prefix_affinity.cached_tokens(request)
+                if self.affinity.size(replica) > self.most:
+                    self.affinity.shrink(replica, self.target)
+        return self.affinity.cached_tokens(request)
 
-    def sizes(self) -> Sequence[int]:
-        """Return the size of each replica's tree."""
-        return [self._prefix_affinity.index.size(replica) for replica in range(self._num_replicas)]
+    def size(self, replica: int) -> int:
+        """Return the size of a replica's tree, in entries."""
+        return self.affinity.size(replica)
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
         """Insert a prompt. Mutates."""
-        self._prefix_affinity.sent(request, replica)
+        self.affinity.sent(request, replica)

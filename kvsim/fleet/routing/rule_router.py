@@ -1,0 +1,146 @@
+"""Routers with a choice that is a rule over records, so that it runs as Python or compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from kvsim.fleet.routing.router import Router
+from kvsim.records.memory import Objects
+from kvsim.records.routing import Candidate, Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.random import Generator
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
+    from kvsim.fleet.routing.text_tree import TextTree
+    from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
+    from kvsim.records.routing import Draws
+
+#: Words drawn at once, and the number left from which on more are drawn: a choice takes a few.
+WORDS, FEWEST_WORDS = 1024, 64
+
+
+class RuleRouter(Router):
+    """A router with a rule ``rule(placement)``, or ``rule(state, placement)`` if it has a state.
+
+    Attributes
+    ----------
+    rule : the rule; it returns the place of a candidate
+    branches : names of the branches that the rule numbers
+    reads_sizes : the rule reads the number of entries of each replica's tree
+    state : the router's own record, None for none
+    placement : the request, the candidates and the random draws of the next choice
+    prefixes : what the router knows of cached prefixes, None for nothing
+    """
+
+    rule: ClassVar[Callable[..., int]]
+    branches: ClassVar[tuple[str, ...]] = ("",)
+    reads_sizes: ClassVar[bool] = False
+    prefixes: PrefixAffinity | TextTree | None = None
+    state: Any = None
+    placement: Placement
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self.lay_out(Objects())
+
+    def lay_out(self, memory: Memory) -> None:
+        """Make the records of a router that has not chosen yet. Mutates."""
+        number = self.facts.num_replicas
+        self.placement = placement = memory.one(Placement)
+        placement.candidates = memory.records(Candidate, number)
+        placement.costs = memory.floats(number)
+        for k in range(number):
+            placement.candidates[k].index = k
+            placement.candidates[k].as_of = self.facts.start_time
+        placement.num_candidates = number
+        self.state = self.make_state(memory)
+
+    def make_state(self, memory: Memory) -> Any:
+        """Return the router's own record; None for none."""
+        del memory
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the rule says all that the router does, as it is configured."""
+        return True
+
+    def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
+        """Write a request and what is held of it into the placement. Mutates."""
+        placement = self.placement
+        placement.request_id = request.request_id
+        placement.num_prompt_tokens = request.num_prompt_tokens
+        if self.prefixes is not None:
+            placement.num_entries = self.prefixes.num_entries(request)
+            placement.entry_tokens = self.prefixes.entry_tokens
+            held = [tokens for tokens in cached if tokens]
+            placement.least_held, placement.most_held = min(held, default=0), max(held, default=0)
+
+    def see(self, replicas: Sequence[ReplicaView], cached: Sequence[int]) -> None:
+        """Write the replicas to choose from into the placement. Mutates."""
+        placement = self.placement
+        placement.num_candidates = len(replicas)
+        asks = self.looks_at_replicas or self.watches_requests
+        for view, one in zip(replicas, placement.candidates, strict=False):
+            one.index = view.index
+            if asks:
+                one.num_outstanding = view.num_outstanding()
+            if self.watches_requests:
+                one.num_prompt_tokens = view.local.num_prompt_tokens
+                one.num_uncached_tokens = view.local.num_uncached_tokens
+            if self.scrape_interval is not None:
+                (
+                    one.as_of,
+                    one.num_waiting,
+                    one.num_running,
+                    one.kv_usage,
+                    one.prompt_tokens,
+                    one.generation_tokens,
+                ) = view.scraped
+            if cached:
+                one.cached_tokens = cached[view.index]
+            if self.reads_sizes and self.prefixes is not None:
+                one.num_entries = self.prefixes.size(view.index)
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        cached = self.prefixes.cached_tokens(request) if self.prefixes is not None else []
+        self.describe(request, cached)
+        self.see(replicas, cached)
+        place = self.apply()
+        if self.prefixes is not None:
+            chosen = replicas[place].index
+            self.prefixes.sent(request, chosen)
+            self.predicted_tokens = cached[chosen]
+        return place
+
+    def apply(self) -> int:
+        """Apply the rule to the placement, and note its branch. Mutates."""
+        draw_words(self.placement.draws, self.facts.rng)
+        given = (self.placement,) if self.state is None else (self.state, self.placement)
+        place = type(self).rule(*given)
+        self.branch = self.branches[self.placement.branch]
+        return place
+
+
+def draw_words(
+    draws: Draws, rng: Generator, memory: Memory | None = None, *, fewest: int = FEWEST_WORDS
+) -> None:
+    """Draw random words, if fewer are left than a choice may take. Mutates."""
+    if draws.num_words - draws.next_word >= fewest:
+        return
+    words = rng.bit_generator.random_raw(max(WORDS, fewest))  # type: ignore[attr-defined]
+    left = list(draws.halves)[2 * draws.next_word : 2 * draws.num_words]
+    halves = np.stack((words & np.uint64(2**32 - 1), words >> np.uint64(32)), axis=1)
+    taken = [*left, *halves.astype(np.int64).ravel().tolist()]
+    if memory is None:
+        draws.halves = taken
+    else:
+        memory.replace(draws, halves=memory.list_of(taken))
+    draws.num_words, draws.next_word = len(taken) // 2, 0

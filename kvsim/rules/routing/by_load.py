@@ -1,0 +1,77 @@
+"""Routers that know loads: requests in flight, or metrics as last scraped."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.rules.routing.pick import any_least_cost, least_cost, num_outstanding
+
+if TYPE_CHECKING:
+    from kvsim.records.routing import BoundedRing, CountedSince, Placement, TokenRates
+
+#: Number of running requests that one waiting request counts as.
+WAITING = 4
+#: Branches of chwbl.
+OWNER, SPILLED = 0, 1
+
+
+def choose_vllm_dp(router: CountedSince, placement: Placement) -> int:
+    """Return the smallest ``4 * waiting + running``, the first of equals."""
+    for k in range(placement.num_candidates):
+        one = placement.candidates[k]
+        if one.as_of != router.as_of[one.index]:
+            router.as_of[one.index] = one.as_of
+            router.sent[one.index] = 0
+        waiting = one.num_waiting + router.sent[one.index]
+        placement.costs[k] = float(WAITING * waiting + one.num_running)
+    choice = least_cost(placement.costs, placement.num_candidates)
+    if router.counts_sent:
+        router.sent[placement.candidates[choice].index] += 1
+    return choice
+
+
+def choose_least_kv(placement: Placement) -> int:
+    """Return the smallest share of KV-cache blocks in use, at random among equals."""
+    for k in range(placement.num_candidates):
+        placement.costs[k] = placement.candidates[k].kv_usage
+    return any_least_cost(placement.costs, placement.num_candidates, placement.draws)
+
+
+def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
+    """Return the smallest ``2 * prompt rate + generation rate``, at random among equals."""
+    for k in range(placement.num_candidates):
+        one = placement.candidates[k]
+        seconds = one.as_of - router.as_of[one.index]
+        if seconds > 0:
+            prompts = one.prompt_tokens - router.prompt_tokens[one.index]
+            outputs = one.generation_tokens - router.generation_tokens[one.index]
+            router.rates[one.index] = (2 * prompts + outputs) / seconds
+            router.as_of[one.index] = one.as_of
+            router.prompt_tokens[one.index] = one.prompt_tokens
+            router.generation_tokens[one.index] = one.generation_tokens
+        placement.costs[k] = router.rates[one.index]
+    return any_least_cost(placement.costs, placement.num_candidates, placement.draws)
+
+
+def choose_chwbl(router: BoundedRing, placement: Placement) -> int:
+    """Return the first replica around the ring that is not too loaded.
+
+    All replicas are candidates, by their index.
+    """
+    total = num_outstanding(placement)[2]
+    bound = math.ceil((1 + router.epsilon) * total / placement.num_candidates - 1e-9)  # 1.1 * 10
+    first, stop = 0, router.num_points
+    while first < stop:
+        middle = (first + stop) // 2
+        if router.points[middle] < placement.ring_key:
+            first = middle + 1
+        else:
+            stop = middle
+    owner = router.owners[first % router.num_points]
+    choice = owner
+    while placement.candidates[choice].num_outstanding > bound:
+        first += 1
+        choice = router.owners[first % router.num_points]
+    placement.branch = OWNER if choice == owner else SPILLED
+    return choice

@@ -1,0 +1,129 @@
+"""Routers that weigh predicted prefix hits against loads."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.rules.routing.pick import (
+    any_least_cost,
+    least_cost,
+    least_loaded,
+    least_of_two,
+    longest_match,
+    num_outstanding,
+    smallest_tree,
+)
+
+if TYPE_CHECKING:
+    from kvsim.records.routing import Balance, Placement, TokenBound
+
+#: Branches of the routers with a tree of texts, and of llm-d's token-aware routing.
+BALANCED, MATCHED, SMALLEST_TREE = 0, 1, 2
+NO_MATCH = 2
+ALL, STICKY, SPILLED = 0, 1, 2
+
+
+def choose_sglang_cache_aware(router: Balance, placement: Placement) -> int:
+    """Return the longest match, unless loads are far apart or nothing matches."""
+    fewest, most, _ = num_outstanding(placement)
+    if most - fewest > router.imbalance and most > router.ratio * fewest:
+        placement.branch = BALANCED
+        return least_loaded(placement)
+    longest = longest_match(placement)
+    matched = placement.candidates[longest].cached_tokens
+    if matched / placement.num_prompt_tokens > router.least_match:
+        placement.branch = MATCHED
+        return longest
+    placement.branch = SMALLEST_TREE
+    return smallest_tree(placement)
+
+
+def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
+    """Return the least loaded of those with the longest match, or else with the smallest tree."""
+    fewest, most, _ = num_outstanding(placement)
+    if most - fewest > router.imbalance:
+        placement.branch = BALANCED
+        return least_of_two(placement)
+    candidates, longest = placement.candidates, longest_match(placement)
+    smallest = smallest_tree(placement)
+    by_match = not (
+        candidates[longest].cached_tokens / placement.num_prompt_tokens < router.least_match
+    )
+    placement.branch = MATCHED if by_match else SMALLEST_TREE
+    choice = longest if by_match else smallest
+    for k in range(placement.num_candidates):
+        one, best = candidates[k], candidates[choice]
+        if by_match and one.cached_tokens != best.cached_tokens:
+            continue
+        if not by_match and one.num_entries != best.num_entries:
+            continue
+        if one.num_outstanding < best.num_outstanding:
+            choice = k
+    return choice
+
+
+def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
+    """Return the longest match that is not much busier than the mean."""
+    candidates, number = placement.candidates, placement.num_candidates
+    fewest, most, total = num_outstanding(placement)
+    matched = candidates[longest_match(placement)].cached_tokens > 0
+    placement.branch = MATCHED if matched else NO_MATCH
+    is_balanced = most - fewest > router.imbalance
+    if is_balanced:
+        placement.branch = BALANCED
+    mean, squares = total / number, 0.0
+    for k in range(number):
+        excess = candidates[k].num_outstanding - mean
+        squares += excess * excess
+    bound = mean + router.deviations * math.sqrt(squares / number)
+    choice = -1
+    for k in range(number):
+        one = candidates[k]
+        if one.num_outstanding > bound or (is_balanced and one.num_outstanding != fewest):
+            continue
+        if choice < 0:
+            choice = k
+            continue
+        best = candidates[choice]
+        if one.cached_tokens > best.cached_tokens or (
+            one.cached_tokens == best.cached_tokens and one.num_outstanding < best.num_outstanding
+        ):
+            choice = k
+    return choice
+
+
+def choose_load_aware(router: Balance, placement: Placement) -> int:
+    """Return the largest match less the weighted excess load, the first of equals."""
+    number, total = placement.num_candidates, num_outstanding(placement)[2]
+    mean = total / number
+    for k in range(number):
+        one = placement.candidates[k]
+        rate = one.cached_tokens / placement.num_prompt_tokens
+        placement.costs[k] = router.ratio * (one.num_outstanding - mean) / max(1.0, mean) - rate
+    return least_cost(placement.costs, number)
+
+
+def choose_token_aware(router: TokenBound, placement: Placement) -> int:
+    """Return the fewest uncached tokens among the replicas that hold most of the prompt."""
+    candidates, number = placement.candidates, placement.num_candidates
+    total = placement.num_entries * placement.entry_tokens
+    num_warm, warm_load, cold_load = 0, math.inf, math.inf
+    for k in range(number):
+        one = candidates[k]
+        load = float(one.num_uncached_tokens)
+        rate = one.cached_tokens / total if total > 0 else 0.0
+        if rate >= router.affinity:
+            num_warm, warm_load = num_warm + 1, min(warm_load, load)
+        else:
+            cold_load = min(cold_load, load)
+    placement.branch = STICKY if 0 < num_warm < number else ALL
+    if placement.branch == STICKY and warm_load - cold_load >= router.most_ahead:
+        placement.branch = SPILLED
+    for k in range(number):
+        one = candidates[k]
+        rate = one.cached_tokens / total if total > 0 else 0.0
+        cost = one.num_uncached_tokens + placement.num_prompt_tokens - one.cached_tokens
+        is_kept = placement.branch != STICKY or rate >= router.affinity
+        placement.costs[k] = float(cost) if is_kept else math.inf
+    return any_least_cost(placement.costs, number, placement.draws)

@@ -1,0 +1,20 @@
+"""Times at which a gateway scrapes metrics, and at which it evicts what its trees hold."""
+
+from __future__ import annotations
+
+import math
+
+
+def last_scrape(now: float, start: float, interval: float) -> int:
+    """Return the number of the last scrape up to now; a quotient of floats may be one off."""
+    number = math.floor((now - start) / interval)
+    while start + (number + 1) * interval <= now:
+        number += 1
+    while start + number * interval > now:
+        number -= 1
+    return number
+
+
+def next_eviction(now: float, due: float, interval: float) -> float:
+    """Return the first time after now, of those an interval apart from one that is due."""
+    return due + interval * (1 + (now - due) // interval)
