@@ -96,6 +96,7 @@ class LlmD(RuleRouter):
     takes_changes = True
     rule = staticmethod(choose_llm_d)
     branches = ("scores",)
+    prefixes: PrefixAffinity
 
     def __init__(
         self,

@@ -69,6 +69,7 @@ class ProductionStack(RuleRouter):
 
     rule = staticmethod(choose_load_aware)
     branches = ("weighed",)
+    prefixes: PrefixAffinity
 
     def __init__(
         self,

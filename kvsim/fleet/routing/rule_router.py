@@ -135,7 +135,7 @@ def draw_words(
     """Draw random words, if fewer are left than a choice may take. Mutates."""
     if draws.num_words - draws.next_word >= fewest:
         return
-    words = rng.bit_generator.random_raw(max(WORDS, fewest))  # type: ignore[attr-defined]
+    words = rng.bit_generator.random_raw(max(WORDS, fewest))
     left = list(draws.halves)[2 * draws.next_word : 2 * draws.num_words]
     halves = np.stack((words & np.uint64(2**32 - 1), words >> np.uint64(32)), axis=1)
     taken = [*left, *halves.astype(np.int64).ravel().tolist()]
