@@ -26,6 +26,8 @@ RACK = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 DESK = "kvsim.compiled.routing_loop"
 USER = "kvsim.compiled.user_rules"
+LOOP = "kvsim.compiled.arrival_loop"
+ROUTERS = "kvsim.compiled.routers"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -117,6 +119,18 @@ def load_routing_loop() -> ModuleType:
     load_replica_set()
     load_live()
     return sys.modules.get(DESK) or _load(DESK, cache_folder())
+
+
+def load_arrival_loop() -> ModuleType:
+    """Import the compiled loop over a fleet's arrivals with its own cache."""
+    load_routing_loop()
+    return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
+
+
+def load_routers() -> ModuleType:
+    """Import the compiled rules of routers with their own cache."""
+    load_entry()
+    return sys.modules.get(ROUTERS) or _load(ROUTERS, cache_folder())
 
 
 def _load(name: str, folder: Path) -> ModuleType:

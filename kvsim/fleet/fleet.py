@@ -11,6 +11,7 @@ from kvsim.fleet.admission.admissibility import begin_anew
 from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
+from kvsim.fleet.routing.arrival_loop import ArrivalLoop, can_route
 from kvsim.fleet.routing.router import REJECT
 from kvsim.fleet.routing.routing_loop import can_decide, decide
 from kvsim.sched.backlog import backlog_of
@@ -100,11 +101,18 @@ class Fleet:
     def _decide_together(self) -> bool:
         """Route all requests in one loop, if there is one for their router. Mutates."""
         gateways, replicas = self._main.gateways, [one.replica for one in self._main.members]
-        if not can_decide(gateways, replicas, self._trace):
-            return False
         rows = np.flatnonzero(self._admissible)
         outputs = np.ascontiguousarray(self._trace.output_content_id)
-        decide(gateways, replicas, self.drive.rack, rows, self._trace.arrival_time[rows], outputs)
+        given = rows, self._trace.arrival_time[rows], outputs
+        if can_decide(gateways, replicas, self._trace):
+            decide(gateways, replicas, self.drive.rack, *given)
+            return True
+        if not can_route(gateways, replicas):
+            return False
+        table = self._main.table
+        ArrivalLoop(
+            gateways, replicas, self.drive.rack, table, *given, start_time=self._world.now
+        ).run()
         return True
 
     def _deal_out(self) -> None:

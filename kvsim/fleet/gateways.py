@@ -210,6 +210,17 @@ class Gateways:
         reader = next(iter(self._readers.values()), None)
         return router, reader, None if self._ledger is None else self._ledger.lifecycle_events
 
+    @property
+    def num_prompt_tokens(self) -> NDArray[Any]:
+        """Prompt tokens by request."""
+        return self._trace.num_prompt_tokens
+
+    def scrape_times(self) -> tuple[float, float]:
+        """Return the time of the first scrape and the seconds between two; 0 for no scrapes."""
+        for interval, scraper in self._scrapers.items():
+            return scraper.start_time, interval
+        return 0.0, 0.0
+
     def prompts(self) -> tuple[NDArray[Any], ...]:
         """Return the contents of prompts as columns; see :class:`PromptKeys`."""
         return self.prompt_keys.columns()

@@ -85,7 +85,11 @@ class PromptKeys:
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return content, start, length and places of all segments, and salts by request."""
-        return (*self._columns, np.ascontiguousarray(self._offsets, np.int64), self._salts)
+        if self._trace.has_segments:
+            return (*self._columns, np.ascontiguousarray(self._offsets, np.int64), self._salts)
+        rows = np.arange(len(self._trace), dtype=np.int64)  # each prompt is a content of its own
+        lengths = np.ascontiguousarray(self._trace.num_prompt_tokens, np.int64)
+        return -2 * rows - 1, 0 * rows, lengths, np.arange(len(rows) + 1), self._salts
 
     def _columns_of(self, request_id: int) -> Sequence[NDArray[np.int64]]:
         """Return content, start and length of a prompt's segments."""

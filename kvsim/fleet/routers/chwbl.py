@@ -9,12 +9,12 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Points,
     Weight,
 )
-from kvsim.fleet.routing.hash_ring import POINT, HashRing
+from kvsim.fleet.routing.hash_ring import HashRing
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.records.routing import BoundedRing
 from kvsim.rules.blocks.keys import mix
-from kvsim.rules.routing.by_load import choose_chwbl
+from kvsim.rules.routing.by_load import POINT, choose_chwbl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class BoundedLoads(RuleRouter):
         self, *, epsilon: Weight = 0.25, prefix_tokens: Count = 64, points: Points = 160
     ) -> None:
         self._epsilon = epsilon
-        self._num_pieces = max(prefix_tokens // PIECE, 1)
+        self.num_pieces = max(prefix_tokens // PIECE, 1)
         self._points = points
 
     def make_state(self, memory: Memory) -> BoundedRing:  # noqa: D102
@@ -65,5 +65,5 @@ class BoundedLoads(RuleRouter):
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:  # noqa: D102
         super().describe(request, cached)
-        pieces = request.prefix_keys(PIECE)[: self._num_pieces]
+        pieces = request.prefix_keys(PIECE)[: self.num_pieces]
         self.placement.ring_key = mix(POINT, pieces[-1] if pieces else request.request_id)

@@ -23,7 +23,7 @@ from kvsim.fleet.routing.rule_router import FEWEST_WORDS, RuleRouter, draw_words
 from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores, meeting
 from kvsim.fleet.scaling.latency_forecast import forecast
 from kvsim.records.routing import ScoreWeights
-from kvsim.rules.routing.draws import draw_below, draw_share
+from kvsim.rules.routing.draws import random_below, random_share
 from kvsim.rules.routing.llm_d import choose_llm_d, score
 from kvsim.rules.routing.pick import any_least_cost
 
@@ -222,7 +222,7 @@ class LlmD(RuleRouter):
         warm = sticky([rates[replica.index] for replica in replicas], self._affinity)
         if len(warm) == len(everyone):
             return everyone
-        if draw_share(self.placement.draws) < self._explore:
+        if random_share(self.placement.draws) < self._explore:
             self.branch = "explored"
             return everyone
         own = request.num_prompt_tokens
@@ -249,7 +249,7 @@ class LlmD(RuleRouter):
         if not good or len(good) == len(kept):
             self.branch = "on time" if good else "late"
             return kept
-        is_late = draw_share(self.placement.draws) < self._explore_late
+        is_late = random_share(self.placement.draws) < self._explore_late
         self.branch = "late" if is_late else "on time"
         return [place for k, place in enumerate(kept) if (k in good) is not is_late]
 
@@ -303,9 +303,9 @@ class LlmD(RuleRouter):
         draws, number = self.placement.draws, len(totals)
         draw_words(draws, self.facts.rng, fewest=FEWEST_WORDS + number)
         if self._picker == "random":
-            return draw_below(draws, number)
+            return random_below(draws, number)
         if self._picker == "weighted-random":
             # A reservoir of one: the largest U^(1/weight) wins; a total of 0 does not win.
-            drawn = [draw_share(draws) for _ in totals]
+            drawn = [random_share(draws) for _ in totals]
             totals = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(drawn, totals, strict=True)]
         return any_least_cost([-total for total in totals], number, draws)

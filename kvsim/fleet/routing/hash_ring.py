@@ -6,12 +6,10 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kvsim.rules.blocks.keys import mix
+from kvsim.rules.routing.by_load import POINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Seed word that separates a replica's points from keys.
-POINT = 0x72696E67
 
 
 class HashRing:

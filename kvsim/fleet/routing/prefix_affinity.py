@@ -87,17 +87,18 @@ class PrefixAffinity:
         max_prompt_entries: int | None = None,
     ) -> None:
         self._facts = facts
-        self._is_precise = kind == "precise"
-        self.entry_tokens = facts.entry_tokens if self._is_precise else entry_tokens
-        self._max_prompt_entries = max_prompt_entries
+        self.is_precise = kind == "precise"
+        self.entry_tokens = facts.entry_tokens if self.is_precise else entry_tokens
+        self.max_prompt_entries = max_prompt_entries
+        self.max_entries, self.ttl = max_entries, ttl
         self._sent = PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
-        self.index: KeyIndex = facts.index if self._is_precise else self._sent
+        self.index: KeyIndex = facts.index if self.is_precise else self._sent
 
     def keys(self, request: IncomingRequest) -> Sequence[int]:
         """Return the keys of a prompt's entries."""
-        if self._is_precise:
+        if self.is_precise:
             return self._facts.entry_keys(request)
-        return request.prefix_keys(self.entry_tokens)[: self._max_prompt_entries]
+        return request.prefix_keys(self.entry_tokens)[: self.max_prompt_entries]
 
     def num_entries(self, request: IncomingRequest) -> int:
         """Return the number of a prompt's entries."""
@@ -114,7 +115,7 @@ class PrefixAffinity:
 
     def cached_array(self, request: IncomingRequest) -> NDArray[np.int64]:
         """Return the same as an array."""
-        path = self._facts.entry_path(request) if self._is_precise else self.keys(request)
+        path = self._facts.entry_path(request) if self.is_precise else self.keys(request)
         matched = np.array(self.index.match(path, request.arrival_time), np.int64)
         return matched * self.entry_tokens
 
@@ -125,7 +126,7 @@ class PrefixAffinity:
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
         """Record the replica of a request, in an approximate index. Mutates."""
-        if not self._is_precise:
+        if not self.is_precise:
             self._sent.insert(replica, self.keys(request), request.arrival_time)
 
     def forget(self, replica: int) -> None:
@@ -134,7 +135,7 @@ class PrefixAffinity:
 
     def shrink(self, replica: int, num_entries: float) -> None:
         """Shrink a replica's entries in an approximate index to a number. Mutates."""
-        if not self._is_precise:
+        if not self.is_precise:
             self._sent.shrink(replica, num_entries)
 
 

@@ -30,7 +30,7 @@ class Scraper:
     def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:
         self._replicas = list(replicas)
         self._interval = interval
-        self._start = start_time
+        self.start_time = start_time
         self.values = [Scraped(start_time) for _ in replicas]
 
     def replace(self, place: int, replica: Replica, now: float) -> None:
@@ -40,14 +40,14 @@ class Scraper:
 
     def last_time(self, now: float) -> float:
         """Return the time of the last scrape up to now."""
-        return self._start + self._last(now) * self._interval
+        return self.start_time + self._last(now) * self._interval
 
     def next_time(self, now: float) -> float:
         """Return the time of the first scrape after now."""
-        return self._start + (self._last(now) + 1) * self._interval
+        return self.start_time + (self._last(now) + 1) * self._interval
 
     def _last(self, now: float) -> int:
-        return last_scrape(now, self._start, self._interval)
+        return last_scrape(now, self.start_time, self._interval)
 
     def ask(self, place: int, time: float) -> None:
         """Scrape a replica that has reached the time of a scrape. Mutates."""

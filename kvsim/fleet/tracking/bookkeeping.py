@@ -66,6 +66,14 @@ class Decisions:
         self.num_noted += len(rows)
         self._branches[rows] = self._names.setdefault(router.branch, len(self._names))
 
+    def note_branches(
+        self, rows: NDArray[np.int64], numbers: NDArray[np.int64], names: Sequence[str]
+    ) -> None:
+        """Record the branches by which a router has decided for some requests. Mutates."""
+        self.num_noted += len(rows)
+        known = np.array([self._names.setdefault(name, len(self._names)) for name in names])
+        self._branches[rows] = known[numbers[rows]]
+
     def branches(self, rows: NDArray[np.bool_]) -> Counter[str]:
         """Count the branches by which some requests were routed."""
         counts = np.bincount(self._branches[rows & (self._branches >= 0)])

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Number of running requests that one waiting request counts as.
 WAITING = 4
+#: Seed word that separates the points of a hash ring from keys.
+POINT = 0x72696E67
 #: Branches of chwbl.
 OWNER, SPILLED = 0, 1
 

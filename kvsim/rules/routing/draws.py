@@ -22,7 +22,7 @@ def next_half(draws: Draws) -> int:
     return half
 
 
-def draw_below(draws: Draws, number: int) -> int:
+def random_below(draws: Draws, number: int) -> int:
     """Draw an integer from 0 to below a number (Lemire, arXiv 1805.10941), as ``integers``."""
     if number == 1:
         return 0
@@ -34,7 +34,7 @@ def draw_below(draws: Draws, number: int) -> int:
     return product // 2**32
 
 
-def draw_share(draws: Draws) -> float:
+def random_share(draws: Draws) -> float:
     """Draw a float from 0 to below 1, as ``random``; half a word left over stays."""
     lower, upper = draws.halves[2 * draws.next_word], draws.halves[2 * draws.next_word + 1]
     draws.next_word += 1

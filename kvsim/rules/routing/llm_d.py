@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.rules.routing.draws import draw_below
+from kvsim.rules.routing.draws import random_below
 from kvsim.rules.routing.pick import any_least_cost
 
 if TYPE_CHECKING:
@@ -96,6 +96,6 @@ def score(router: ScoreWeights, placement: Placement) -> None:
 def choose_llm_d(router: ScoreWeights, placement: Placement) -> int:
     """Return the largest weighted sum of scores, at random among equals, or any replica."""
     if router.is_random:
-        return draw_below(placement.draws, placement.num_candidates)
+        return random_below(placement.draws, placement.num_candidates)
     score(router, placement)
     return any_least_cost(placement.costs, placement.num_candidates, placement.draws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.rules.routing.draws import draw_below
+from kvsim.rules.routing.draws import random_below
 
 if TYPE_CHECKING:
     from kvsim.records.routing import Draws, Placement
@@ -54,7 +54,7 @@ def any_least_cost(costs: list[float], number: int, draws: Draws) -> int:
             best, equal = k, 1
         elif costs[k] == costs[best]:
             equal += 1
-    left = draw_below(draws, equal)
+    left = random_below(draws, equal)
     place = best
     while left > 0:
         place += 1
@@ -68,8 +68,8 @@ def least_of_two(placement: Placement) -> int:
     number, candidates = placement.num_candidates, placement.candidates
     if number == 1:
         return 0
-    first = draw_below(placement.draws, number)
-    second = draw_below(placement.draws, number - 1)
+    first = random_below(placement.draws, number)
+    second = random_below(placement.draws, number - 1)
     if second >= first:
         second += 1
     if candidates[second].num_outstanding < candidates[first].num_outstanding:

@@ -1,0 +1,296 @@
+"""The arrivals of a fleet in one compiled loop: replicas advance, a router's rule chooses.
+
+It does what clients, gateways and the clock do for a router with a rule behind one gateway, and
+returns to the host for what takes memory or Python.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from kvsim.compiled.key_table import EMPTY, match, name_path
+from kvsim.compiled.live_blocks import match_live, num_blocks
+from kvsim.compiled.replica_set import _replica, advance_due, call_entry, look_at, look_up, send
+from kvsim.compiled.routing_loop import give_keys, submit
+from kvsim.compiled.sent import bound_depths, note_sent
+from kvsim.compiled.sent_index import has_room, insert, shrink
+from kvsim.compiled.types import record_at
+from kvsim.records.routing import Placement
+from kvsim.rules.blocks.keys import FIRST_KEY, mix
+from kvsim.rules.engine import ADVANCE, LOOK_UP
+from kvsim.rules.routing.by_load import POINT
+from kvsim.rules.routing.timing import last_scrape, next_eviction
+
+#: Requests of the loop to its host: nothing more, call again, advance one replica, submit a request
+#: to a full list, draw random words, make room in the index.
+DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM = range(6)
+#: Sources of predicted prefixes: none, what was sent, the replicas' own pools as known by events.
+NOTHING, SENT, LIVE = range(3)
+#: Columns of the moments: the last scrape, the time to advance to, the next eviction.
+SCRAPED, TARGET, EVICTION = range(3)
+#: Random words that a choice may take.
+FEWEST_WORDS = 64
+
+_placement = record_at(Placement, "")
+last_scrape_of = njit(cache=True)(last_scrape)
+eviction_after = njit(cache=True)(next_eviction)
+
+
+@njit(cache=True)
+def observe(placement, fleet, watches, tracker, uncached, prompts, told):
+    """Update the candidates to what replicas have done."""
+    _, addresses, times, _, _, heard = fleet
+    seen, table, waits, tokens, lines, counts = tracker
+    for place in range(len(addresses)):
+        if times[place] == heard[place]:
+            continue
+        heard[place] = times[place]
+        state, one = _replica(addresses[place]), placement.candidates[place]
+        one.num_outstanding = state.num_outstanding
+        if not watches:
+            continue
+        number = look_at(state, place, seen, table, waits, tokens, lines, counts, told, 0)
+        for k in range(number):
+            row = told[1][k, 1]
+            if told[1][k, 0]:
+                one.num_prompt_tokens -= prompts[row]
+            else:
+                one.num_uncached_tokens -= uncached[row]
+
+
+@njit(cache=True)
+def scrape(placement, addresses, place, time):
+    """Read the metrics that a replica has published."""
+    state, one = _replica(addresses[place]), placement.candidates[place]
+    one.as_of = time
+    one.num_waiting = state.published_waiting
+    one.num_running = state.published_running
+    one.kv_usage = state.published_usage
+    one.prompt_tokens = state.num_prompts_tokens
+    one.generation_tokens = state.num_generated_tokens
+
+
+@njit(cache=True)
+def scrape_idle(placement, fleet, time):
+    """Read the metrics of replicas that have been idle since their last scrape."""
+    addresses, times = fleet[1], fleet[2]
+    for place in range(len(addresses)):
+        if placement.candidates[place].as_of < time and times[place] == math.inf:
+            scrape(placement, addresses, place, time)
+
+
+@njit(cache=True)
+def most_held(addresses, path, number):
+    """Return how many of the first keys of a path any replica's pool has."""
+    most = 0
+    for place in range(len(addresses)):
+        pool = _replica(addresses[place]).kv.pool
+        depth = 0
+        while depth < number and num_blocks(pool, path[depth]) > 0:
+            depth += 1
+        most = max(most, depth)
+    return most
+
+
+@njit(cache=True)
+def best_hit(fleet, is_simple, block_size, path, row, prompt):
+    """Return the most tokens of a prompt that any replica would find cached now."""
+    entries, addresses = fleet[0], fleet[1]
+    if is_simple:
+        number = (prompt - 1) // block_size  # the last token is computed
+        return block_size * most_held(addresses, path, number)
+    return look_up(entries, addresses, LOOK_UP, row)
+
+
+@njit(cache=True)
+def show_matches(placement, matched, number, size):
+    """Write what each replica holds of a prompt into the candidates."""
+    least, most = 0, 0
+    for place in range(len(matched)):
+        tokens = size * matched[place]
+        placement.candidates[place].cached_tokens = tokens
+        most = max(most, tokens)
+        if tokens > 0 and (least == 0 or tokens < least):
+            least = tokens
+    placement.num_entries, placement.entry_tokens = number, size
+    placement.least_held, placement.most_held = least, most
+
+
+@njit(cache=True)
+def show_sizes(placement, sizes):
+    """Write the entries of each replica in the index into the candidates."""
+    for place in range(len(sizes)):
+        placement.candidates[place].num_entries = sizes[place]
+
+
+@njit(cache=True)
+def evict_due(index, moments, now, limits):
+    """Evict from the trees that are above their limit, if it is time."""
+    interval, most, target = limits[1], limits[2], limits[3]
+    if interval <= 0 or now < moments[EVICTION]:
+        return
+    moments[EVICTION] = eviction_after(now, moments[EVICTION], interval)
+    for place in range(len(index[7])):
+        if index[7][place] > most:
+            shrink(index, place, target)
+
+
+@njit(cache=True)
+def reach(fleet, cursor, moments, time, steps):
+    """Advance all replicas to a time; False if the host must advance one first."""
+    entries, addresses, times, ended = fleet[0], fleet[1], fleet[2], fleet[3]
+    place = advance_due(entries, addresses, times, ended, cursor[1], time, ADVANCE, steps)
+    cursor[1] = max(place, 0)
+    moments[TARGET] = time
+    return place < 0
+
+
+@njit(cache=True)
+def reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps):
+    """Scrape all replicas, if a scrape is due by now; False if the host must advance one first."""
+    start, interval = scrapes
+    time = start + last_scrape_of(now, start, interval) * interval
+    if time <= max(before, moments[SCRAPED]):
+        return True
+    if not reach(fleet, cursor, moments, time, steps):
+        return False
+    for place in range(len(fleet[1])):
+        scrape(placement, fleet[1], place, time)
+    moments[SCRAPED] = time
+    return True
+
+
+@njit(cache=True)
+def route(
+    fleet,
+    router,
+    tracker,
+    uncached,
+    prompts,
+    known,
+    index,
+    limits,
+    arrivals,
+    noted,
+    scrapes,
+    kinds,
+    cursor,
+    moments,
+    steps,
+    most,
+):
+    """Route requests and advance replicas, until the host is needed; returns for what.
+
+    Parameters
+    ----------
+    fleet : of each replica entry, address, next event, ended requests, room for submissions, and
+        the next event when it was last observed
+    router : entry of the rule, addresses of its state and of the placement
+    tracker : see :func:`kvsim.compiled.replica_set.look_at`
+    uncached : by request, the prompt tokens that were predicted as not cached
+    prompts : content, start and length of segments, their places by request, salts, prompt tokens
+    known : events of each log that are known, guesses of depths, the delay, contents sent where
+    index : the prefixes that were sent; see :mod:`kvsim.compiled.sent_index`
+    limits : most entries of a replica; seconds between evictions, or 0, entries of a tree above
+        which it is evicted, and down to which
+    arrivals : requests in order, their times, contents of outputs, the time before the first one
+    noted : by request, predicted and best tokens and the branch; the stride of comparisons, or 0
+    scrapes : time of the first scrape and seconds between two; 0 for none
+    kinds : source of predicted prefixes, tokens of an entry, most entries of a prompt, tokens of a
+        block, whether pools can be read directly, whether requests are followed, pieces that a
+        hash ring reads
+    cursor : the next arrival, the replica to advance from, and what the host must know
+    moments : see above
+    steps, most : after which compiled rules, and this loop, come back
+    """
+    entries, addresses, times, _, rooms, heard = fleet
+    contents, starts, lengths, offsets, salts, num_prompt_tokens = prompts
+    logs, guesses, delay, sent = known
+    rows, planned, outputs, start = arrivals
+    predicted, best, branches, stride = noted
+    source, size, most_entries, block_size, is_simple, watches, num_pieces = kinds
+    placement = _placement(router[2])
+    last = min(cursor[0] + most, len(rows))
+    lines = 2 * (tracker[5][:, 0].max() + most)
+    told = np.empty(lines), np.empty((lines, 3), np.int64)
+    matched, bounds = np.zeros(len(addresses), np.int64), np.zeros(len(addresses), np.int64)
+    seen = np.full(len(addresses), math.nan)
+    looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), seen, seen.copy()
+    path = np.zeros(0, np.int64)
+    while cursor[0] < last:
+        at = cursor[0]
+        row, now = rows[at], planned[at]
+        if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
+            return DRAW
+        if scrapes[1] > 0:
+            before = planned[at - 1] if at > 0 else start
+            if not reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps):
+                return ADVANCE_ONE
+        if not reach(fleet, cursor, moments, now, steps):
+            return ADVANCE_ONE
+        observe(placement, fleet, watches, tracker, uncached, num_prompt_tokens, told)
+        if scrapes[1] > 0:
+            scrape_idle(
+                placement,
+                fleet,
+                scrapes[0] + last_scrape_of(now, scrapes[0], scrapes[1]) * scrapes[1],
+            )
+        first, stop, prompt = offsets[row], offsets[row + 1], num_prompt_tokens[row]
+        its = contents[first:stop], starts[first:stop], lengths[first:stop]
+        if source == LIVE or num_pieces > 0:
+            path = name_path(its[0], its[1], its[2], size, FIRST_KEY, salts[row])
+        elif source == SENT:
+            path = name_path(its[0], its[1], its[2], size, FIRST_KEY, salts[row])[:most_entries]
+            if not has_room(index, len(path)):
+                cursor[2] = len(path)
+                return MAKE_ROOM
+            evict_due(index, moments, now, limits)
+        is_compared = stride > 0 and at % stride == 0
+        if source == LIVE:
+            bound_depths(sent, its[0], its[2], size, bounds)
+            held = match_live(addresses, times, logs, now - delay, path, bounds, looked, matched)
+            if is_compared:
+                best[row] = size * min(held, (prompt - 1) // size)
+        elif is_compared:
+            blocks = path
+            if is_simple:
+                blocks = name_path(its[0], its[1], its[2], block_size, FIRST_KEY, salts[row])
+            best[row] = best_hit(fleet, is_simple, block_size, blocks, row, prompt)
+        if source == SENT:
+            match(index[0], index[1], path, matched)
+            show_sizes(placement, index[7])
+        if source != NOTHING:
+            show_matches(placement, matched, len(path), size)
+        placement.request_id, placement.num_prompt_tokens = row, prompt
+        if num_pieces > 0:
+            pieces = min(num_pieces, len(path))
+            placement.ring_key = mix(POINT, path[pieces - 1] if pieces else row)
+        place = call_entry(router[0], router[1], router[2], 0)
+        branches[row] = placement.branch
+        uncached[row] = prompt
+        if source != NOTHING:
+            predicted[row] = placement.candidates[place].cached_tokens
+            uncached[row] = prompt - min(predicted[row], prompt)
+        if source == SENT:
+            insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
+            shrink(index, place, limits[0])
+        if watches:
+            one = placement.candidates[place]
+            one.num_prompt_tokens += prompt
+            one.num_uncached_tokens += uncached[row]
+            send(row, place, tracker[2], tracker[4], tracker[5])
+        heard[place] = seen[place] = math.nan  # it may be idle again by the next look
+        cursor[0] += 1
+        if source == LIVE:
+            note_sent(sent, its[0], outputs[row], place)
+            state = _replica(addresses[place])
+            if state.num_outstanding == state.num_running:  # no other request waits
+                give_keys(state.kv, row, path, its[2], prompt % size)
+        if not submit(entries[place], addresses[place], rooms[place], row, now):
+            cursor[2] = place
+            return SUBMIT
+        times[place] = _replica(addresses[place]).next_event_time
+    return DONE if last == len(rows) else LATER

@@ -1,0 +1,138 @@
+"""Entries of the routers' rules: each is compiled alone, and called by its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numba import njit, types
+
+from kvsim.compiled.entry import alone, compile_or_load
+from kvsim.compiled.types import CHECKED, record_at
+from kvsim.records.routing import (
+    Balance,
+    BoundedRing,
+    CountedSince,
+    Placement,
+    ScoreWeights,
+    TokenBound,
+    TokenRates,
+)
+from kvsim.rules.routing import by_load, by_match, llm_d, pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_placement = record_at(Placement, "")
+_balance, _bound = record_at(Balance, ""), record_at(TokenBound, "")
+_counted, _rates = record_at(CountedSince, ""), record_at(TokenRates, "")
+_ring, _weights = record_at(BoundedRing, ""), record_at(ScoreWeights, "")
+
+_least_loaded, _least_of_two = pick.least_loaded, pick.least_of_two
+_least_kv, _vllm_dp = by_load.choose_least_kv, by_load.choose_vllm_dp
+_throughput, _chwbl = by_load.choose_aibrix_throughput, by_load.choose_chwbl
+_sglang, _ray = by_match.choose_sglang_cache_aware, by_match.choose_ray_prefix_aware
+_aibrix, _load_aware = by_match.choose_aibrix_prefix_cache, by_match.choose_load_aware
+_token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
+
+
+@njit(cache=True, error_model="numpy")
+def least_outstanding(router, placement, unused):
+    """Apply the rule of least-outstanding."""
+    return _least_loaded(_placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def power_of_two(router, placement, unused):
+    """Apply the rule of power-of-two."""
+    return _least_of_two(_placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def least_kv(router, placement, unused):
+    """Apply the rule of least-kv."""
+    return _least_kv(_placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def vllm_dp(router, placement, unused):
+    """Apply the rule of vllm-dp."""
+    return _vllm_dp(_counted(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def aibrix_throughput(router, placement, unused):
+    """Apply the rule of aibrix-throughput."""
+    return _throughput(_rates(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def chwbl(router, placement, unused):
+    """Apply the rule of chwbl."""
+    return _chwbl(_ring(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def sglang_cache_aware(router, placement, unused):
+    """Apply the rule of sglang-cache-aware."""
+    return _sglang(_balance(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def ray_prefix_aware(router, placement, unused):
+    """Apply the rule of ray-prefix-aware."""
+    return _ray(_balance(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def aibrix_prefix_cache(router, placement, unused):
+    """Apply the rule of aibrix-prefix-cache."""
+    return _aibrix(_balance(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def load_aware(router, placement, unused):
+    """Apply the rule of production-stack's policy loadaware."""
+    return _load_aware(_balance(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def token_aware(router, placement, unused):
+    """Apply the rule of llm-d-token-aware."""
+    return _token_aware(_bound(router), _placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def weighted_scores(router, placement, unused):
+    """Apply the rule of llm-d."""
+    return _llm_d(_weights(router), _placement(placement))
+
+
+#: The entry of every rule.
+ENTRIES: dict[Callable[..., int], Any] = {
+    _least_loaded: least_outstanding,
+    _least_of_two: power_of_two,
+    _least_kv: least_kv,
+    _vllm_dp: vllm_dp,
+    _throughput: aibrix_throughput,
+    _chwbl: chwbl,
+    _sglang: sglang_cache_aware,
+    _ray: ray_prefix_aware,
+    _aibrix: aibrix_prefix_cache,
+    _load_aware: load_aware,
+    _token_aware: token_aware,
+    _llm_d: weighted_scores,
+}
+
+
+def address_of(rule: Callable[..., int]) -> int:
+    """Return the address of a rule's machine code; 0 if it has none."""
+    entry = ENTRIES.get(rule)
+    if CHECKED or not hasattr(entry, "overloads"):
+        return 0
+    if not entry.signatures:
+        with alone(Path(entry.stats.cache_path) / "routers.lock"):
+            compile_or_load(entry, (types.int64, types.int64, types.int64))
+    (compiled,) = entry.overloads.values()
+    name = compiled.fndesc.llvm_cfunc_wrapper_name
+    return int(compiled.library.get_pointer_to_function(name))

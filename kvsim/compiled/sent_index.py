@@ -1,0 +1,122 @@
+"""Compiled index of the prefixes that a router has sent: the least recently used entries go first.
+
+It answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` does. ``held`` is a table of the
+replicas that hold a key, a bit each; ``named`` has the link of each entry, of a key at a replica.
+Links form a list per replica from the least to the most recently used entry.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from kvsim.compiled.key_table import EMPTY, drop, find, of_place
+
+#: Columns of a link: its key, and the links before and after it; of the counters: rows of both
+#: tables, links made, and the first free link. Link 0 is none.
+KEY, BEFORE, AFTER = range(3)
+NUM_HELD, NUM_NAMED, NUM_LINKS, FREE = range(4)
+
+
+@njit(cache=True)
+def has_room(index, number):
+    """Return whether a path of a number of keys finds room."""
+    keys, _, names, _, links, _, counters, _ = index
+    enough = 2 * (counters[NUM_HELD] + number) <= len(keys)
+    enough &= 2 * (counters[NUM_NAMED] + number) <= len(names)
+    return enough and counters[NUM_LINKS] + number < len(links)
+
+
+@njit(cache=True)
+def unlink(links, ends, place, link):
+    """Take a link out of a replica's list."""
+    before, after = links[link, BEFORE], links[link, AFTER]
+    if before:
+        links[before, AFTER] = after
+    else:
+        ends[place, 0] = after
+    if after:
+        links[after, BEFORE] = before
+    else:
+        ends[place, 1] = before
+
+
+@njit(cache=True)
+def append(links, ends, place, link):
+    """Put a link last in a replica's list."""
+    last = ends[place, 1]
+    links[link, BEFORE], links[link, AFTER] = last, 0
+    if last:
+        links[last, AFTER] = link
+    else:
+        ends[place, 0] = link
+    ends[place, 1] = link
+
+
+@njit(cache=True)
+def new_link(links, counters, key):
+    """Return an unused link, with a key."""
+    link = counters[FREE]
+    if link:
+        counters[FREE] = links[link, AFTER]
+    else:
+        counters[NUM_LINKS] += 1
+        link = counters[NUM_LINKS]
+    links[link, KEY] = key
+    return link
+
+
+@njit(cache=True)
+def evict_first(index, place):
+    """Remove the least recently used entry of a replica."""
+    keys, holders, names, slots, links, ends, counters, sizes = index
+    link = ends[place, 0]
+    key = links[link, KEY]
+    unlink(links, ends, place, link)
+    links[link, AFTER] = counters[FREE]
+    counters[FREE] = link
+    drop(names, slots, find(names, of_place(key, place)))
+    counters[NUM_NAMED] -= 1
+    row = find(keys, key)
+    holders[row, place // 64] &= ~(np.int64(1) << np.int64(place % 64))
+    if not holders[row].any():
+        drop(keys, holders, row)
+        counters[NUM_HELD] -= 1
+    sizes[place] -= 1
+
+
+@njit(cache=True)
+def shrink(index, place, number):
+    """Evict the least recently used entries of a replica, down to a number."""
+    sizes = index[7]
+    while sizes[place] > number:
+        evict_first(index, place)
+
+
+@njit(cache=True)
+def insert(index, place, path, number, has_limits):
+    """Record that a replica holds the first keys of a path, from its end to its root.
+
+    Without limits nothing is ever evicted, and no links are made.
+    """
+    keys, holders, names, slots, links, ends, counters, sizes = index
+    word, bit = place // 64, np.int64(1) << np.int64(place % 64)
+    for k in range(number - 1, -1, -1):
+        key = path[k]
+        row = find(keys, key)
+        if keys[row] == EMPTY:
+            keys[row] = key
+            counters[NUM_HELD] += 1
+        is_new = holders[row, word] & bit == 0
+        holders[row, word] |= bit
+        sizes[place] += is_new
+        if not has_limits:
+            continue
+        at = find(names, of_place(key, place))
+        if is_new:
+            names[at] = of_place(key, place)
+            counters[NUM_NAMED] += 1
+            slots[at, 0] = new_link(links, counters, key)
+        else:
+            unlink(links, ends, place, slots[at, 0])
+        append(links, ends, place, slots[at, 0])

@@ -1,0 +1,214 @@
+"""The host of the compiled loop over arrivals, for routers with a rule behind one gateway."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.variants import variant_of
+from kvsim.engine.replica import STEPS_PER_CALL
+from kvsim.fleet.prefix_index.key_tables import KeyTable
+from kvsim.fleet.routers.chwbl import PIECE, BoundedLoads
+from kvsim.fleet.routing.routing_loop import DECISIONS_PER_CALL, MOST_SENT
+from kvsim.fleet.routing.rule_router import RuleRouter, draw_words
+from kvsim.fleet.routing.text_tree import TextTree
+from kvsim.records.memory import Flat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Replica
+    from kvsim.engine.replica_set import ReplicaSet
+    from kvsim.fleet.gateways import Gateways
+    from kvsim.fleet.prefix_index.event_reader import EventReader
+    from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
+
+#: Links that an index has at first.
+FIRST_LINKS = 1 << 12
+#: Package of the routers with an entry; a subclass elsewhere may choose in another way.
+BUILT_IN = "kvsim.fleet.routers."
+
+
+def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
+    """Return whether the loop supports a router, what it reads, and all replicas."""
+    router, reader, _ = gateways.alone()
+    if not isinstance(router, RuleRouter) or not type(router).__module__.startswith(BUILT_IN):
+        return False
+    if not router.is_plain or not all(one.entry_address for one in replicas):
+        return False
+    from kvsim.compiled.cache import load_routers
+
+    return _reads_known(router, reader) and load_routers().address_of(type(router).rule) != 0
+
+
+def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
+    """Return whether the loop has an index for what a router knows of prefixes."""
+    affinity = affinity_of(router)
+    if affinity is None:
+        return True
+    if not affinity.is_precise:
+        return affinity.ttl == math.inf
+    from kvsim.fleet.prefix_index.live_reader import LiveReader
+
+    return isinstance(reader, LiveReader) and reader.names_whole_blocks
+
+
+def affinity_of(router: RuleRouter) -> PrefixAffinity | None:
+    """Return what a router knows of cached prefixes."""
+    known = router.prefixes
+    return known.affinity if isinstance(known, TextTree) else known
+
+
+class SentIndex:
+    """The arrays of :mod:`kvsim.compiled.sent_index`, which grow.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self._held, self._named = KeyTable(-(-num_replicas // 64)), KeyTable()
+        self._links = np.zeros((FIRST_LINKS, 3), np.int64)
+        self._ends = np.zeros((num_replicas, 2), np.int64)
+        self._counters, self._sizes = np.zeros(4, np.int64), np.zeros(num_replicas, np.int64)
+
+    def columns(self) -> tuple[NDArray[np.int64], ...]:
+        """Return the arrays."""
+        held, named = self._held, self._named
+        tables = held.keys, held.values, named.keys, named.values
+        return *tables, self._links, self._ends, self._counters, self._sizes
+
+    def reserve(self, number: int) -> None:
+        """Make room for a number of keys. Mutates."""
+        for column, table in enumerate((self._held, self._named)):
+            table.number = int(self._counters[column])
+            table.reserve(number)
+        while self._counters[2] + number >= len(self._links):
+            self._links = np.concatenate((self._links, np.zeros_like(self._links)))
+
+
+class ArrivalLoop:
+    """Routes requests, each at its time, and advances the replicas to these times.
+
+    Parameters
+    ----------
+    gateways : the gateways that decide
+    replicas : by slot
+    rack : the set of these replicas
+    table : the run's requests table
+    rows : the requests in order, all of which replicas have room for
+    planned : their arrival times
+    outputs : by request, the content of its output
+    start_time : time of the world before the first request, seconds
+    """
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        replicas: Sequence[Replica],
+        rack: ReplicaSet,
+        table: NDArray[Any],
+        rows: NDArray[np.int64],
+        planned: NDArray[np.float64],
+        outputs: NDArray[np.int64],
+        start_time: float,
+    ) -> None:
+        from kvsim.compiled.cache import load_arrival_loop, load_routers
+        from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
+
+        self._gateways, self._replicas, self._rack = gateways, replicas, rack
+        self._router, self._reader, _ = gateways.alone()
+        self._memory = Flat()
+        self._router.lay_out(self._memory)
+        self._code = load_arrival_loop()
+        self._rule = load_routers().address_of(type(self._router).rule)
+        self._tracker = CompiledLifecycleEvents(replicas, table)
+        self._rows, self._planned = rows, planned
+        self._arrivals = rows, planned, outputs, start_time
+        self._rooms = np.array([one.room for one in replicas], np.int64)
+        self._index = SentIndex(len(replicas))
+        self._cursor = np.zeros(3, np.int64)
+        first = self._router.prefixes
+        due = first.due if isinstance(first, TextTree) else math.inf
+        self._moments = np.array([-math.inf, 0.0, due])
+
+    def run(self) -> None:
+        """Route all requests. Mutates."""
+        number, code = self._gateways.num_requests, self._code
+        branches, uncached = np.zeros((2, number), np.int64)
+        predicted, best, stride = self._gateways.decisions.columns()
+        fleet = (*self._rack.columns(), self._rooms, np.full(len(self._replicas), math.nan))
+        router, state = self._router, self._router.state
+        addresses = self._rule, 0 if state is None else state.address, router.placement.address
+        facts = (
+            *(self._tracker.columns(), uncached, self._prompts(), self._known(number)),
+            *(self._index.columns(), self._limits(), self._arrivals),
+            *((predicted, best, branches, stride), self._gateways.scrape_times(), self._kinds()),
+        )
+        outcome = code.LATER
+        while outcome != code.DONE:
+            given = (*facts[:4], self._index.columns(), *facts[5:])
+            outcome = code.route(
+                *(fleet, addresses, *given, self._cursor, self._moments),
+                *(STEPS_PER_CALL, DECISIONS_PER_CALL),
+            )
+            self._serve(outcome)
+            self._rack.tell_ended()
+        self._gateways.decisions.note_branches(self._rows, branches, router.branches)
+
+    def _serve(self, outcome: int) -> None:
+        """Do what the loop asks of its host. Mutates."""
+        code, (at, place, wanted) = self._code, self._cursor.tolist()
+        if outcome == code.ADVANCE_ONE:
+            self._rack.bring_one(place, float(self._moments[code.TARGET]))
+        elif outcome == code.SUBMIT:
+            replica = self._replicas[wanted]
+            replica.submit(self._rows[at - 1 : at], self._planned[at - 1 : at])
+            self._rooms[wanted] = replica.room
+            self._rack.touch(wanted)
+        elif outcome == code.DRAW:
+            draw_words(self._router.placement.draws, self._router.facts.rng, self._memory)
+        elif outcome == code.MAKE_ROOM:
+            self._index.reserve(wanted)
+
+    def _prompts(self) -> tuple[NDArray[Any], ...]:
+        columns = self._gateways.prompts()
+        tokens = np.ascontiguousarray(self._gateways.num_prompt_tokens, np.int64)
+        return *columns, tokens
+
+    def _known(self, number: int) -> tuple[Any, ...]:
+        """Return what is known of the replicas' pools."""
+        affinity = affinity_of(self._router)
+        if affinity is None or not affinity.is_precise:
+            none = np.zeros(len(self._replicas), np.int64)
+            return none, none.copy(), 0.0, np.zeros(1, np.int64)
+        sent = np.zeros(1 << min(max(number, 2).bit_length(), MOST_SENT), np.int64)
+        return *self._reader.columns(), sent
+
+    def _limits(self) -> tuple[float, float, float, float]:
+        """Return the limits of the index of what was sent."""
+        affinity, tree = affinity_of(self._router), self._router.prefixes
+        most = math.inf if affinity is None else float(affinity.max_entries)
+        if not isinstance(tree, TextTree):
+            return most, 0.0, math.inf, math.inf
+        return most, float(tree.interval), float(tree.most), float(tree.target)
+
+    def _kinds(self) -> tuple[int, int, int, int, bool, bool, int]:
+        code, affinity = self._code, affinity_of(self._router)
+        simple = all(
+            variant_of(one.state) in ("specialized", "with-events") for one in self._replicas
+        )
+        block_size = self._router.facts.block_size
+        pieces = self._router.num_pieces if isinstance(self._router, BoundedLoads) else 0
+        if affinity is None:
+            source, size, most = code.NOTHING, PIECE, None
+        else:
+            source = code.LIVE if affinity.is_precise else code.SENT
+            size, most = affinity.entry_tokens, affinity.max_prompt_entries
+        most = np.iinfo(np.int64).max if most is None else most
+        return source, size, most, block_size, simple, self._router.watches_requests, pieces
