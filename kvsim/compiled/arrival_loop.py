@@ -96,13 +96,19 @@ def most_held(addresses, path, number):
 
 
 @njit(cache=True)
-def best_hit(fleet, is_simple, block_size, path, row, prompt):
-    """Return the most tokens of a prompt that any replica would find cached now."""
+def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
+    """Return the most tokens of a prompt that any replica would find cached now.
+
+    ``held`` is the most blocks of it that any pool has, if known, else negative.
+    """
     entries, addresses = fleet[0], fleet[1]
-    if is_simple:
-        number = (prompt - 1) // block_size  # the last token is computed
-        return block_size * most_held(addresses, path, number)
-    return look_up(entries, addresses, LOOK_UP, row)
+    number = (prompt - 1) // block_size  # the last token is computed
+    if held < 0 and not is_simple:
+        return look_up(entries, addresses, LOOK_UP, row)
+    if held < 0:
+        path = name_path(its[0], its[1], its[2], block_size, FIRST_KEY, salt)
+        held = most_held(addresses, path, number)
+    return block_size * min(held, number)
 
 
 @njit(cache=True)
@@ -164,6 +170,104 @@ def reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps)
 
 
 @njit(cache=True)
+def catch_up(
+    placement,
+    fleet,
+    tracker,
+    uncached,
+    num_prompt_tokens,
+    watches,
+    scrapes,
+    cursor,
+    moments,
+    before,
+    now,
+    steps,
+    told,
+):
+    """Advance replicas and candidates to an arrival; returns for what the host is needed, or LATER.
+
+    ``before`` and ``now`` are the times of the last arrival and of this one.
+    """
+    start, interval = scrapes
+    if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
+        return DRAW
+    if interval > 0 and not reach_scrape(
+        placement, fleet, cursor, moments, scrapes, before, now, steps
+    ):
+        return ADVANCE_ONE
+    if not reach(fleet, cursor, moments, now, steps):
+        return ADVANCE_ONE
+    observe(placement, fleet, watches, tracker, uncached, num_prompt_tokens, told)
+    if interval > 0:
+        time = start + last_scrape_of(now, start, interval) * interval
+        scrape_idle(placement, fleet, time)
+    return LATER
+
+
+@njit(cache=True)
+def entries_of(is_read, its, size, salt, most):
+    """Return the keys of a prompt's first entries; none if nobody reads them."""
+    if not is_read:
+        return np.zeros(0, np.int64)
+    return name_path(its[0], its[1], its[2], size, FIRST_KEY, salt)[:most]
+
+
+@njit(cache=True)
+def predict(placement, fleet, source, its, path, size, now, known, index, moments, limits, found):
+    """Write the predicted hits into the candidates; returns the most blocks held, -1 if unknown."""
+    logs, _, delay, sent = known
+    bounds, looked, matched = found
+    held = -1
+    if source == LIVE:
+        bound_depths(sent, its[0], its[2], size, bounds)
+        held = match_live(fleet[1], fleet[2], logs, now - delay, path, bounds, looked, matched)
+    elif source == SENT:
+        evict_due(index, moments, now, limits)
+        match(index[0], index[1], path, matched)
+        show_sizes(placement, index[7])
+    if source != NOTHING:
+        show_matches(placement, matched, len(path), size)
+    return held
+
+
+@njit(cache=True)
+def describe(placement, row, prompt, path, num_pieces):
+    """Write a request into the placement; a hash ring reads its first pieces."""
+    placement.request_id, placement.num_prompt_tokens = row, prompt
+    pieces = min(num_pieces, len(path))
+    placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
+
+
+@njit(cache=True)
+def note_choice(placement, place, row, prompt, source, watches, tracker, uncached, noted):
+    """Record the branch and the predicted hit of a choice, and the request's tokens in flight."""
+    predicted, branches, one = noted[0], noted[2], placement.candidates[place]
+    branches[row] = placement.branch
+    uncached[row] = prompt
+    if source != NOTHING:
+        predicted[row] = one.cached_tokens
+        uncached[row] = prompt - min(one.cached_tokens, prompt)
+    if watches:
+        one.num_prompt_tokens += prompt
+        one.num_uncached_tokens += uncached[row]
+        send(row, place, tracker[2], tracker[4], tracker[5])
+
+
+@njit(cache=True)
+def note_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
+    """Record where the prefix of a prompt is sent, and share its keys with the replica."""
+    if source == SENT:
+        insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
+        shrink(index, place, limits[0])
+    elif source == LIVE:
+        note_sent(known[3], its[0], outputs[row], place)
+        state = _replica(address)
+        if state.num_outstanding == state.num_running:  # no other request waits
+            give_keys(state.kv, row, path, its[2], prompt % size)
+
+
+@njit(cache=True)
 def route(
     fleet,
     router,
@@ -208,87 +312,78 @@ def route(
     """
     entries, addresses, times, _, rooms, heard = fleet
     contents, starts, lengths, offsets, salts, num_prompt_tokens = prompts
-    logs, guesses, delay, sent = known
     rows, planned, outputs, start = arrivals
-    predicted, best, branches, stride = noted
+    best, stride = noted[1], noted[3]
     source, size, most_entries, block_size, is_simple, watches, num_pieces = kinds
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
     lines = 2 * (tracker[5][:, 0].max() + most)
     told = np.empty(lines), np.empty((lines, 3), np.int64)
     matched, bounds = np.zeros(len(addresses), np.int64), np.zeros(len(addresses), np.int64)
-    seen = np.full(len(addresses), math.nan)
+    seen, guesses = np.full(len(addresses), math.nan), known[1]
     looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), seen, seen.copy()
-    path = np.zeros(0, np.int64)
     while cursor[0] < last:
         at = cursor[0]
-        row, now = rows[at], planned[at]
-        if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
-            return DRAW
-        if scrapes[1] > 0:
-            before = planned[at - 1] if at > 0 else start
-            if not reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps):
-                return ADVANCE_ONE
-        if not reach(fleet, cursor, moments, now, steps):
-            return ADVANCE_ONE
-        observe(placement, fleet, watches, tracker, uncached, num_prompt_tokens, told)
-        if scrapes[1] > 0:
-            scrape_idle(
-                placement,
-                fleet,
-                scrapes[0] + last_scrape_of(now, scrapes[0], scrapes[1]) * scrapes[1],
-            )
+        row, now, before = rows[at], planned[at], planned[at - 1] if at > 0 else start
+        outcome = catch_up(
+            placement,
+            fleet,
+            tracker,
+            uncached,
+            num_prompt_tokens,
+            watches,
+            scrapes,
+            cursor,
+            moments,
+            before,
+            now,
+            steps,
+            told,
+        )
+        if outcome != LATER:
+            return outcome
         first, stop, prompt = offsets[row], offsets[row + 1], num_prompt_tokens[row]
         its = contents[first:stop], starts[first:stop], lengths[first:stop]
-        if source == LIVE or num_pieces > 0:
-            path = name_path(its[0], its[1], its[2], size, FIRST_KEY, salts[row])
-        elif source == SENT:
-            path = name_path(its[0], its[1], its[2], size, FIRST_KEY, salts[row])[:most_entries]
-            if not has_room(index, len(path)):
-                cursor[2] = len(path)
-                return MAKE_ROOM
-            evict_due(index, moments, now, limits)
-        is_compared = stride > 0 and at % stride == 0
-        if source == LIVE:
-            bound_depths(sent, its[0], its[2], size, bounds)
-            held = match_live(addresses, times, logs, now - delay, path, bounds, looked, matched)
-            if is_compared:
-                best[row] = size * min(held, (prompt - 1) // size)
-        elif is_compared:
-            blocks = path
-            if is_simple:
-                blocks = name_path(its[0], its[1], its[2], block_size, FIRST_KEY, salts[row])
-            best[row] = best_hit(fleet, is_simple, block_size, blocks, row, prompt)
-        if source == SENT:
-            match(index[0], index[1], path, matched)
-            show_sizes(placement, index[7])
-        if source != NOTHING:
-            show_matches(placement, matched, len(path), size)
-        placement.request_id, placement.num_prompt_tokens = row, prompt
-        if num_pieces > 0:
-            pieces = min(num_pieces, len(path))
-            placement.ring_key = mix(POINT, path[pieces - 1] if pieces else row)
+        is_read = source != NOTHING or num_pieces > 0
+        path = entries_of(is_read, its, size, salts[row], most_entries)
+        if source == SENT and not has_room(index, len(path)):
+            cursor[2] = len(path)
+            return MAKE_ROOM
+        held = predict(
+            placement,
+            fleet,
+            source,
+            its,
+            path,
+            size,
+            now,
+            known,
+            index,
+            moments,
+            limits,
+            (bounds, looked, matched),
+        )
+        if stride > 0 and at % stride == 0:
+            best[row] = best_hit(held, fleet, is_simple, its, salts[row], block_size, row, prompt)
+        describe(placement, row, prompt, path, num_pieces)
         place = call_entry(router[0], router[1], router[2], 0)
-        branches[row] = placement.branch
-        uncached[row] = prompt
-        if source != NOTHING:
-            predicted[row] = placement.candidates[place].cached_tokens
-            uncached[row] = prompt - min(predicted[row], prompt)
-        if source == SENT:
-            insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
-            shrink(index, place, limits[0])
-        if watches:
-            one = placement.candidates[place]
-            one.num_prompt_tokens += prompt
-            one.num_uncached_tokens += uncached[row]
-            send(row, place, tracker[2], tracker[4], tracker[5])
+        note_choice(placement, place, row, prompt, source, watches, tracker, uncached, noted)
         heard[place] = seen[place] = math.nan  # it may be idle again by the next look
         cursor[0] += 1
-        if source == LIVE:
-            note_sent(sent, its[0], outputs[row], place)
-            state = _replica(addresses[place])
-            if state.num_outstanding == state.num_running:  # no other request waits
-                give_keys(state.kv, row, path, its[2], prompt % size)
+        note_path(
+            source,
+            place,
+            row,
+            prompt,
+            its,
+            path,
+            size,
+            known,
+            outputs,
+            index,
+            limits,
+            addresses[place],
+        )
         if not submit(entries[place], addresses[place], rooms[place], row, now):
             cursor[2] = place
             return SUBMIT

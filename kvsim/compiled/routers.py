@@ -127,7 +127,7 @@ ENTRIES: dict[Callable[..., int], Any] = {
 
 def address_of(rule: Callable[..., int]) -> int:
     """Return the address of a rule's machine code; 0 if it has none."""
-    entry = ENTRIES.get(rule)
+    entry: Any = ENTRIES.get(rule)
     if CHECKED or not hasattr(entry, "overloads"):
         return 0
     if not entry.signatures:
