@@ -31,7 +31,7 @@ _ring, _weights = record_at(BoundedRing, ""), record_at(ScoreWeights, "")
 _least_loaded, _least_of_two = pick.least_loaded, pick.least_of_two
 _least_kv, _vllm_dp = by_load.choose_least_kv, by_load.choose_vllm_dp
 _throughput, _chwbl = by_load.choose_aibrix_throughput, by_load.choose_chwbl
-_sglang, _ray = by_match.choose_sglang_cache_aware, by_match.choose_ray_prefix_aware
+_cache_aware, _ray = by_match.choose_cache_aware, by_match.choose_ray_prefix_aware
 _aibrix, _load_aware = by_match.choose_aibrix_prefix_cache, by_match.choose_load_aware
 _token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
 
@@ -73,9 +73,9 @@ def chwbl(router, placement, unused):
 
 
 @njit(cache=True, error_model="numpy")
-def sglang_cache_aware(router, placement, unused):
-    """Apply the rule of sglang-cache-aware."""
-    return _sglang(_balance(router), _placement(placement))
+def cache_aware(router, placement, unused):
+    """Apply the rule of the cache-aware router."""
+    return _cache_aware(_balance(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
@@ -116,7 +116,7 @@ ENTRIES: dict[Callable[..., int], Any] = {
     _vllm_dp: vllm_dp,
     _throughput: aibrix_throughput,
     _chwbl: chwbl,
-    _sglang: sglang_cache_aware,
+    _cache_aware: cache_aware,
     _ray: ray_prefix_aware,
     _aibrix: aibrix_prefix_cache,
     _load_aware: load_aware,

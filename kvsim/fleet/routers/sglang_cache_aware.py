@@ -15,7 +15,7 @@ from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.fleet.routing.text_tree import TextTree
 from kvsim.records.routing import Balance
-from kvsim.rules.routing.by_match import choose_sglang_cache_aware
+from kvsim.rules.routing.by_match import choose_cache_aware
 
 if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
@@ -48,7 +48,7 @@ class SglangCacheAware(RuleRouter):
 
     looks_at_replicas = True
     reads_sizes = True
-    rule = staticmethod(choose_sglang_cache_aware)
+    rule = staticmethod(choose_cache_aware)
     branches = ("balanced", "matched", "smallest tree")
 
     def __init__(

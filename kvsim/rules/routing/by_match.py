@@ -24,7 +24,7 @@ NO_MATCH = 2
 ALL, STICKY, SPILLED = 0, 1, 2
 
 
-def choose_sglang_cache_aware(router: Balance, placement: Placement) -> int:
+def choose_cache_aware(router: Balance, placement: Placement) -> int:
     """Return the longest match, unless loads are far apart or nothing matches."""
     fewest, most, _ = num_outstanding(placement)
     if most - fewest > router.imbalance and most > router.ratio * fewest:
