@@ -52,6 +52,7 @@ def test_messages_say_what_is_allowed(
     assert "input should" not in told.lower()
 
 
+@pytest.mark.long
 def test_two_pools_or_four_replicas_take_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     names = "num-prefill-workers:num-decode-workers:data-parallel-size"
     vary = ["--vary", f"{names}=none:none:4,2:2:1", "--replications", "2", "--num-requests", "6"]

@@ -114,6 +114,7 @@ def test_records_that_are_none(folder: Path, name: str, text: str) -> None:
     refused(folder, f"{re.escape(name)}: ")
 
 
+@pytest.mark.long
 def test_a_table_that_would_fill_memory_is_not_read(folder: Path) -> None:
     many = 40_000_000
     ones = {n: pa.array(np.ones(1, TABLES["memory"][n])) for n in TABLES["memory"].names or ()}

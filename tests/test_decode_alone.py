@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
 both = pytest.mark.parametrize("backend", ["python", "compiled"])
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("first_token_from", ["decode", "prefill"])
 def test_a_pushed_prompt_may_be_computed_where_it_goes_on_before(
@@ -65,6 +66,7 @@ def test_a_prompt_of_one_token_may_be_there_and_wait_for_its_adapter() -> None:
     assert row["first_token_time"] > 9
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("protocol", ["pull", "push"])
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding"])

@@ -63,6 +63,7 @@ def test_an_adapter_joins_a_batch_where_nobody_has_it(backend):
     assert kvsim.simulate(without, **options, **LLAMA).summary["num_adapter_switches"] is None
 
 
+@pytest.mark.long
 def test_a_run_directory_holds_the_figure_where_there_is_anything_to_see(tmp_path):
     trace = workloads.random_mm(num_requests=5, input_len=50, output_len=4, num_images=2)
     model = {"model": "gemma-3-4b", "gpu": "l4", "max_model_len": 4096, "record_memory_map": True}

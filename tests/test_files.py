@@ -44,6 +44,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.long
 def test_what_a_run_directory_holds_is_replaced(tmp_path: Path) -> None:
     assert {f"{name}.png" for name in FIGURES} <= set(OWNED)
     (tmp_path / "notes.txt").write_text("mine")

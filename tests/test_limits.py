@@ -98,6 +98,7 @@ def test_a_replica_that_takes_anothers_place_needs_no_gpus_of_its_own() -> None:
     assert result.summary["num_gpus"] == 2
 
 
+@pytest.mark.long
 def test_outputs_that_are_cut_off_are_counted_and_said() -> None:
     trace = Trace.from_arrays([0.0, 0.0], [2, 3], [9, 8])
     options = {"model": "falcon-7b", "gpu": "h200-sxm", "backend": "python"}

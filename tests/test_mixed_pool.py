@@ -56,6 +56,7 @@ def test_who_is_on_the_way_takes_room_too(backend: str) -> None:
     assert rows["replica"].tolist() == [0, 1]
 
 
+@pytest.mark.long
 @both
 def test_outputs_so_far_take_room(backend: str) -> None:
     """800 and 399 fit into 1,200 slots, when a token is there; not when two are."""
@@ -114,6 +115,7 @@ def test_the_decode_router_forgets_who_stays(backend: str) -> None:
             assert rows["replica"].tolist() == [0, 1, 2, 0]
 
 
+@pytest.mark.long
 @both
 def test_a_client_hears_of_the_end_of_who_stays(backend: str) -> None:
     """Two at a time: the third is sent when the second one has ended, which stayed."""
@@ -162,6 +164,7 @@ def test_a_failure_where_a_request_stayed_loses_it(backend: str) -> None:
     assert row["num_output_tokens"] == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding", "dynamo+events=false"])
 def test_requests_stay_beside_a_decode_replica_whose_failure_nobody_noticed(router: str) -> None:
     """Both decode replicas are full, one has failed at 4; who is meant for it stays as well."""
@@ -190,6 +193,7 @@ def test_requests_are_taken_back_from_a_replica_of_which_nothing_is_heard(kind: 
     assert news.withdraw(3, 0)
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding", "dynamo+events=false"])
 def test_who_stayed_may_go_on_apart(backend: str, router: str) -> None:

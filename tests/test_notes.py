@@ -41,6 +41,7 @@ def count(text: str, note: str) -> int:
     return len(re.findall(re.escape(note), text))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
@@ -68,6 +69,7 @@ def test_every_command_and_its_page_say_all_notes_once(
         assert count(page, said) == 1, said
 
 
+@pytest.mark.long
 def test_a_search_says_the_notes_of_its_configurations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +98,7 @@ def test_seeds_differ_in_numbers_and_say_a_note_once() -> None:
     assert notes_of({**asked, "backend_reason": "y"})[1] == "runs in plain Python, slower: y"
 
 
+@pytest.mark.long
 def test_a_page_says_nothing_of_records_that_nobody_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def ends(result: kvsim.Result) -> tuple[list[float], list[float]]:
     return table["first_token_time"].tolist(), table["finish_time"].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 def test_one_request_gains_nothing_from_stages(stages: int) -> None:
     first, last = ends(serve([(0.0, 8, 6)], pipeline_parallel_size=stages))

@@ -385,6 +385,7 @@ PRICED = (
 )
 
 
+@pytest.mark.long
 def test_cost_is_shown_and_every_configuration_has_a_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -410,6 +411,7 @@ def test_cost_is_shown_and_every_configuration_has_a_reason(
         assert f"gpu={gpu}" in printed[printed.index("tried ") :]
 
 
+@pytest.mark.long
 def test_the_cheapest_for_a_load_need_not_be_the_cheapest_per_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -26,6 +26,7 @@ def depths(held: set[int], prompt: list[tuple[int, int]]) -> int:
     return tokens // SIZE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_rows", "num_places"), [(1 << 12, 64), (1 << 12, 70), (2, 70)])
 @given(
     past=st.lists(st.tuples(st.integers(0, 69), prompts, st.integers(-99, -50)), max_size=12),

@@ -282,6 +282,7 @@ def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
     assert result.requests["num_cached_tokens"].tolist() == [0, 0, 899]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 16])
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
 def test_a_map_shows_nothing_of_what_the_host_alone_has(policy: str, size: int) -> None:

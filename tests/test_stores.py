@@ -265,6 +265,7 @@ def test_what_lies_in_two_tiers_is_there_when_both_have_come() -> None:
 SLOW = {**H100, "kv_transfer_fabric": "tcp-ucx", "kv_store": "peer+pull=always", "cold_start": 1.0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("time", "begins"), [(4.0, 5.0), (6.0, 6.9)])
 def test_a_replica_that_is_lost_is_not_read(time: float, begins: float) -> None:
     """It fails before the request comes, which nobody knows yet, or while it is read.

@@ -160,6 +160,7 @@ def test_a_finished_sweep_runs_nothing_and_a_larger_one_only_what_is_new(
     assert len(runs) == len(set(runs)) == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["kvsim_version", "physics_revision"])
 def test_cells_of_another_version_are_run_again_and_leave_the_table(
     call: Call, runs: list[str], monkeypatch: pytest.MonkeyPatch, name: str

@@ -242,6 +242,7 @@ def bomb(path, column, num_rows):
     return path
 
 
+@pytest.mark.long
 def test_a_parquet_bomb_is_refused_by_its_metadata(tmp_path, monkeypatch):
     path = bomb(tmp_path / "bomb.parquet", {}, 11_000_000)
     assert path.stat().st_size < 1_000_000
@@ -255,6 +256,7 @@ def test_a_parquet_bomb_is_refused_by_its_metadata(tmp_path, monkeypatch):
         workloads.load(path)
 
 
+@pytest.mark.long
 def test_a_text_that_fills_a_column_is_there_once(tmp_path):
     named = {"tenant": pa.array(["x" * 100_000] * 1000)}
     path = bomb(tmp_path / "texts.parquet", named, 100_000)
