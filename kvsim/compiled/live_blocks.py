@@ -1,4 +1,4 @@
-"""What compiled replicas hold of a prompt, looked up in their own maps from content to blocks.
+"""Look-up of a prompt's blocks in the maps of compiled replicas.
 
 It is no rule of what is simulated: its plain text is ``PrefixIndex``,
 kept by events. Where full attention alone has blocks and the least recently used one is evicted,
@@ -80,7 +80,7 @@ def tells_of(log, first, path, depth):
 
 @njit(cache=True)
 def depth_of(pool, first, path, most, guess):
-    """Count the first keys of a path that a pool held, at most so many; a good guess costs two."""
+    """Count the first keys of a path that a pool held, up to a limit."""
     low, high = 0, most
     guess = min(guess, high)
     if guess > 0:
@@ -222,7 +222,7 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
 
 @njit(cache=True)
 def deepest(addresses, path, guesses):
-    """Return who holds most of a path now."""
+    """Return the replica that holds most of a path now."""
     best, most = 0, -1
     for place in range(len(addresses)):
         if addresses[place] == 0:
@@ -236,7 +236,7 @@ def deepest(addresses, path, guesses):
 
 @njit(cache=True)
 def held_by(addresses, known, key, held):
-    """Note who held a key."""
+    """Record the replica that held a key."""
     for place in range(len(addresses)):
         held[place] = False
         if addresses[place] != 0:

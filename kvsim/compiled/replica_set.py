@@ -52,7 +52,7 @@ def ask_for_requests(state):
 
 @njit(cache=True)
 def advance_due(entries, addresses, times, ended, first, target, command, most_steps):
-    """Bring replicas to a time, from one on; returns who needs the host, -1 for none.
+    """Advance replicas to a time, from one on; returns one that needs the host, else -1.
 
     ``times`` are their next events, ``ended`` counts the requests that end.
     """
@@ -92,7 +92,7 @@ def look_up(entries, addresses, command, request_id):
 
 @njit(cache=True)
 def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, counts):
-    """Return first tokens and ends since the last look: times; whether it is an end, who, where.
+    """Return first tokens and ends since the last call: time, is it an end, request, replica.
 
     ``seen`` are the clock and the number of first tokens at each place at the last look, ``table``
     reason, first token and finish by request; ``waits`` says at which place somebody
@@ -112,7 +112,7 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
 
 @njit(cache=True)
 def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
-    """Write down what is new of those who live at a place; returns how many lines there are."""
+    """Record the news of a replica's requests; returns the number of rows."""
     if state.clock == seen[place, 0]:
         return number
     seen[place, 0] = state.clock
@@ -130,7 +130,7 @@ def look_at(state, place, seen, table, waits, tokens, lines, counts, news, numbe
 
 @njit(cache=True)
 def send(request_id, place, waits, lines, counts):
-    """Put a request behind those who live at a place; it waits for its first token."""
+    """Append a request to those of a replica; it waits for its first token."""
     firsts, lasts, afters = lines
     waits[request_id] = place
     last = lasts[place]
@@ -155,7 +155,7 @@ def write(news, number, time, is_end, request_id, place):
 
 @njit(cache=True)
 def take_ends(place, left, clock, table, waits, lines, counts, news, number):
-    """Note so many who have ended at a place, or were refused there; takes them off its line."""
+    """Record the requests that a replica ended or refused, and remove them from its list."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
     before, at = -1, firsts[place]
@@ -185,7 +185,7 @@ def take_ends(place, left, clock, table, waits, lines, counts, news, number):
 
 @njit(cache=True)
 def see_tokens(state, place, waits, tokens, most):
-    """Write down the first tokens of those who wait for one; returns how many have got any.
+    """Record first tokens of waiting requests; returns the number of them.
 
     They are so many at most since the last look, and were admitted last.
     """
@@ -202,7 +202,7 @@ def see_tokens(state, place, waits, tokens, most):
 
 @njit(cache=True)
 def see_token(request, place, waits, tokens):
-    """Write down a first token; returns 1 if somebody waits for it, else 0."""
+    """Record a first token; returns 1 if a request waits for it, else 0."""
     if request.status == FINISHED or math.isnan(request.first_token_time):
         return 0  # a record that is free may be of the same request, which has come again
     if waits[request.request_id] != place or not math.isnan(tokens[request.request_id]):

@@ -142,7 +142,7 @@ def pick(costs, rng):
 
 @njit(cache=True)
 def give_keys(kv, row, path, lengths, rest):
-    """Give who is admitted next its keys, as ``extend_keys`` computes them.
+    """Give the request admitted next its keys, as ``extend_keys`` computes them.
 
     Should it be somebody else, the keys stay unread: they say whose they are.
     """
@@ -176,7 +176,7 @@ def submit(entry, address, room, row, now):
 def decide(
     fleet, news, beliefs, prompts, known, arrivals, noted, weights, rng, cursor, steps, most
 ):
-    """Decide where requests go, until the host is needed; returns for what.
+    """Choose replicas for requests until the host is needed; returns the reason.
 
     Parameters
     ----------

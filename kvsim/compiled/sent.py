@@ -1,4 +1,4 @@
-"""Who was ever sent a content: nobody else holds blocks with it, so nobody else is looked up.
+"""Replicas that were ever sent a content: no other replica holds blocks with it.
 
 It is no rule of what is simulated, but a bound that saves reads: a row of the table is shared by
 contents and a bit by places, so it may name too many, and never too few.
@@ -19,7 +19,7 @@ def row_of(sent, content):
 
 @njit(cache=True)
 def note_sent(sent, contents, output, place):
-    """Note that a place was sent contents, and makes one of its own, its output.
+    """Record that a replica was sent contents, and makes one of its own, the output.
 
     ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all who share a row.
     """

@@ -17,7 +17,7 @@ class Observer(Protocol):
         """See a step that was scheduled just now."""
 
     def completed(self, replica: Replica) -> None:
-        """See what a step left whose output was taken in just now."""
+        """Observe the state after the output of a step was processed."""
 
 
 class Observers:
@@ -32,7 +32,7 @@ class Observers:
             one.scheduled(replica)
 
     def completed(self, replica: Replica) -> None:
-        """See what a step left whose output was taken in just now."""
+        """Observe the state after the output of a step was processed."""
         for one in self._observers:
             one.completed(replica)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything a replica is made of; the same for all replicas of a run.
+    """The parts of a replica; the same for all replicas of a run.
 
     ``kv`` is an empty manager that answers questions and serves nobody. ``cost`` prices the steps
     of all replicas. ``scheduler_type`` is the class of the schedulers.

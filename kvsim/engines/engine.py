@@ -1,4 +1,4 @@
-"""What kvsim asks of an engine: a class per engine, whose methods import what they need."""
+"""The interface of an engine: a class per engine; its methods import what they need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Variants(NamedTuple):
-    """How the rules of an engine are compiled.
+    """Compilation of an engine's rules.
 
     ``constants`` holds the fixed settings of each variant, by name and "Record.field";
     ``has_rule(variant, module)`` says whether it contains the rules of a module;
@@ -40,7 +40,7 @@ class Variants(NamedTuple):
 
 
 class EngineSettings:
-    """What an engine's scheduler is configured by, beside the settings that all schedulers have."""
+    """Settings of an engine's scheduler, in addition to those of all schedulers."""
 
     #: Tokens of the pool, where that bounds the length of a request.
     max_total_num_tokens: int | None

@@ -90,7 +90,7 @@ def _num_gpus(pool: Capacity) -> int:
 
 
 def _num_tokens(pool: Capacity) -> int:
-    """Return the tokens whose KV of all layers fits; vLLM's null block holds nothing."""
+    """Return the tokens that fit with the KV of all layers; vLLM's null block holds nothing."""
     unused = 1 if pool.engine == "vllm" else 0
     return (pool.num_gpu_blocks - unused) * pool.bytes_per_block // pool.bytes_per_token
 

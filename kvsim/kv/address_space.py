@@ -45,7 +45,7 @@ def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pi
 
 
 class AddressSpace:
-    """A linear memory of slots, handed out in contiguous pieces.
+    """A linear memory of slots, allocated in contiguous extents.
 
     ``buddy``: powers of two that split in halves and merge with their buddy (Knowlton 1965); a
     memory whose size is no power of two starts as the powers it is the sum of, largest first.

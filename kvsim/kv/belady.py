@@ -16,7 +16,7 @@ NEVER = math.inf
 
 @EVICTION_POLICIES.register("belady")
 class Belady(Ranked):
-    """Content whose next use lies furthest ahead first (Belady 1966).
+    """Evicts the content with the furthest next use first (Belady 1966).
 
     It is told the prompts of the whole trace beforehand. Of content that the same request needs
     next, the end of the prefix goes first, since without its beginning the rest cannot be hit. A

@@ -31,7 +31,7 @@ ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
 
 class EvictionPolicy(ABC):
-    """Order of the blocks that hold reusable content and that nobody references.
+    """Order of the blocks with reusable content that no request references.
 
     A policy never touches reference counts or hashes; the block pool asks it for a victim only
     when no block without content is left. ``foresees`` says that it makes use of :meth:`foresee`
@@ -83,13 +83,13 @@ class EvictionPolicy(ABC):
         return self
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
-        """Set its clock, and the replica whose clock that is."""
+        """Set its clock, and the replica of that clock."""
         del state
         self.clock = clock
 
     @abstractmethod
     def insert(self, block_id: int) -> None:
-        """Take in a block whose last reference has gone. Mutates."""
+        """Insert a block after its last reference is gone. Mutates."""
 
     @abstractmethod
     def remove(self, block_id: int) -> None:

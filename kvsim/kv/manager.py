@@ -65,7 +65,7 @@ KEEPS_NO_PREFIXES = MappingProxyType({"enable_prefix_caching": "it keeps no pref
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """What a manager is told about its memory and its users.
+    """Memory and use of a KV-cache manager.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class KVCacheConfig:
 
 
 class KVCacheManager(ABC):
-    """Decides where the KV of each request lies.
+    """Assigns memory to the KV of each request.
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
     defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
@@ -254,7 +254,7 @@ class KVCacheManager(ABC):
         return NO_HIT
 
     def fits(self, request: Request) -> bool:
-        """Whether an empty memory could serve the request to its end. Does not mutate.
+        """Return True if an empty memory could serve the request to its end. Does not mutate.
 
         What fits with one sequence must also fit with fewer prompt or output tokens.
         """
@@ -306,7 +306,7 @@ class KVCacheManager(ABC):
 
     @property
     def num_free(self) -> int:
-        """Blocks (or slots) that belong to nobody, cached ones included. Does not mutate.
+        """Blocks (or slots) that no request holds, cached ones included. Does not mutate.
 
         vllm-v0 grows a request with a block table only while there are some.
         """

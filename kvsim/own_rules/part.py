@@ -100,7 +100,7 @@ class Slots(dict[int, Any]):
 
 
 class _Signature:
-    """How a class of rules is called: its parameters by keyword."""
+    """Make an instance from parameters by keyword."""
 
     def __get__(self, instance: object, cls: type[RulePart]) -> Signature:
         return signature_of(cls)

@@ -1,4 +1,4 @@
-"""What authors of eviction policies import: base classes, declarations, a linked list, a check."""
+"""Names for authors of eviction policies: base classes, declarations, a linked list, a check."""
 
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
 from kvsim.kv.eviction_rules import EvictionRules

@@ -36,7 +36,7 @@ class Contents(Record):
 
 @dataclass(slots=True)
 class HostTier(Record):
-    """Host memory behind a block pool: contents whose last block was handed out."""
+    """Host memory behind a block pool: contents without a block of their own any more."""
 
     contents: Contents = field(default_factory=Contents)
     num_blocks: int = 0

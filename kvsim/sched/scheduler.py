@@ -221,7 +221,7 @@ def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig)
 
 
 class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
-    """Owns the waiting queue and the running list; decides who computes what in each step.
+    """Owns the waiting queue and the running list; schedules the tokens of each step.
 
     A scheduler of one's own overrides :meth:`schedule`: it begins a plan, adds requests to it, and
     moves requests by the methods here. Keyword parameters with defaults, after ``kv`` and
@@ -308,7 +308,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """Return True if any request is unfinished."""
         state = self.state
         return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 
@@ -324,7 +324,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
     @property
     def head_refused(self) -> bool:
-        """Whether the head of the queue stands refused for lack of KV room."""
+        """Return True if the head of the queue is refused for lack of KV memory."""
         return is_refused(self.state)
 
     @property

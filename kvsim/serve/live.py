@@ -166,7 +166,7 @@ class Live:
         return prompt[first:stop] + [output_id(content, k) for k in rest]
 
     def abort(self, requests: list[int]) -> None:
-        """End requests whose client has gone, and free their blocks. Mutates."""
+        """End requests after their client has gone, and free their blocks. Mutates."""
         self.advance()
         for request in requests:
             if self._samples.pop(request, None) is not None:

@@ -47,7 +47,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
 
 
 class StreamOptions(msgspec.Struct):
-    """How a stream reports its usage."""
+    """Options of the usage in a stream."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False

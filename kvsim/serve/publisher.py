@@ -25,7 +25,7 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 @dataclass(frozen=True)
 class Transport:
-    """Where events go; names and defaults are those of vLLM's ``--kv-events-config``."""
+    """Destination of events; names and defaults are those of vLLM's ``--kv-events-config``."""
 
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
@@ -36,13 +36,13 @@ class Transport:
 
     @classmethod
     def of(cls, text: str | Mapping[str, Any]) -> Transport:
-        """Read vLLM's JSON object, whose other keys the engine has read."""
+        """Read vLLM's JSON object; the engine has read its other keys."""
         given = json.loads(text) if isinstance(text, str) else text
         return cls(**{key: given[key] for key in cls.__dataclass_fields__ if key in given})
 
 
 class Publisher:
-    """A PUB socket for events, and a ROUTER socket for those who missed some.
+    """A PUB socket for events, and a ROUTER socket for subscribers that missed some.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Publisher:
         self._next += 1
 
     async def answer_replays(self) -> None:
-        """Send those who ask what they missed, until the task is cancelled."""
+        """Send subscribers the messages that they missed, until the task is cancelled."""
         while self._replay is not None:
             asker, *_, first = await self._replay.recv_multipart()
             begin = int.from_bytes(first, "big")
@@ -111,7 +111,7 @@ class Publisher:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What ``/kv_event_sources`` says of it."""
+        """Its entry in the answer of ``/kv_event_sources``."""
         one = self.transport
         return {
             "enable_kv_cache_events": True,

@@ -27,7 +27,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass
 class Endpoint:
-    """Where and how an engine is served.
+    """Address and options of a live endpoint.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ def chunked(data: bytes) -> bytes:
 
 @dataclass
 class Reply:
-    """What all samples of a request share.
+    """The parts of an answer that all samples of a request share.
 
     Parameters
     ----------

@@ -193,7 +193,7 @@ class Engine:
         state.end_time = time + self._plan.config.horizon
 
     def _submit(self, rows: list[int], time: float) -> None:
-        """Submit the samples of a request, or reject it if nobody could serve it. Mutates."""
+        """Submit the samples of a request, or reject what never fits. Mutates."""
         longest = self._setup.memory.limits.max_model_len
         lists, kv = self._rows.lists, self._setup.kv
         for row in rows:
