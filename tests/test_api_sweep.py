@@ -107,7 +107,7 @@ def test_it_is_drawn(trace: kvsim.Trace) -> None:
         ({"workload": ["sharegpt"]}, {}, "workload and requests exclude each other"),
         ({}, {"replications": 2}, "replications: a trace has no seed"),
         ({}, {"dask": "x", "workers": 2}, "--workers and --dask exclude"),
-        ({"max_model_len": [10]}, {}, "no request can ever be served"),
+        ({"max_model_len": [10]}, {}, "every cell failed: no request can ever be served"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -121,7 +121,7 @@ def test_reports_tell_each_pool_by_its_own_figures(tmp_path: Path) -> None:
     assert f'num_gpu_blocks="{blocks["prefill"]}"' in engines["1"]
     names = [e["args"]["name"] for e in events_of(result, Window()) if e["name"] == "process_name"]
     assert [name[-3:] for name in names] == ["tp1", "tp2"]
-    assert "of KV memory per GPU of those that decode" in deployment(result)
+    assert "of KV memory per GPU of decode workers" in deployment(result)
 
 
 def test_who_fails_is_counted() -> None:
@@ -191,7 +191,7 @@ def test_weights_of_tenants_are_the_fleets() -> None:
     weights = {"tenant_weights": "a=1,b=8"}
     with pytest.raises(ValueError, match="unknown option of pool 'mixed' 'tenant_weights'"):
         kvsim.simulate(trace, **H100, pool=[{"role": "mixed", **weights}])
-    with pytest.raises(ValueError, match="tenant_weights: scheduling_policy vtc has them"):
+    with pytest.raises(ValueError, match="tenant_weights: needs scheduling_policy vtc"):
         kvsim.simulate(trace, **H100, **weights)
     pools = [{"role": "mixed", "scheduling_policy": "vtc"}]
     served = kvsim.simulate(trace, **H100, **weights, pool=pools, max_num_seqs=1)

@@ -192,11 +192,11 @@ def test_states_are_read_and_written_in_every_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"allocator": "dynamic"}, "only paged, without host memory, has blocks for them"),
-        ({"allocator": "virtual"}, "only paged, without host memory"),
-        ({"allocator": "paged+swap"}, "only paged, without host memory"),
-        ({"kv_offloading_size": 1.0}, "only paged, without host memory"),
-        ({"scheduler": "vllm-v0"}, "only vllm ends chunks where they can be cached"),
+        ({"allocator": "dynamic"}, "only paged without host memory has blocks for them"),
+        ({"allocator": "virtual"}, "only paged without host memory"),
+        ({"allocator": "paged+swap"}, "only paged without host memory"),
+        ({"kv_offloading_size": 1.0}, "only paged without host memory"),
+        ({"scheduler": "vllm-v0"}, "only vllm aligns chunks so that they can be cached"),
     ],
 )
 def test_what_has_no_rules_for_states_is_refused(options: dict[str, Any], message: str) -> None:
@@ -207,7 +207,7 @@ def test_what_has_no_rules_for_states_is_refused(options: dict[str, Any], messag
 def test_roofline_and_training_know_no_states() -> None:
     with pytest.raises(ValueError, match="whose work is not counted"):
         roofline(model="nemotron-h-8b", gpu="h200-sxm")
-    with pytest.raises(ValueError, match="only attention's is known"):
+    with pytest.raises(ValueError, match="only the memory of attention is known"):
         train_memory(model="nemotron-h-8b", gpu="h200-sxm")
 
 

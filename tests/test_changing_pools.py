@@ -208,9 +208,12 @@ def test_timelines_add_up() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"failures": "at+pool=mixed"}, "pool=mixed: there is none, only prefill and decode"),
-        ({"failures": "at+replica=2"}, "replica=2: there are 2, from 0 on"),
-        ({"failures": "at", "prefill_router": "chwbl"}, "router 'chwbl' counts its replicas once"),
+        ({"failures": "at+pool=mixed"}, "pool=mixed: must be one of prefill and decode"),
+        ({"failures": "at+replica=2"}, "replica=2: must be below 2"),
+        (
+            {"failures": "at", "prefill_router": "chwbl"},
+            "router 'chwbl' needs a constant number of replicas",
+        ),
     ],
 )
 def test_a_wrong_failure_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
@@ -344,7 +347,7 @@ def test_replicas_that_wait_for_each_other_begin_requests_anew(policy: str) -> N
     assert python.summary["completed"] == len(ELEVEN)
     number = python.summary["kv_transfers"]["num_taken_back"]
     assert number == 3  # of four, and the oldest one keeps its blocks
-    assert f"{number} times a request began anew" in " ".join(python.provenance["notes"])
+    assert f"{number} times a request was restarted" in " ".join(python.provenance["notes"])
     alone = kvsim.simulate(ELEVEN, **TIGHT, backend="python")
     assert alone.summary["kv_transfers"]["num_taken_back"] == 0
     assert "began anew" not in " ".join(alone.provenance["notes"])

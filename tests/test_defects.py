@@ -126,7 +126,9 @@ def text_of(allocators: list[str], **options: Any) -> str:
 
 
 def test_rows_under_different_schedulers_say_so() -> None:
-    said = "contiguous-max under orca; paged under vllm: --scheduler NAME changes the allocator"
+    said = (
+        "contiguous-max under orca; paged under vllm: each allocator runs under its usual scheduler"
+    )
     assert said in text_of(["contiguous-max", "paged"])
     assert "under orca" not in text_of(["contiguous-max", "paged"], scheduler="vllm")
 
@@ -174,7 +176,7 @@ def test_a_workload_at_another_rate_than_asked_for_says_so(
     main([*chat.split(), *["--model", "llama-3-8b", "--gpu", "a10g"]])
     said = capsys.readouterr()
     assert "24 requests/s requested, " in said.err
-    assert "later turns came before the answer they follow" in " ".join(said.out.split())
+    assert "later turns arrived before the answer to the turn before" in " ".join(said.out.split())
     main(
         [
             "run",
@@ -442,7 +444,7 @@ def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> N
         ("--allocator virtual --enable-prefix-caching", "it keeps no prefixes"),
         ("--allocator virtual --block-size 64", "its blocks are pages"),
         ("--allocator paged --enable-prefix-caching --block-size 32", ""),
-        ("--logged kv_cache:4.68 weights:34.99", "more than its total"),
+        ("--logged kv_cache:4.68 weights:34.99", "more than the total"),
         ("--logged weights:24.99", ""),
         ("--gpu a100-80gb --kv-cache-dtype fp8", "never measured on a100-80gb"),
         ("--gpu h100-sxm --kv-cache-dtype fp8", ""),

@@ -105,7 +105,7 @@ def test_who_is_cut_off_shows_what_became_of_its_prompt(backend: str) -> None:
 
 
 def test_only_of_prompts_that_are_computed_apart() -> None:
-    with pytest.raises(ValueError, match="first_token_from: no prompts are computed apart"):
+    with pytest.raises(ValueError, match="first_token_from: needs disaggregated prefill"):
         kvsim.simulate(one(), first_token_from="prefill", **H100)
     near = {"first_token_from": "prefill", "disaggregation": "llm-d+tokens=1000"}
     trace = Trace.from_arrays([0.0, 5.0], [2000, 100], [3, 3])
@@ -455,12 +455,12 @@ def test_lost_bytes_of_either_pool_are_found(replica: int) -> None:
     ("options", "said"),
     [
         ({"num_prefill_workers": 1}, "give both"),
-        ({**ONE_EACH, "data_parallel_size": 2}, "data_parallel_size: not beside"),
-        ({**ONE_EACH, "allocator": "contiguous-max"}, "hands no KV over"),
+        ({**ONE_EACH, "data_parallel_size": 2}, "data_parallel_size: conflicts with"),
+        ({**ONE_EACH, "allocator": "contiguous-max"}, "cannot transfer KV"),
         ({**ONE_EACH, "kv_transfer_fabric": "string"}, "unknown fabric 'string'"),
         ({**ONE_EACH, "disaggregation": "sometimes"}, "unknown disaggregation 'sometimes'"),
-        ({**ONE_EACH, "kv_offloading_size": 4}, "hands no KV over"),
-        ({**ONE_EACH, "model": "nemotron-h-8b"}, "only the KV of these is handed over"),
+        ({**ONE_EACH, "kv_offloading_size": 4}, "cannot transfer KV"),
+        ({**ONE_EACH, "model": "nemotron-h-8b"}, "only the KV of these two is transferred"),
         ({"pool": [{"role": "cook"}]}, "unknown role 'cook'"),
         (
             {"pool": [{"role": "decode", "name": "a"}, {"role": "prefill", "name": "a"}]},
@@ -468,7 +468,7 @@ def test_lost_bytes_of_either_pool_are_found(replica: int) -> None:
         ),
         (
             {"pool": [{"role": "decode"}, {"role": "prefill"}], "prefill_router": "random"},
-            "prefill_router: not beside pool",
+            "prefill_router: conflicts with pool",
         ),
         ({"pool": [{"role": "decode"}]}, "must be one mixed, or one prefill and one decode"),
         ({"pool": [{"role": "mixed", "replicas": 0}]}, "at least 1"),
@@ -482,7 +482,7 @@ def test_lost_bytes_of_either_pool_are_found(replica: int) -> None:
         ),
         (
             {"pool": [{"role": "prefill", "block_size": 32}, {"role": "decode"}]},
-            "block_size is 32 where prompts are computed and 16",
+            "block_size is 32 in prefill replicas and 16",
         ),
     ],
 )

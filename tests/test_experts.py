@@ -326,7 +326,7 @@ def test_a_card_of_simple_tests_takes_the_h100s_constants_as_these_compare() -> 
     ):
         assert of(mi300x) / of(h100) == pytest.approx(expected, rel=2e-3)
     assert efficiency_of("mi325x") == mi300x
-    assert "scaled as simple tests of it say" in basis_of("mi300x")
+    assert "scaled by simple tests of it" in basis_of("mi300x")
     assert "simple tests" not in basis_of("rtx-4090")
 
 

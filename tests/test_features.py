@@ -43,10 +43,10 @@ def test_copies_to_the_host_are_told_each_way():
     assert found["GiB over the host's link"] == both
     assert float(both[0]) > 0
     rate, wait = (result.summary[k] for k in ("external_prefix_cache_hit_rate", "mean_kv_load_ms"))
-    assert found["% of tokens asked for"] == [f"{100 * rate:.3g}"]
-    assert found["ms a load is awaited"] == [f"{wait:.3g}"]
+    assert found["% of requested tokens"] == [f"{100 * rate:.3g}"]
+    assert found["ms of waiting per load"] == [f"{wait:.3g}"]
     apart = kvsim.simulate(trace, num_prefill_workers=1, num_decode_workers=1, **LLAMA)
-    assert "% of tokens asked for" not in labels(plot.features(apart))  # half is prefill's
+    assert "% of requested tokens" not in labels(plot.features(apart))  # half is prefill's
 
 
 @pytest.mark.parametrize("backend", ["python", "compiled"])

@@ -119,9 +119,11 @@ def test_an_image_longer_than_a_step_is_encoded_at_once_and_computed_in_chunks()
     options = {"max_num_batched_tokens": 512, "max_num_seqs": 4}
     assert chunks(trace) == [512, 188]
     assert served(trace, **options).summary["num_encoded_items"] == 1
-    with pytest.raises(ValueError, match="no chunk is longer than 512; it would never be"):
+    with pytest.raises(
+        ValueError, match="chunks have at most 512 tokens, so that it could never be"
+    ):
         served(trace, disable_chunked_mm_input=True, **options)
-    with pytest.raises(ValueError, match="no chunk is longer than 100"):
+    with pytest.raises(ValueError, match="chunks have at most 100"):
         served(
             trace,
             disable_chunked_mm_input=True,
@@ -133,9 +135,9 @@ def test_an_image_longer_than_a_step_is_encoded_at_once_and_computed_in_chunks()
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"model": "llama-3-8b"}, "request 1 has items for an encoder, and llama-3-8b has none"),
-        ({"language_model_only": True}, "gemma-3-4b has none here"),
-        ({"scheduler": "orca"}, "under scheduler 'orca' knows none; paged under vllm does"),
+        ({"model": "llama-3-8b"}, "request 1 has encoder items, and llama-3-8b has no encoder"),
+        ({"language_model_only": True}, "gemma-3-4b has no encoder"),
+        ({"scheduler": "orca"}, "under scheduler 'orca' does not support; paged under vllm does"),
         ({"allocator": "contiguous-max"}, "'contiguous-max' under"),
     ],
 )

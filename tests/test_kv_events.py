@@ -132,12 +132,12 @@ class Untold(PagedManager):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"router": "dynamo", "data_parallel_size": 2}, "'dynamo': it follows the events of"),
+        ({"router": "dynamo", "data_parallel_size": 2}, "'dynamo': it needs KV cache events"),
         (
             {"kv_events_config": {"enable_kv_cache_events": True, "path": "e.jsonl"}},
-            "tells none; paged",
+            "emits no KV cache events; paged",
         ),
-        ({"kv_store": "peer", "data_parallel_size": 2}, "hands no KV over; vllm with paged does"),
+        ({"kv_store": "peer", "data_parallel_size": 2}, "cannot transfer KV; vllm with paged can"),
     ],
 )
 def test_who_tells_no_events_is_refused_where_they_are_followed(allocator, options, said):
@@ -343,7 +343,7 @@ def test_a_wrong_setting_is_told(given, said):
 
 
 def test_what_cannot_tell_events_is_refused(tmp_path, trace):
-    with pytest.raises(ValueError, match="tells none; paged does"):
+    with pytest.raises(ValueError, match="emits no KV cache events; paged does"):
         run_into(tmp_path / "events.jsonl", trace, allocator="contiguous-max")
     with pytest.raises(ValueError, match="no such directory"):
         run_into(tmp_path / "missing" / "events.jsonl", trace)
@@ -357,7 +357,7 @@ def test_the_flag_takes_vllms_object(tmp_path, capsys):
     main([*common, "--kv-events-config", json.dumps(given)])
     assert path.read_text().count("BlockStored") >= 4
     main([*common, "--kv-events-config", '{"enable_kv_cache_events": true}'])
-    assert "it names no path" in "".join(capsys.readouterr())
+    assert "it has no path" in "".join(capsys.readouterr())
     with pytest.raises(SystemExit) as stopped:
         main([*common, "--replications", "2", "--kv-events-config", json.dumps(given)])
     assert stopped.value.code == 2

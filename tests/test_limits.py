@@ -105,7 +105,7 @@ def test_outputs_that_are_cut_off_are_counted_and_said() -> None:
     cut = kvsim.simulate(trace, **options, engine="sglang", page_size=16, max_total_tokens=41)
     assert cut.requests["num_output_tokens"].tolist() == [1, 1]
     assert cut.summary["num_clipped"] == 2
-    said = "of the requests, 2 got fewer tokens than they asked for: prompt and output must fit"
+    said = "2 requests received fewer tokens than requested: prompt and output must fit"
     assert f"{said} the pool of 32 tokens" in cut.provenance["notes"]
     short = kvsim.simulate(trace, **options, max_model_len=11)
     assert short.summary["num_clipped"] == 0

@@ -111,7 +111,7 @@ def test_a_move_spares_a_preemption_and_costs_one_gap() -> None:
         gaps = result.token_gaps
         assert gaps["count"].sum() == (rows["num_output_tokens"] - 1).sum()
         assert gaps["count"][gaps["gap"] > 1.01].tolist() == [1]
-        assert "1 requests moved while they ran" in " ".join(fleet_lines(result.summary))
+        assert "1 running requests moved" in " ".join(fleet_lines(result.summary))
 
 
 def test_what_was_copied_before_does_not_stop_a_request() -> None:
@@ -187,12 +187,12 @@ def test_a_replica_that_drains_is_left_by_its_requests() -> None:
     [
         ({"migration": "often"}, "unknown migration 'often'"),
         ({"migration": "llumnix+victim=best"}, "victim"),
-        ({"failures": "at"}, "migration: not modelled beside failures"),
-        ({"kv_store": "peer"}, "migration: not modelled beside kv_store"),
+        ({"failures": "at"}, "migration: not modelled with failures"),
+        ({"kv_store": "peer"}, "migration: not modelled with kv_store"),
         ({"scheduler": "orca", "allocator": "paged"}, "migration: scheduler 'orca'"),
         (
             {"data_parallel_size": 1, "num_prefill_workers": 1, "num_decode_workers": 1},
-            "migration: not modelled beside num_prefill_workers",
+            "migration: not modelled with num_prefill_workers",
         ),
     ],
 )

@@ -171,7 +171,7 @@ def test_pools_tell_their_own_preemptions_and_waits(capsys: pytest.CaptureFixtur
     assert waits == pytest.approx(found["mean_waiting"])
     main(["run", *f"{OVERLOADED} --num-prefill-workers 2 --num-decode-workers 2".split()])
     said = " ".join(capsys.readouterr().out.split())
-    assert "waiting at each replica" in said
+    assert "waiting requests per replica" in said
     assert "preemptions; prefill: 2 replicas, busy" in said
 
 
@@ -231,7 +231,7 @@ def test_words_of_one_run_and_of_many() -> None:
     one = {**load, "binding": "kv_cache"}
     assert overload(one) == (
         "served 3.8 of 10 requests/s: the queue grows; TTFT depends on the length of the run; "
-        "kv_cache binds"
+        "bottleneck: kv_cache"
     )
     assert overload(None) is None
     assert overload({**one, "saturated": False}) is overload({**one, "saturated": None}) is None
@@ -245,7 +245,7 @@ def test_words_of_one_run_and_of_many() -> None:
     ]
     many: dict[str, Any] = {str(k): one for k in range(9)} | {"calm": {**one, "saturated": False}}
     assert overloads(many)[0].startswith("9 of 10 do not keep up with their arrivals")
-    assert overloads(many)[0].endswith("what binds: kv_cache in 9")
+    assert overloads(many)[0].endswith("bottlenecks: kv_cache in 9")
     assert "arrivals" in CAUSES
 
 

@@ -130,10 +130,10 @@ def test_what_is_not_modelled_in_step_is_said() -> None:
     options = {**MOE, "enable_expert_parallel": True}
     result = run(trace, failures="at+time=1e6", **options)
     (note,) = [note for note in result.provenance["notes"] if "step together" in note]
-    assert note.endswith("not modelled beside replicas that come, go or fail")
+    assert note.endswith("not modelled with replicas that start, stop or fail")
     result = run(trace, pipeline_parallel_size=2, **options)
     (note,) = [note for note in result.provenance["notes"] if "step together" in note]
-    assert note.endswith("not modelled beside pipeline stages")
+    assert note.endswith("not modelled with pipeline stages")
 
 
 @st.composite

@@ -41,8 +41,8 @@ def test_what_never_fits_is_told_in_blocks(capsys: pytest.CaptureFixture[str]) -
     assert code == 2
     assert told == (
         "kvsim: no request can ever be served: needs more KV memory than there is: 784 tokens of a "
-        "request fit, prompt and answer together (49 blocks of 16), and the shortest prompt has "
-        "900 (57 blocks) before its answer: raise --num-gpu-blocks-override"
+        "request fit, prompt and output together (49 blocks of 16), and the shortest prompt has "
+        "900 (57 blocks) before its output: raise --num-gpu-blocks-override"
     )
 
 
@@ -58,7 +58,7 @@ def test_what_reserves_the_longest_request_is_told_so() -> None:
     )
     assert result.summary["rejections"] == {"needs more KV memory than there is": 1}
     assert (
-        "contiguous-max finds no room for a request however short, at max_model_len 2,048: lower "
+        "contiguous-max fits no request of any length at max_model_len 2,048: lower "
         "--max-model-len, or raise --kv-cache-memory-bytes"
     ) in why_none(result)
 

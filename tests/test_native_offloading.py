@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], said: str)
 
 def test_a_note_says_what_is_assumed_of_stores() -> None:
     said = kvsim.simulate(returning(), **SMALL, **native()).provenance["notes"]
-    assert sum("a store slows the steps beside it" in note for note in said) == 1
+    assert sum("a store slows concurrent steps" in note for note in said) == 1
     plain = kvsim.simulate(returning(), **SMALL).provenance["notes"]
     assert not any("a store slows" in note for note in plain)
 

@@ -88,7 +88,7 @@ def test_a_run_that_loses_requests_is_an_error(
 ) -> None:
     monkeypatch.setattr(Standstill, "unblock", lambda self: False)
     options = LOST_OPTIONS | {"max_model_len": 64, "backend": "python"}
-    with pytest.raises(UnfinishedError, match="2 of 2 requests have not: 0, 1; that is a fault"):
+    with pytest.raises(UnfinishedError, match="2 of 2 requests have not: 0, 1; this is a bug"):
         kvsim.simulate(LOST, **options)
     LOST.save(tmp_path / "lost.csv")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
@@ -96,7 +96,7 @@ def test_a_run_that_loses_requests_is_an_error(
         main(["run", "--trace", str(tmp_path / "lost.csv"), *flags])
     assert ended.value.code == 1
     said = capsys.readouterr().err
-    assert said.startswith("kvsim: the run came to its end, and 2 of 2 requests have not: 0, 1;")
+    assert said.startswith("kvsim: the run ended, and 2 of 2 requests have not: 0, 1;")
 
 
 def test_requests_that_are_in_flight_at_a_horizon_are_none_that_are_lost() -> None:

@@ -232,7 +232,7 @@ def test_capacity_of_sglang_is_what_a_run_of_it_has() -> None:
     assert fits.engine == "sglang"
     assert fits.num_tokens * fits.bytes_per_token == result.summary["kv_cache"]["bytes"]
     assert fits.budget_bytes["kv_cache"] == result.summary["kv_cache"]["bytes"]
-    with pytest.raises(ValueError, match="only engine sglang has such a setting"):
+    with pytest.raises(ValueError, match="only engine sglang supports it"):
         kvsim.capacity(model="llama-3-8b", page_size=4)
 
 

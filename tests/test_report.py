@@ -203,7 +203,7 @@ def test_a_memory_that_serves_nothing_stands_in_every_figure(tmp_path: Path) -> 
     )
     for draw in (plot.memory, plot.memory_map):
         (axes, *_) = draw(nothing).axes
-        assert axes.get_title(loc="left") == "paged: nothing was served"
+        assert axes.get_title(loc="left") == "paged: no request was served"
 
 
 def test_a_fleets_queues_are_those_of_its_requests() -> None:

@@ -238,7 +238,7 @@ def load_without(tmp_path: Any, trace: Trace) -> kvsim.Result:
 
 def test_lengths_of_samples_need_their_number_and_vllm() -> None:
     trace = Trace.from_arrays([0.0], [64], [9], num_samples=[2], sample_output_tokens=[[3, 9]])
-    with pytest.raises(ValueError, match="leave num_samples out"):
+    with pytest.raises(ValueError, match="omit num_samples"):
         python(trace, num_samples=4, **H100)
     with pytest.raises(ValueError, match="sample_output_tokens: under scheduler 'vllm-v0'"):
         python(trace, scheduler="vllm-v0", **H100)

@@ -204,7 +204,7 @@ def test_who_has_not_drained_in_time_is_killed(grace: float, lost: int, ends: fl
     assert rows["replica"].tolist() == [0, 0 if lost else 1]
     assert rows["finish_time"][1] == pytest.approx(ends, abs=1.0)
     assert result.summary["completed"] == 2
-    with pytest.raises(ValueError, match="grace=-1: must be seconds from 0 on"):
+    with pytest.raises(ValueError, match="grace=-1: must be at least 0 seconds"):
         make_autoscaler("hpa+grace=-1")
 
 
@@ -266,9 +266,9 @@ def test_a_cold_start_is_the_sum_of_its_parts() -> None:
     ready = next(row["time"] for row in rows if row["time"] > begins and row["ready"])
     assert ready - begins == pytest.approx(15 + 2.0, abs=0.02)
     for wrong, said in (
-        ("-1", "must be seconds from 0 on, or parts"),
-        ("nan", "must be seconds from 0 on, or parts"),
-        ("warm", "must be seconds from 0 on, or parts"),
+        ("-1", "must be seconds, at least 0, or parts"),
+        ("nan", "must be seconds, at least 0, or parts"),
+        ("warm", "must be seconds, at least 0, or parts"),
         ("parts+disk=3", "cold start 'parts' has no parameter 'disk'"),
         ("parts+node=-3", "node"),
     ):
@@ -474,16 +474,19 @@ def test_routers_say_whether_they_take_changes() -> None:
         ({"autoscaler": "more"}, "unknown autoscaler 'more'"),
         ({"autoscaler": "hpa+max=0"}, "max=0: must be a whole number from 1 to 4096"),
         ({"autoscaler": "hpa+min=3+max=2"}, "min=3 is more than max=2"),
-        ({"autoscaler": "hpa+interval=-1"}, "must be seconds from 0.001 on"),
-        ({"autoscaler": "hpa+interval=1e-9"}, "must be seconds from 0.001 on"),
-        ({"autoscaler": "hpa+min=2"}, "begins with 1 replicas: must be 2 to 8"),
-        ({"autoscaler": "hpa", "router": "chwbl"}, "router 'chwbl' counts its replicas once"),
+        ({"autoscaler": "hpa+interval=-1"}, "must be at least 0.001 seconds"),
+        ({"autoscaler": "hpa+interval=1e-9"}, "must be at least 0.001 seconds"),
+        ({"autoscaler": "hpa+min=2"}, "starts with 1 replicas: must be 2 to 8"),
+        (
+            {"autoscaler": "hpa", "router": "chwbl"},
+            "router 'chwbl' needs a constant number of replicas",
+        ),
         ({"failures": "often"}, "unknown failures 'often'"),
-        ({"failures": "at+replica=3"}, "replica=3: there are 1, from 0 on"),
+        ({"failures": "at+replica=3"}, "replica=3: must be below 1"),
         ({"failures": "at+limit=3"}, "failures: limit=3: is not read with policy=retry"),
         ({"failures": "rate+max-seq-len=9+policy=fail"}, "max-seq-len=9: is not read with"),
-        ({"failures": "at+lease=3"}, "lease are for prompts that are computed apart"),
-        ({"failures": "at+policy=recompute"}, "lease are for prompts that are computed apart"),
+        ({"failures": "at+lease=3"}, "lease need disaggregated prefill"),
+        ({"failures": "at+policy=recompute"}, "lease need disaggregated prefill"),
         ({"failures": "at", "scheduler": "orca", "allocator": "paged"}, "cannot end requests"),
     ],
 )
@@ -589,8 +592,7 @@ def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
         assert result.summary["total_output_tokens"] == 16
         told = " ".join(fleet_lines(result.summary))
         assert (
-            "1 failed; 1 requests lost theirs, failed or killed, 1 of them went on elsewhere"
-            in told
+            "1 failed; 1 requests lost their replica, 1 of them resumed on another replica" in told
         )
         gaps = result.token_gaps
         assert gaps["count"].sum() == 14

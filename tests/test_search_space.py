@@ -342,7 +342,7 @@ def test_too_few_gpus_is_an_answer(call) -> None:  # type: ignore[no-untyped-def
     answer = json.loads(call(*gpus)[1])
     assert answer["request_rate"] == 0
     assert answer["reason"].startswith(
-        "no configuration carries 100 requests/s: 2 replicas miss it: at 100/s mean_ttft_ms is 241"
+        "no configuration serves 100 requests/s: 2 replicas miss it: at 100/s mean_ttft_ms is 241"
     )
 
 
@@ -367,7 +367,7 @@ def test_options_of_roles_become_pools() -> None:
     [
         ("draft.block-size=8,16", "unknown role 'draft'"),
         ("prefill.blocksize=8", "did you mean block_size"),
-        ("prefill.seed=1,2", "--over prefill.seed: all configurations share it"),
+        ("prefill.seed=1,2", "--over prefill.seed: cannot vary, as all configurations share it"),
         ("decode.num-decode-workers=1,2", "all configurations share it"),
     ],
 )

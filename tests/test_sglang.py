@@ -224,7 +224,7 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
         ({"engine": "sglang", "gpu": "l4"}, "for both leaves no page"),
         (
             {"engine": "sglang", "data_parallel_size": 2, "router": "dynamo"},
-            "follows the events of cached blocks",
+            "needs KV cache events",
         ),
         ({"engine": "sglang", "page_size": 16, "chunked_prefill_size": 40}, "a multiple of"),
         (
@@ -345,7 +345,7 @@ def test_engines_are_compared_each_with_its_own_settings() -> None:
     assert compared["vllm"].config.schedule_policy == "fcfs"
     assert all(row["peak_running"] <= 4 for row in compared.rows)
     assert compared.rows[0]["kv_cache"]["bytes"] != compared.rows[1]["kv_cache"]["bytes"]
-    with pytest.raises(ValueError, match="follows from the engines"):
+    with pytest.raises(ValueError, match="conflicts with engines"):
         kvsim.compare(trace, engines=["vllm", "sglang"], **SMALL, allocator="paged")
 
 

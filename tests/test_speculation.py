@@ -168,9 +168,9 @@ def test_a_wrong_configuration_is_one_line(given: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scheduler": "orca"}, "drafts nothing"),
-        ({"allocator": "tiered+host-gib=1"}, "keeps no slots for drafts"),
-        ({"kv_offloading_size": 4}, "allocator 'paged' with kv_offloading_size keeps no slots"),
+        ({"scheduler": "orca"}, "has no speculative decoding"),
+        ({"allocator": "tiered+host-gib=1"}, "has no slots for draft tokens"),
+        ({"kv_offloading_size": 4}, "allocator 'paged' with kv_offloading_size has no slots"),
         ({"async_scheduling": True}, "drafts on the host"),
         ({"num_lookahead_tokens": 2}, "follows from speculative_config"),
         ({"allocator": "paged+spec=ngram"}, "METHOD:DRAFTS"),

@@ -400,10 +400,10 @@ def test_both_engines_agree_and_no_page_is_lost(trace: Trace, data: st.DataObjec
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"enable_hierarchical_cache": False}, "stands behind the host tier; give enable_hier"),
-        ({"kv_store": "peer"}, "kv_store 'peer': not under sglang; mooncake is"),
-        ({"kv_store": "mooncake+pull=always"}, "pull is not read under sglang"),
-        ({"kv_store": "kvbm"}, "kv_store 'kvbm': not under sglang; mooncake is"),
+        ({"enable_hierarchical_cache": False}, "under sglang it needs enable_hier"),
+        ({"kv_store": "peer"}, "kv_store 'peer': is not modelled under sglang; mooncake is"),
+        ({"kv_store": "mooncake+pull=always"}, "pull has no effect under sglang"),
+        ({"kv_store": "kvbm"}, "kv_store 'kvbm': is not modelled under sglang; mooncake is"),
     ],
 )
 def test_a_wrong_store_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:

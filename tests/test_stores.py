@@ -448,16 +448,16 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
         ({"kv_store": "mooncake+gib=much"}, "gib"),
         ({"kv_store": "mooncake+mark=0"}, "mark=0: must be above 0"),
         ({"kv_store": "peer+pull=never"}, "pull=never: must be one of cheaper, always"),
-        ({"kv_store": "peer", "enable_prefix_caching": False}, "needs prefix caching"),
+        ({"kv_store": "peer", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
         (
             {"kv_store": "peer", "allocator": "contiguous-max"},
-            "hands no KV over; vllm with paged does",
+            "cannot transfer KV; vllm with paged can",
         ),
-        ({"kv_store": "peer", "scheduler": "vllm-v0"}, "hands no KV over; vllm with paged does"),
-        ({"kv_store": "peer", "model": "nemotron-h-8b"}, "only the KV of these is handed over"),
+        ({"kv_store": "peer", "scheduler": "vllm-v0"}, "cannot transfer KV; vllm with paged can"),
+        ({"kv_store": "peer", "model": "nemotron-h-8b"}, "only the KV of these two is transferred"),
         (
             {"kv_store": "peer", "kv_offloading_size": 4, "kv_offloading_backend": "native"},
-            "kv_transfer_config: not beside a KV store",
+            "kv_transfer_config: conflicts with a KV store",
         ),
     ],
 )

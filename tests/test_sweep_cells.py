@@ -159,7 +159,7 @@ def test_every_damage_is_noticed_and_mended(tmp_path: Path, name: str, damage: s
 def test_a_cell_under_the_name_of_another_is_noticed(tmp_path: Path) -> None:
     cell = store(tmp_path, completed=1)
     moved = cell.rename(tmp_path / "0123456789abcdef")
-    with pytest.raises(CorruptError, match="its digest is not that"):
+    with pytest.raises(CorruptError, match="its digest does not match"):
         read_cell(moved)
 
 

@@ -271,7 +271,7 @@ def test_vllms_flag_makes_paged_tiered() -> None:
     assert kvsim.testing.equal_tables(flag.requests, name.requests)
     assert flag.summary == name.summary
     for off in ({"enable_prefix_caching": False}, {"scheduler": "vllm-v0"}):
-        with pytest.raises(ValueError, match="prefix blocks, and enable_prefix_caching is off"):
+        with pytest.raises(ValueError, match="needs enable_prefix_caching, which is off"):
             kvsim.simulate(trace, kv_offloading_size=2.0, **off, **options)
     with pytest.raises(ValueError, match=r"give tiered\+host-gib"):
         kvsim.record(trace, kv_offloading_size=2.0, **options)

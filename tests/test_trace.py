@@ -52,7 +52,7 @@ def make(**changes):
         ),
         (
             {"sample_output_tokens": [[1], [], [999]]},
-            "row 2: sample_output_tokens must be a list of whole numbers from 1 to "
+            "row 2: sample_output_tokens must be a list of whole numbers of 1 to "
             "num_output_tokens (",
         ),
         ({"ends_by": ["eos", "stop", None]}, "row 1: ends_by is 'stop', must be length or eos"),

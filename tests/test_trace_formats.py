@@ -86,7 +86,7 @@ def test_conversations_are_turns_that_share_beginnings_and_name_answers():
 def test_a_log_of_requests_has_times_usage_and_answers(write):
     loaded = workloads.read(SAMPLES / "openai_requests.jsonl")
     assert loaded.format == "openai-chat"
-    assert "usage tells 25 prompt tokens where 20 are counted" in loaded.notes
+    assert "usage reports 25 prompt tokens, kvsim counts 20" in loaded.notes
     assert "dropped parts of messages that are no text: 1" in loaded.notes
     assert "timestamp read as dates" in loaded.notes
     trace = loaded.trace
@@ -122,13 +122,13 @@ def test_a_batch_comes_at_once_and_is_as_long_as_it_may_be(write):
     assert loaded.format == "openai-batch"
     assert loaded.trace.num_prompt_tokens.tolist() == [7 + 3, 7 + 5]
     assert loaded.trace.num_output_tokens.tolist() == [1000, 50]
-    assert "outputs are as long as max_tokens allows, where a body has it" in loaded.notes
+    assert "output lengths are max_tokens, where a body has it" in loaded.notes
     assert cached(loaded.trace) == [0, 7 + 1]  # "Hell" is common
     body = {"model": "m", "prompt": "Hello, world!"}
     loaded = workloads.read(write([{"custom_id": "a", "url": "/v1/completions", "body": body}]))
     assert loaded.trace.num_prompt_tokens.tolist() == [4]
     assert loaded.trace.num_output_tokens.tolist() == [256]
-    assert loaded.notes[1].startswith("1 of 1 requests do not tell their output: 256 tokens each")
+    assert loaded.notes[1].startswith("1 of 1 requests have no output length: 256 tokens each")
     rows = [{"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "x"}}]
     with pytest.raises(ValueError, match=r"line 1: url is '/v1/embeddings': such a request gener"):
         workloads.load(write(rows))
@@ -239,7 +239,7 @@ def test_runs_of_sglang_are_chosen_and_their_times_drawn():
             workloads.read(path, **wrong)
     first, second = (workloads.read(path, run=run) for run in (1, 2))
     assert first.format == "sglang-bench"
-    assert "times of sending are not told: drawn at 4 requests/s" in first.notes
+    assert "the file has no send times: drawn at 4 requests/s" in first.notes
     assert first.trace.num_prompt_tokens.tolist() == [30, 40, 50, 60]
     assert first.trace.num_output_tokens.tolist() == [3, 4, 5, 6]
     assert 0 < first.trace.arrival_time[-1] < 1  # 4 requests, the last of them after 1 s at most
@@ -303,7 +303,7 @@ def test_records_with_a_block_size_are_of_kvcache_ai(write):
     short = [{"block_size": 64, "hash_ids": ["x", "y"], "input_length": 128}]
     loaded = workloads.read(write(short))
     assert loaded.trace.num_output_tokens.tolist() == [1]
-    assert loaded.notes[0] == "outputs are not told: 1 tokens each (output-tokens)"
+    assert loaded.notes[0] == "the file has no output lengths: 1 tokens each (output-tokens)"
     mooncake = [{"timestamp": 27_000, **short[0], "output_length": 5}]
     mooncake.append(mooncake[0] | {"timestamp": 28_500})
     assert workloads.load(write(mooncake)).arrival_time.tolist() == [0, 1.5]

@@ -434,7 +434,7 @@ def test_the_table_says(options: list[str], said: str, capsys: pytest.CaptureFix
 MISTAKES = [
     ((), "--model is missing"),
     (("--params", "7e9"), "--num-layers is missing"),
-    (("--model", "llama-3-8b", "--params", "7e9"), "--params cannot stand beside"),
+    (("--model", "llama-3-8b", "--params", "7e9"), "--params conflicts with"),
     (("--model", "llama-3-8c"), "unknown model 'llama-3-8c'; did you mean"),
     (("--model", "mixtral-8x7b"), "a mixture of experts"),
     (("--model", "deepseek-v3"), "only dense models"),

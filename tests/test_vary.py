@@ -110,7 +110,7 @@ def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> Non
     assert text.count('"name":"max-num-seqs=') == 2  # runs of the explorer
     found = answer["differences"][0]["metrics"]["output_throughput"]
     assert signed(found["mean"]) in text
-    assert "perhaps none" in caption(answer)
+    assert "includes zero" in caption(answer)
     # What is shown is what runs without a page say.
     main([*asked, "--json", str(tmp_path / "plain.json")])
     assert json.loads((tmp_path / "plain.json").read_text()) == answer
@@ -124,7 +124,7 @@ def test_the_table_says_what_served_and_shows_what_the_option_moves(
     printed = capsys.readouterr()
     assert "opt-125m on a100-40gb, " in printed.out
     assert "20 requests at " in printed.out
-    assert "one run each" in printed.out
+    assert "one run per configuration" in printed.out
     headings = printed.out[printed.out.index("TTFT") :]
     assert "waste" in headings
     assert "preempted" not in headings
@@ -170,13 +170,16 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
     ("asked", "told"),
     [
         (["--vary", "max-num-seqs=1"], "--vary: give two values or more"),
-        (["--vary", "seed=1,2"], "--vary seed: all configurations share it"),
+        (["--vary", "seed=1,2"], "--vary seed: cannot vary, as all configurations share it"),
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
         (
             ["--vary", "block-size=8,16", "--allocators", "paged"],
             "--allocators: conflicts with --vary",
         ),
-        (["--vary", "num-requests=8,16"], "--vary num-requests: all configurations share it"),
+        (
+            ["--vary", "num-requests=8,16"],
+            "--vary num-requests: cannot vary, as all configurations share it",
+        ),
         (["--vary", "gpu=l4,l40s"], "--gpu: conflicts with --vary gpu: give one of them"),
         (["llama-3-8b", "--vary", "block-size=8,16"], "llama-3-8b: conflicts with --model"),
         (["none.toml"], "none.toml: cannot be read"),

@@ -184,11 +184,11 @@ class Chats:
         notes = [f"{self.count.note}; a chat template's own tokens are not counted"]
         if self._told and self._counted:
             notes.append(
-                f"usage tells {self._told:,} prompt tokens where {self._counted:,} are counted"
+                f"usage reports {self._told:,} prompt tokens, kvsim counts {self._counted:,}"
             )
         if self._num_assumed:
             notes.append(
-                f"{self._num_assumed:,} of {len(self):,} requests do not tell their output: "
+                f"{self._num_assumed:,} of {len(self):,} requests have no output length: "
                 f"{self.output_tokens} tokens each (output-tokens)"
             )
         if self._num_other:

@@ -70,7 +70,7 @@ def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> st
     for one in answer["constants"]:
         told = f"{one['value']:.4g}"
         if one["reason"]:
-            lines.append(f"# {one['name']}: not decided, stays {told}: {one['reason']}")
+            lines.append(f"# {one['name']}: not determined, stays {told}: {one['reason']}")
         else:
             lines.append(f"# {one['name']} {told}, {one['low']:.4g} to {one['high']:.4g}")
     means = answer["error_percent"] or {}

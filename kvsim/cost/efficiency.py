@@ -196,16 +196,14 @@ def basis_of(gpu_name: str) -> str:
     errors = read_table()[card].get("errors")
     if card != hash_alias_of(gpu_name):
         simple = (
-            ""
-            if ratios_of(hash_alias_of(gpu_name)) is None
-            else ", scaled as simple tests of it say"
+            "" if ratios_of(hash_alias_of(gpu_name)) is None else ", scaled by simple tests of it"
         )
         return (
             f"no kernels of {gpu_name} were measured: the {card.upper()}'s fractions of its peaks"
             f"{simple}"
         )
     if errors is None:
-        return f"declared for the {card}, of no kernels"
+        return f"declared for the {card}, without measured kernels"
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
     return f"fitted on kernels of the {hash_alias_of(gpu_name)} ({fits})"
 

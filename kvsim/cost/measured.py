@@ -128,10 +128,10 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
         (other_attention, "attention with windows"),
         (config.quantization is not None, "quantised weights"),
         (len(config.layout.layers) != model.num_layers, "pipeline stages"),
-        (changed, "KV cache but the model's own in 16 bits"),
+        (changed, "KV cache other than 16-bit"),
     ):
         if is_so:
-            raise ValueError(f"cost model measured: its tables hold no {what} ({model.name})")
+            raise ValueError(f"cost model measured: its tables have no {what} ({model.name})")
 
 
 def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:

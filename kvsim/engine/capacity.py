@@ -41,7 +41,7 @@ def capacity(**options: Unpack[Options]) -> Capacity:
     for name, other in all_engines().items():
         for field in other.options if type(other) is not type(engine) else ():
             if getattr(config, field) != Config.model_fields[field].default:
-                raise ValueError(f"{field}: only engine {name} has such a setting")
+                raise ValueError(f"{field}: only engine {name} supports it")
     return engine.capacity(config)
 
 
@@ -50,8 +50,8 @@ def paged_capacity(config: Config) -> Capacity:
     allocator = parse_allocator(config.allocator)
     if allocator.base != "paged":
         raise ValueError(
-            f"allocator {allocator.base!r}: capacity counts blocks; give paged with modifiers, "
-            "or let kvsim compare show what the others hold"
+            f"allocator {allocator.base!r}: capacity computes the blocks of paged; give "
+            "paged with modifiers, or run kvsim compare for other allocators"
         )
     changes = {
         "kv_cache_dtype": allocator.kv_cache_dtype,

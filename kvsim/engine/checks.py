@@ -52,8 +52,7 @@ def check_events(config: Config, kv: KVCacheManager) -> None:
         return
     if not kv.tells_events:
         raise ValueError(
-            "kv_events_config: events are of blocks with content, and allocator "
-            f"{called(config)} tells none; paged does"
+            f"kv_events_config: allocator {called(config)} emits no KV cache events; paged does"
         )
     assert config.kv_events_config is not None
     check_path(str(config.kv_events_config.path))
@@ -65,13 +64,13 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
         return
     if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
         raise ValueError(
-            f"allocator {config.allocator!r}: {memory.model.name} keeps states of Mamba or linear "
-            "attention, and only paged, without host memory, has blocks for them"
+            f"allocator {config.allocator!r}: {memory.model.name} has Mamba or "
+            "linear-attention states; only paged without host memory has blocks for them"
         )
     if config.scheduler not in (None, "vllm"):
         raise ValueError(
-            f"scheduler {config.scheduler!r}: {memory.model.name} keeps states of Mamba or linear "
-            "attention; only vllm ends chunks where they can be cached"
+            f"scheduler {config.scheduler!r}: {memory.model.name} has Mamba or "
+            "linear-attention states; only vllm aligns chunks so that they can be cached"
         )
 
 
@@ -82,7 +81,9 @@ def check_speculation(
     if config.speculative_config is None:
         return
     if kind.rules_of != VLLM:
-        raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
+        raise ValueError(
+            f"speculative_config: scheduler {scheduler!r} has no speculative decoding; vllm has"
+        )
     spec, tokens = config.speculative_config, step_tokens(memory, kind)
     limits = (config.max_num_scheduled_tokens, config.long_prefill_token_threshold, tokens)
     needed = max(spec.num_prefill_lookahead_tokens, spec.num_draft_slots) + 1
@@ -106,8 +107,8 @@ def check_scheduler(
         raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
     if kind.can_swap and config.pipeline_parallel_size > 1:
         raise ValueError(
-            f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
-            "one step under way at a time"
+            f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler "
+            f"{scheduler!r} runs one step at a time"
         )
     given = config.max_num_batched_tokens
     if given is not None and given < step_tokens(memory, kind):
@@ -119,8 +120,8 @@ def check_scheduler(
         return
     if fairness_of(config.scheduling_policy):
         raise ValueError(
-            f"scheduling_policy: scheduler {scheduler!r} does not count what tenants are served, "
-            f"as {config.scheduling_policy} asks; vllm does"
+            f"scheduling_policy: scheduler {scheduler!r} does not support "
+            f"{config.scheduling_policy}; vllm does"
         )
     for field in ("max_num_scheduled_tokens", "prefill_schedule_interval", "enable_lora"):
         if getattr(config, field):

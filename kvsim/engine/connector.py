@@ -36,20 +36,20 @@ def connector_settings(
         if config.kv_offloading_backend is None:
             return {}
         if config.kv_offloading_size is None:
-            raise ValueError(f"{flag}: how much memory? kv_offloading_size is missing")
+            raise ValueError(f"{flag}: kv_offloading_size is missing")
         given = KVTransferConfig()
     elif config.kv_offloading_size is not None and config.kv_offloading_backend is None:
-        raise ValueError(f"{flag}: beside kv_offloading_size, give kv_offloading_backend native")
+        raise ValueError(f"{flag}: with kv_offloading_size, set kv_offloading_backend to native")
     if kind.rules_of != VLLM:
-        raise ValueError(f"{flag}: scheduler {scheduler!r} has no connectors; vllm has")
+        raise ValueError(f"{flag}: scheduler {scheduler!r} has no KV connectors; vllm has")
     if type(kv) is not PagedManager:
         raise ValueError(f"{flag}: allocator {config.allocator!r} cannot be offloaded; paged can")
     if any(spec.kind not in (FULL, SLIDING) for spec in kv.groups):
-        raise ValueError(f"{flag}: only full and sliding-window attention is offloaded")
+        raise ValueError(f"{flag}: only the KV of full and sliding-window attention is offloaded")
     spec = config.speculative_config
     if spec is not None and spec.method in LACK_THE_NEXT:
         raise ValueError(
-            f"{flag}: {spec.method} is not modelled beside offloading; ngram and draft_model are"
+            f"{flag}: {spec.method} is not modelled with offloading; ngram and draft_model are"
         )
     return {
         "kv_transfer": make_connector(OFFLOADING, given.kv_role, given.kv_load_failure_policy),

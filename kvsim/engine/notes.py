@@ -62,8 +62,8 @@ def _of_speculation(setup: Setup) -> Iterator[str | None]:
     yield acceptance_basis(spec)
     if spec.has_drafter and _is_roofline(setup):
         yield (
-            "drafting: a pass takes the drafter's weights at the card's rates and a fixed time "
-            "fitted to EAGLE-3 on an H100"
+            "drafting: a pass takes the time to read the drafter's weights, plus a "
+            "constant fitted to EAGLE-3 on an H100"
         )
 
 
@@ -72,14 +72,14 @@ def _of_memory(setup: Setup) -> Iterator[str]:
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         yield (
-            f"the parts of the memory budget, logged and estimated, are {excess / 2**30:.2f} GiB "
-            "more than its total"
+            "the parts of the memory budget, logged and estimated, are "
+            f"{excess / 2**30:.2f} GiB more than the total"
         )
     if config.tensor_parallel_size > memory.gpu.num_linked_gpus:
         yield (
             f"tensor_parallel_size {config.tensor_parallel_size} is more than the "
-            f"{memory.gpu.num_linked_gpus} GPUs of one server: all-reduces are priced as if they "
-            "shared its links, too fast"
+            f"{memory.gpu.num_linked_gpus} GPUs of one server: all-reduces are priced "
+            "over its links, which is too fast"
         )
 
 
@@ -87,7 +87,7 @@ def _of_events(setup: Setup) -> Iterator[str]:
     config, events = setup.config, setup.config.kv_events_config
     if events is not None and events.enable_kv_cache_events:
         if not events.writes:
-            yield "kv_events_config has no effect: it names no path, the file that gets the events"
+            yield "kv_events_config has no effect: it has no path, the file to write"
         elif not setup.kv_config.enable_prefix_caching:
             yield "kv_events_config: without prefix caching there are no KV cache events"
     if not config.record_block_events:
@@ -97,8 +97,8 @@ def _of_events(setup: Setup) -> Iterator[str]:
         yield f"{config.allocator}: record_block_events has no effect: it has no blocks"
     if _rules_of(setup) == RADIX and getattr(setup.kv, "window", False):
         yield (
-            f"{config.allocator}: block_events tell of the pool of layers that see all, not of the "
-            "one of sliding windows"
+            f"{config.allocator}: block_events cover the pool of full-attention layers, "
+            "not the pool of sliding windows"
         )
 
 
@@ -106,10 +106,11 @@ def _of_stores(setup: Setup) -> Iterator[str]:
     offloading = setup.scheduler_config.offloading
     if offloading is not None and offloading.timed:
         yield (
-            "native offloading: a store slows the steps beside it by the memory bandwidth that its "
-            "copy takes, as DMA does; the host's work for it is free. Servers were measured to "
-            "lose about 1 % of their throughput (H100, all stored, none loaded), 6 % with a copy "
-            "kernel, 6.5 % (vLLM 0.17.1) and 40 % (0.19.1) where 50 requests share a prefix"
+            "native offloading: a store slows concurrent steps by the memory bandwidth "
+            "of its copy, as with DMA; its work on the host takes no time. Measured "
+            "servers lost about 1 % of their throughput (H100, all stored, none "
+            "loaded), 6 % with a copy kernel, 6.5 % (vLLM 0.17.1) and 40 % (0.19.1) "
+            "where 50 requests share a prefix"
         )
 
 
@@ -120,18 +121,18 @@ def _not_priced(setup: Setup) -> Iterator[str]:
         return
     if setup.config.use_beam_search:
         yield (
-            "beams: sorting and copying them on the host takes no time here; vLLM 0.6 served 0.61 "
-            "requests/s of Llama-3-8B on an H100 with 4 beams of 256 tokens (vLLM issue 8726), "
-            "where GPU work alone allows some 18"
+            "beams: sorting and copying beams on the host takes no time in kvsim; vLLM "
+            "0.6 served 0.61 requests/s of Llama-3-8B on an H100 with 4 beams of 256 "
+            "tokens (vLLM issue 8726), while GPU work alone allows about 18"
         )
     if is_sparse(model):
-        yield "sparse attention: not fitted on its kernels; choosing keys takes no time"
+        yield "sparse attention: its kernels are not fitted; selecting keys takes no time"
     if model.num_state_layers and model.state_form != "gdn":
         yield f"{model.state_form} layers: priced with the kernels of gated delta nets"
     if setup.scheduler_config.encoder_inputs is not None:
         yield (
-            "image encoder: its GEMMs at the card's rates, without attention among patches; no "
-            "measured run checks it"
+            "image encoder: only its GEMMs are priced, not the attention among patches; "
+            "no measured run checks it"
         )
     if model.moe_latent_size:
         yield "latent experts: the kernels between their widths are not priced"
@@ -141,8 +142,8 @@ def _not_measured(setup: Setup) -> Iterator[str]:
     gpu, dtype = setup.memory.gpu.name, setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(gpu, dtype.name):
         yield (
-            f"attention over {dtype.name} KV was never measured on {gpu}: its times are the "
-            "roofline's, with the fractions of other kernels"
+            f"attention over {dtype.name} KV was never measured on {gpu}: its times are "
+            "those of the roofline, with the fractions of other kernels"
         )
 
 

@@ -96,19 +96,18 @@ class Setup(Parts):
         kv = make_kv(self.allocator, kv_config)
         if not (self.scheduler_type.takes_samples and kv.serves_samples):
             raise ValueError(
-                f"num_samples: {called(self.config)} under scheduler {self.scheduler!r} serves "
-                "one sequence per request; vllm makes each a request of its own, and paged under "
-                "vllm-v0 and contiguous-* serve more"
+                f"num_samples: {called(self.config)} under scheduler {self.scheduler!r} "
+                "serves one sequence per request; vllm serves each sequence as a "
+                "request, and paged under vllm-v0 and contiguous-* serve several"
             )
         if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
             raise ValueError(
-                "num_samples: num_lookahead_tokens must be 0 with several sequences, and nothing "
-                "drafted"
+                "num_samples: several sequences exclude num_lookahead_tokens and speculative_config"
             )
         smallest = self.scheduler_config.max_num_seqs
         if self.config.num_samples and self.config.num_samples > smallest:
             raise ValueError(
-                f"num_samples {self.config.num_samples}: more than max_num_seqs {smallest}"
+                f"num_samples {self.config.num_samples}: must be at most max_num_seqs, {smallest}"
             )
         return replace(self, kv_config=kv_config, kv=kv)
 
@@ -126,8 +125,8 @@ class Setup(Parts):
         given, config = self.scheduler_config, self.config
         if self.scheduler_type.rules_of != VLLM or getattr(self.kv, "rules_of", None) != PAGED:
             raise ValueError(
-                f"trace: requests have items for an encoder, and {called(config)} under "
-                f"scheduler {self.scheduler!r} knows none; paged under vllm does"
+                f"trace: requests have encoder items, which {called(config)} under "
+                f"scheduler {self.scheduler!r} does not support; paged under vllm does"
             )
         most = given.max_num_batched_tokens
         chunk = min(
@@ -137,8 +136,9 @@ class Setup(Parts):
         )
         if config.disable_chunked_mm_input and longest > chunk:
             raise ValueError(
-                f"disable_chunked_mm_input: the trace has an item of {longest} tokens, and no "
-                f"chunk is longer than {chunk}; it would never be computed"
+                f"disable_chunked_mm_input: the trace has an item of {longest} tokens, "
+                f"but chunks have at most {chunk} tokens, so that it could never be "
+                "computed"
             )
         encoder = EncoderConfig(
             budget=max(most, longest),
@@ -242,8 +242,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     if config.decode_context_parallel_size > 1:
         raise FieldError(
             "decode_context_parallel_size",
-            f"is {config.decode_context_parallel_size}: steps are not priced under context "
-            "parallelism; kvsim capacity takes it",
+            f"is {config.decode_context_parallel_size}: steps are not priced under "
+            "context parallelism; only kvsim capacity supports it",
         )
     memory = resolve_memory(config)
     check_states(config, memory, allocator)
@@ -283,7 +283,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         make_scheduler(scheduler, kv, scheduler_config)
     if config.speculative_config is not None and not kv.speculates:
         raise ValueError(
-            f"speculative_config: allocator {called(config)} keeps no slots for drafts; paged does"
+            f"speculative_config: allocator {called(config)} has no slots for draft "
+            "tokens; paged has"
         )
     check_events(config, kv)
     connector = connector_settings(config, kv, kind, scheduler)
@@ -319,13 +320,13 @@ def _with_offloading(
         return allocator
     if allocator.base != "paged":
         raise ValueError(
-            f"kv_offloading_size: allocator {config.allocator!r} has no blocks to offload; "
-            "paged has, and tiered+host-gib=GIB says it by itself"
+            f"kv_offloading_size: allocator {config.allocator!r} has no blocks to "
+            "offload; give paged, or tiered+host-gib=GIB without kv_offloading_size"
         )
     if not _prefix_caching(config, kind, scheduler):
         raise ValueError(
-            "kv_offloading_size keeps prefix blocks, and enable_prefix_caching is off"
-            f"{'' if config.enable_prefix_caching is False else f' under {scheduler!r}'}"
+            "kv_offloading_size needs enable_prefix_caching, which is "
+            f"off{'' if config.enable_prefix_caching is False else f' under {scheduler!r}'}"
         )
     host_gib = config.kv_offloading_size / config.tensor_parallel_size
     return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
@@ -362,12 +363,12 @@ def _kv_config(
 def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> bool:
     given, spec = config.async_scheduling, config.speculative_config
     if given and not kind.supports_async:
-        raise ValueError(f"async_scheduling: scheduler {scheduler!r} decides one step at a time")
+        raise ValueError(f"async_scheduling: scheduler {scheduler!r} schedules one step at a time")
     on_host = "" if spec is None or spec.has_drafter else spec.method
     if given and on_host:
         raise ValueError(
-            f"async_scheduling: {on_host} drafts on the host, from tokens it must know; not "
-            "with asynchronous scheduling"
+            f"async_scheduling: {on_host} drafts on the host, which excludes "
+            "asynchronous scheduling"
         )
     if given is not None:
         return given
@@ -377,5 +378,5 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
 def _prefix_caching(config: Config, kind: type[Scheduler], scheduler: str) -> bool:
     looks_up = kind.looks_up_prefix
     if config.enable_prefix_caching and not looks_up:
-        raise ValueError(f"enable_prefix_caching: scheduler {scheduler!r} reuses no prefixes")
+        raise ValueError(f"enable_prefix_caching: scheduler {scheduler!r} has no prefix caching")
     return looks_up if config.enable_prefix_caching is None else config.enable_prefix_caching

@@ -34,17 +34,17 @@ def in_numbers(reason: str, config: Config, shortest_prompt: int) -> str:
     most = _most_tokens(setup.kv, longest)
     if most == 0:
         return (
-            f"{reason}: {setup.allocator.base} finds no room for a request however short, at "
+            f"{reason}: {setup.allocator.base} fits no request of any length at "
             f"max_model_len {longest:,}: lower --max-model-len, or {_more(config)}"
         )
-    there, needed = f"{most:,} tokens of a request fit, prompt and answer together", ""
+    there, needed = f"{most:,} tokens of a request fit, prompt and output together", ""
     kv = setup.kv
     if type(kv) is PagedManager and len(kv.groups) == 1:
         there += f" ({kv.num_usable:,} blocks of {kv.block_size})"
         needed = f" ({cdiv(shortest_prompt, kv.block_size):,} blocks)"
     return (
-        f"{reason}: {there}, and the shortest prompt has {shortest_prompt:,}{needed} before its "
-        f"answer: {_more(config)}"
+        f"{reason}: {there}, and the shortest prompt has {shortest_prompt:,}{needed} "
+        f"before its output: {_more(config)}"
     )
 
 

@@ -57,6 +57,6 @@ class Watchdog:
         if self._num_looks >= MOST_LOOKS:
             rows = shown_numbers([r.request_id for r in live])
             raise UnfinishedError(
-                f"a replica computes the same again and again at {state.clock:g} s: requests "
-                f"{rows} get no further"
+                "a replica recomputes the same tokens again and again at "
+                f"{state.clock:g} s: requests {rows} make no progress"
             )

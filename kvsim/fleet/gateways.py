@@ -245,8 +245,9 @@ class Gateways:
         choice = router.choose(request, views)
         if not isinstance(choice, WHOLE) or not REJECT <= choice < len(views):
             raise ValueError(
-                f"router {type(router).__name__} chose {choice!r}: must be a whole number below "
-                f"{len(views)}, the replica's place in the list, or {REJECT} to turn away"
+                f"router {type(router).__name__} chose {choice!r}: must be a whole "
+                f"number below {len(views)}, the index of the replica, or {REJECT} to "
+                "reject"
             )
         self.decisions.note(request_id, router)
         if choice == REJECT:
@@ -373,8 +374,8 @@ def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:
     asked = any(router.event_delay is not None for router in routers)
     if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_unpublished:
         raise ValueError(
-            f"router {setup.config.router!r}: it follows the events of cached blocks, and "
-            f"allocator {called(setup.config)} tells none"
+            f"router {setup.config.router!r}: it needs KV cache events, and allocator "
+            f"{called(setup.config)} emits none"
         )
     has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
     return with_events(setup) if asked and has_any else setup

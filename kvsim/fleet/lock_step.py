@@ -51,10 +51,10 @@ def why_independent(setup: Setup, *, changes: bool) -> str | None:
         (config.pipeline_parallel_size > 1, "pipeline stages"),
         (config.kv_store is not None, "a KV store"),
         (config.migration is not None, "migration"),
-        (changes, "replicas that come, go or fail"),
+        (changes, "replicas that start, stop or fail"),
     ):
         if unlike:
-            return f"not modelled beside {what}"
+            return f"not modelled with {what}"
     return None
 
 

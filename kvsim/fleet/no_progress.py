@@ -133,7 +133,7 @@ class Standstill(Feature):
         taken = [row for row, _ in rows]
         self._num_solved += 1
         if self._num_solved > len(self._table) + 1:  # impossible, by the proof
-            raise UnfinishedError(f"requests {shown_numbers(taken)} begin anew again and again")
+            raise UnfinishedError(f"requests {shown_numbers(taken)} restart again and again")
         if self._num_solved == 1:
             self._place(taken)
         else:
@@ -145,4 +145,6 @@ class Standstill(Feature):
         if self._num_idle > MOST_IDLE_EVENTS:
             rows = sorted({row for one in everybody for row in one.rows})
             numbers, now = shown_numbers(rows), self._world.now
-            raise UnfinishedError(f"no replica goes on at {now:g} s, and requests {numbers} wait")
+            raise UnfinishedError(
+                f"no replica makes progress at {now:g} s, and requests {numbers} wait"
+            )

@@ -43,8 +43,8 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
     if not number:
         return []
     return [
-        f"{number:,} times a request began anew: requests held blocks, and each waited for those "
-        "of another one; a real server would abort them after minutes"
+        f"{number:,} times a request was restarted: requests held blocks and waited for "
+        "the blocks of each other; a real server would abort them after minutes"
     ]
 
 
@@ -56,17 +56,17 @@ def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[
     found = []
     if not apart:
         names = ("prefill_router", "disaggregation", "kv_transfer_protocol", "proxy_latency")
-        found += [(name, "no prompts are computed apart") for name in names]
+        found += [(name, "prefill is not disaggregated") for name in names]
     if not (apart or stores):
-        found.append(("kv_recompute_threshold", "no KV goes from one replica to another"))
+        found.append(("kv_recompute_threshold", "no KV is transferred between replicas"))
     if not (apart or config.kv_store or moves):
-        found.append(("kv_transfer_fabric", "no KV goes from one replica to another"))
+        found.append(("kv_transfer_fabric", "no KV is transferred between replicas"))
     if not plan.changes:
-        found.append(("cold_start", "no replica starts later"))
+        found.append(("cold_start", "no replica starts during the run"))
     if not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
     if not (by_itself and config.kv_store):
-        reason = "nothing is read from behind a host tier"
+        reason = "no host tier reads from a store"
         found.append(("hicache_storage_prefetch_policy", reason))
     if len(summary["replicas"]) == 1:
         found.append(("migration", "there is one replica"))

@@ -187,16 +187,16 @@ def _check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> Non
     """Refuse weights of tenants that no scheduling policy reads."""
     policies = [one.config.scheduling_policy for one in setups if one is not None]
     if config.tenant_weights is not None and "vtc" not in policies:
-        raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
+        raise ValueError("tenant_weights: needs scheduling_policy vtc")
 
 
 def _check_disaggregated_options(config: Config, *, apart: bool) -> None:
     """Refuse options that exclude disaggregated prefill, or that need it."""
     if apart and config.kv_events_config is not None and config.kv_events_config.writes:
-        raise ValueError("kv_events_config: not written where prompts are computed apart")
+        raise ValueError("kv_events_config: is not supported with disaggregated prefill")
     if config.first_token_from == "prefill" and not apart:
         raise ValueError(
-            "first_token_from: no prompts are computed apart; give num_prefill_workers and "
+            "first_token_from: needs disaggregated prefill; set num_prefill_workers and "
             "num_decode_workers"
         )
 
@@ -209,7 +209,7 @@ def _autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
     made = make_autoscaler(text)
     if not made.least <= asked.replicas <= made.most:
         raise ValueError(
-            f"autoscaler: begins with {asked.replicas} replicas: must be {made.least} to "
+            f"autoscaler: starts with {asked.replicas} replicas: must be {made.least} to "
             f"{made.most}, its min and max"
         )
     return made
@@ -222,8 +222,9 @@ def _check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
         raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
     if not all(router.takes_changes for router in pool.routers):
         raise ValueError(
-            f"{flag}: router {pool.router_name!r} counts its replicas once; round-robin, random, "
-            "least-outstanding, power-of-two, least-kv, vllm-dp, llm-d and dynamo take changes"
+            f"{flag}: router {pool.router_name!r} needs a constant number of replicas; "
+            "round-robin, random, least-outstanding, power-of-two, least-kv, vllm-dp, "
+            "llm-d and dynamo do not"
         )
 
 
@@ -235,8 +236,8 @@ def _failures_of(config: Config, *, apart: bool) -> Failures | None:
     made.seed(config.seed)
     if made.needs_pools and not apart:
         raise ValueError(
-            f"failures: {config.failures}: policy=recompute and lease are for prompts that are "
-            "computed apart, and none are; give num_prefill_workers and num_decode_workers"
+            f"failures: {config.failures}: policy=recompute and lease need disaggregated "
+            "prefill; set num_prefill_workers and num_decode_workers"
         )
     return made
 
@@ -252,5 +253,5 @@ def _migration_of(config: Config, *, apart: bool) -> Migration | None:
     }
     for name, is_given in beside.items():
         if is_given:
-            raise ValueError(f"migration: not modelled beside {name}")
+            raise ValueError(f"migration: not modelled with {name}")
     return MIGRATIONS.make(config.migration)

@@ -40,13 +40,15 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
     if config.pool is None:
         return _counted_pools(config)
     if config.num_prefill_workers or config.num_decode_workers or config.data_parallel_size > 1:
-        raise ValueError("pool: its replicas say how many there are; give no other number of them")
+        raise ValueError(
+            "pool: each [[pool]] has its own number of replicas; omit the other options that set it"
+        )
     if config.prefill_router is not None:
-        raise ValueError("prefill_router: not beside pool; each pool's router is one of its keys")
+        raise ValueError("prefill_router: conflicts with pool; set router in a [[pool]]")
     names = [pool.name for pool in config.pool]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"pool: two have the name {twice!r}: must be different ones")
+        raise ValueError(f"pool: two have the name {twice!r}: names must differ")
     roles = [pool.role for pool in config.pool]
     if roles == ["mixed"]:
         return config.pool[0], None
@@ -64,9 +66,9 @@ def _counted_pools(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
     if not (prefill or decode):
         return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
     if not (prefill and decode):
-        raise ValueError("num_prefill_workers and num_decode_workers: give both, or none of them")
+        raise ValueError("num_prefill_workers and num_decode_workers: give both or neither")
     if config.data_parallel_size > 1:
-        raise ValueError("data_parallel_size: not beside num_prefill_workers; they count")
+        raise ValueError("data_parallel_size: conflicts with num_prefill_workers; omit it")
     return (
         PoolConfig("decode", decode, "decode"),
         PoolConfig("prefill", prefill, "prefill", config.prefill_router),
@@ -121,6 +123,6 @@ def check_alike(decode: Setup, prefill: Setup) -> None:
     ):
         if one != other:
             raise ValueError(
-                f"pool: {what} is {other} where prompts are computed and {one} where they are "
-                "read: must be the same"
+                f"pool: {what} is {other} in prefill replicas and {one} in decode "
+                "replicas: must be equal"
             )

@@ -309,7 +309,7 @@ def clipped_notes(setup: Setup, number: int) -> list[str]:
     tokens = None if settings is None else settings.max_total_num_tokens
     if tokens is not None and tokens <= longest:
         why = f"prompt and output must fit the pool of {tokens:,} tokens"
-    return [f"of the requests, {number:,} got fewer tokens than they asked for: {why}"]
+    return [f"{number:,} requests received fewer tokens than requested: {why}"]
 
 
 def num_clipped(table: NDArray[Any], trace: Trace) -> int:

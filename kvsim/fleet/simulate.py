@@ -150,14 +150,16 @@ def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
     """
     if not (trace.num_samples > 1).any():
         if setup.config.use_beam_search:
-            raise ValueError("use_beam_search: every request has one sequence; give num_samples")
+            raise ValueError(
+                "use_beam_search: needs num_samples, as every request has one sequence"
+            )
         return setup, None
     if setup.scheduler_type.rules_of == VLLM and not setup.config.use_beam_search:
         return setup, family_of(trace)
     if trace.has("sample_output_tokens"):
         raise ValueError(
-            f"sample_output_tokens: under scheduler {setup.scheduler!r} the samples of a request "
-            "are as long as each other; under vllm each has its own length"
+            f"sample_output_tokens: under scheduler {setup.scheduler!r} all samples of a "
+            "request have one length; under vllm each has its own"
         )
     return setup.for_samples(int(trace.num_samples.max())), None
 
@@ -274,7 +276,7 @@ def compare_engines(
     check_names("engines", engines)
     for field in ("allocator", "scheduler", "engine"):
         if field in config.model_fields_set:
-            raise ValueError(f"{field}: follows from the engines that are compared")
+            raise ValueError(f"{field}: conflicts with engines; each engine has its own")
     configs = []
     for name in engines:
         given = given_by(config)

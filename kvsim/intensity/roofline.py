@@ -149,7 +149,7 @@ def roofline(
     cost_config = _cost_config(config)
     model = cost_config.model
     if batch_size < 1 or batch_size != int(batch_size):
-        raise FieldError("batch_size", f"is {batch_size}: must be a whole number from 1 on")
+        raise FieldError("batch_size", f"is {batch_size}: must be a whole number, at least 1")
     longest = model.max_position_embeddings
     if not 1 <= context_len <= longest or context_len != int(context_len):
         raise FieldError(

@@ -47,7 +47,7 @@ NUMBERED = {"window": ("window", 4096), "gqa": ("num_kv_heads", 8), "mla": ("kv_
 def _positive(key: str, value: str | None) -> int:
     if value is None or not value.isdigit() or int(value) < 1:
         example = f"{key}={NUMBERED[key][1]}"
-        raise ValueError(f"{key} needs a whole number from 1 on, e.g. {example}")
+        raise ValueError(f"{key} needs a whole number of at least 1, e.g. {example}")
     return int(value)
 
 

@@ -72,7 +72,7 @@ class PagedManager(RuleManager):
 
     rules_of = PAGED
     has_null_block = True
-    evidence = "block ids of recorded schedules of vLLM 0.33 come out identical"
+    evidence = "block ids are identical to those of recorded schedules of vLLM 0.33"
     can_swap = True
     speculates = True
     tells_events = True

@@ -29,15 +29,16 @@ def _memory(memory: Mapping[str, Any] | None) -> list[str]:
     if memory is None:
         return []
     return [
-        f"overhead   {memory['overhead_gib']:.2f} GiB beside weights and KV "
-        f"({memory['low']:.2f} to {memory['high']:.2f}); estimated {memory['estimated_gib']:.2f}"
+        f"overhead   {memory['overhead_gib']:.2f} GiB in addition to weights and KV "
+        f"({memory['low']:.2f} to {memory['high']:.2f}); estimated "
+        f"{memory['estimated_gib']:.2f}"
     ]
 
 
 def _constant(one: Mapping[str, Any]) -> str:
     start = f"  {one['name']:<18}{one['default']:<8.3g}"
     if one["reason"]:
-        return f"{start}  not decided: {one['reason']}"
+        return f"{start}  not determined: {one['reason']}"
     return f"{start}  {one['value']:<10.3g}  {one['low']:.3g} to {one['high']:.3g}  {one['what']}"
 
 

@@ -39,13 +39,13 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         *_states(c.states),
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
         get_engine(c.engine).describe_pool(c),
-        f"requests at once, by length: {_by_length(c.max_concurrency)}",
+        f"concurrent requests by length: {_by_length(c.max_concurrency)}",
     ]
     if c.max_concurrency != c.max_concurrency_decoding:
         lines[-1] = (
-            "requests at once, by length, all at their prefill's peak (as vLLM counts): "
-            f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
-            f"{_by_length(c.max_concurrency_decoding)}"
+            "concurrent requests by length, each at the peak of its prefill (as vLLM "
+            f"counts): {_by_length(c.max_concurrency)}; all in decode, the maximum of a "
+            f"run: {_by_length(c.max_concurrency_decoding)}"
         )
     if c.kv_cache_bytes_interval is not None:
         lowest, highest = c.kv_cache_bytes_interval
@@ -56,19 +56,24 @@ def capacity_table(capacity: Capacity) -> RenderableType:
     if c.num_gpu_blocks_range is not None:
         fewest, most = c.num_gpu_blocks_range
         lines.append(
-            f"{fewest:,} to {most:,} blocks over the values that max_num_seqs and "
-            "max_num_batched_tokens have by default"
+            f"{fewest:,} to {most:,} blocks over the default values of max_num_seqs and "
+            "max_num_batched_tokens"
         )
     notes = []
     if c.scarce:
-        note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
+        note = (
+            "KV is less than a quarter of the budget: small errors of other parts are large "
+            "errors of KV."
+        )
         notes.append(Text(note, style="yellow"))
     excess = sum(size for name, size in budget.items() if name != "total") - budget["total"]
     if excess > 0:
-        note = f"The parts, logged and estimated, are {gib(excess)} more than the total."
+        note = f"The parts, logged and estimated, exceed the total by {gib(excess)}."
         notes.append(Text(note, style="yellow"))
     if not c.fits:
-        note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
+        note = (
+            f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would not start."
+        )
         notes.append(Text(note, style="yellow"))
     if c.assumptions:
         notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
@@ -80,9 +85,9 @@ def _states(states: Mapping[str, int] | None) -> list[str]:
     if states is None:
         return []
     return [
-        f"{states['num_layers']} layers keep a state: {states['bytes_per_state']:,} bytes per "
-        f"request and GPU, {states['padding_bytes']:,} more as their pages are padded to those of "
-        f"attention; {states['blocks_per_request']} blocks of a request"
+        f"{states['num_layers']} layers have a state: {states['bytes_per_state']:,} "
+        f"bytes per request and GPU, {states['padding_bytes']:,} bytes of padding to the "
+        f"page size of attention; {states['blocks_per_request']} blocks per request"
     ]
 
 

@@ -7,7 +7,7 @@ from kvsim.kv.usage import Cause
 CAUSES = {
     Cause.TOKEN_STATES: ("#0B4F8A", "token states"),
     Cause.RESERVATION: ("#6BAED6", "reservation (used later)"),
-    Cause.INTERNAL: ("#E8B92E", "internal (asked for, never used)"),
+    Cause.INTERNAL: ("#E8B92E", "internal (reserved, never used)"),
     Cause.EXTERNAL: ("#C4451C", "external (rounding, refused head)"),
     Cause.CACHED: ("#2E9E77", "cached prefixes (free)"),
     Cause.FREE: ("#DADADA", "free"),

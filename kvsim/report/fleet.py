@@ -20,45 +20,46 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
     moved = summary["kv_transfers"]
     if moved is not None:
         lines.append(
-            f"KV handed over: {number(moved['num_transfers'])} times, {gib(moved['bytes'])}, in "
-            f"{milliseconds(moved['mean_ms'])} on average, {milliseconds(moved['p99_ms'])} at p99"
+            f"KV transfers: {number(moved['num_transfers'])}, {gib(moved['bytes'])}, "
+            f"{milliseconds(moved['mean_ms'])} on average, "
+            f"{milliseconds(moved['p99_ms'])} at p99"
         )
     gate = summary["flow_control"]
     if gate is not None:
         lines.append(
-            f"flow control: {number(gate['num_held_back'])} held back, up to "
-            f"{number(gate['peak_waiting'])} at once, {milliseconds(gate['mean_wait_ms'])} on "
-            f"average over all; {number(gate['num_shed'] + gate['num_too_many'])} turned away"
+            f"flow control: {number(gate['num_held_back'])} requests queued, up to "
+            f"{number(gate['peak_waiting'])} at once, "
+            f"{milliseconds(gate['mean_wait_ms'])} of waiting on average; "
+            f"{number(gate['num_shed'] + gate['num_too_many'])} rejected"
         )
     ranks = summary.get("data_parallel")  # earlier versions had none
     if ranks is not None:
         lines.append(
             f"{ranks['num_ranks']} ranks share experts and step together: "
             f"{ranks['waiting_seconds']:,.3g} s of waits for slower ranks, "
-            f"{number(ranks['num_dummy_steps'])} dummy steps beside {number(ranks['num_steps'])} "
-            "passes"
+            f"{number(ranks['num_dummy_steps'])} dummy steps in addition to "
+            f"{number(ranks['num_steps'])} passes"
         )
     moves = summary.get("migration")  # earlier versions had none
     if moves is not None:
-        line = f"migration: {number(moves['num_moves'])} requests moved while they ran"
+        line = f"migration: {number(moves['num_moves'])} running requests moved"
         if moves["num_moves"]:
             still = milliseconds(moves["mean_downtime_ms"])
             line += f", {gib(moves['bytes'])}, stopped for {still} on average"
-        lines.append(f"{line}; {number(moves['num_refused'])} found no room")
+        lines.append(f"{line}; {number(moves['num_refused'])} did not fit")
     store = summary["kv_store"]
     if store is not None:
         lines.append(_store(store))
     scaling = summary["scaling"]
     if scaling is not None:
         moved = scaling.get("num_migrations")  # there were none in earlier versions
-        on = f", {number(moved)} of them went on elsewhere" if moved else ""
+        on = f", {number(moved)} of them resumed on another replica" if moved else ""
         lines.append(
-            f"replicas: up to {scaling['peak_replicas']} ready, "
+            f"replicas: at most {scaling['peak_replicas']} ready, "
             f"{number(scaling['num_scaling_events'])} changes; "
-            f"{number(scaling['num_failures'])} failed; "
-            f"{number(scaling['num_lost'])} requests lost theirs, failed or killed{on}; "
-            f"{_hours(summary['gpu_hours'])} GPU-hours, "
-            f"{_hours(scaling['gpu_hours_perfect'])} with just enough at any time"
+            f"{number(scaling['num_failures'])} failed; {number(scaling['num_lost'])} "
+            f"requests lost their replica{on}; {_hours(summary['gpu_hours'])} GPU-hours, "
+            f"{_hours(scaling['gpu_hours_perfect'])} with the fewest replicas at any time"
         )
     return lines
 
@@ -72,8 +73,8 @@ def _waits(summary: Mapping[str, Any]) -> list[str]:
     most = max(known, key=lambda row: row["mean_waiting"])
     least = min(row["mean_waiting"] for row in known)
     return [
-        f"waiting at each replica {number(least, 1)} to {number(most['mean_waiting'], 1)} on "
-        f"average, the most at {most['replica']}"
+        f"waiting requests per replica: {number(least, 1)} to "
+        f"{number(most['mean_waiting'], 1)} on average, most at {most['replica']}"
     ]
 
 
@@ -85,16 +86,16 @@ def _hours(value: float) -> str:
 def _store(store: Mapping[str, Any]) -> str:
     """Describe the KV read from a store."""
     line = (
-        f"KV store: had more than the replica for {number(store['num_found'])} requests; "
-        f"{number(store['num_fetches'])} read it"
+        "KV store: had a longer prefix than the replica for "
+        f"{number(store['num_found'])} requests; {number(store['num_fetches'])} read it"
     )
     if store["num_fetches"]:
         line += (
             f", {gib(sum(store['bytes'].values()))} in {milliseconds(store['mean_ms'])} on average"
         )
     return (
-        f"{line}; {number(store['num_declined'])} computed it sooner, for "
-        f"{number(store['num_gone'])} it was gone"
+        f"{line}; {number(store['num_declined'])} recomputed it, as that is faster, for "
+        f"{number(store['num_gone'])} it was evicted"
     )
 
 

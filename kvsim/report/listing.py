@@ -65,7 +65,7 @@ def _gpus() -> Table:
     return _table(
         ("gpu", "memory GiB", "bandwidth GB/s", "BF16 TFLOP/s", "unverified"),
         rows,
-        "unverified: values that are recalled or borrowed from a like card, without a source",
+        "unverified: values without a source, or from a similar GPU",
     )
 
 
@@ -148,7 +148,7 @@ def _trace_formats() -> Table:
     from workloads.readers.formats import known
 
     rows = [(form.name, ", ".join(form.required), _parameters(form.read)) for form in known()]
-    headings = ("format", "columns it is known by", "options")
+    headings = ("format", "columns that identify it", "options")
     return _table(headings, rows, "options: kvsim run --trace FILE+KEY=VALUE")
 
 

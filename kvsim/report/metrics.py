@@ -194,7 +194,7 @@ def _steps(one: _Seen) -> NDArray[Any] | None:
 
 
 COUNTERS = (
-    ("prompt_tokens", "Prompt tokens, counted when their first token is out.", _prompts),
+    ("prompt_tokens", "Prompt tokens, counted when the first token is produced.", _prompts),
     ("generation_tokens", "Output tokens, evenly between a request's first and last.", _generated),
     ("prefix_cache_queries", "Prompt tokens looked up, at the first admission.", _queries),
     ("prefix_cache_hits", "Of those, tokens found in the prefix cache.", _hits),

@@ -78,7 +78,7 @@ class NarrowTable:
         yield self._table(left_out)
         if left_out:
             names = ", ".join(" ".join(heading.split()) for heading in left_out)
-            yield Text(f"No room here for: {names}; --json has all.", style="dim")
+            yield Text(f"Columns omitted for lack of width: {names}; --json has all.", style="dim")
 
     def _width(self, left_out: Collection[str], console: Console, options: ConsoleOptions) -> int:
         boundless = options.update(max_width=10_000)

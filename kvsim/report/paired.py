@@ -57,8 +57,10 @@ def overload_lines(answer: Mapping[str, Any]) -> list[str]:
 def caption(answer: Mapping[str, Any]) -> str:
     """Describe the differences and their confidence intervals."""
     pairs = answer["replications"]
-    of = f"{answer['differences_are']}; {pairs} seeds, 95 %; ?: perhaps none"
-    return of if pairs > 1 else "one run each"
+    of = (
+        f"{answer['differences_are']}; {pairs} seeds, 95 % intervals; ?: the interval includes zero"
+    )
+    return of if pairs > 1 else "one run per configuration"
 
 
 def paired_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

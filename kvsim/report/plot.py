@@ -66,7 +66,7 @@ def _shown(result: Result) -> int:
 
 def _replicas(result: Result) -> str:
     if not len(result.memory):
-        return ": nothing was served"
+        return ": no request was served"
     several = len(result.summary.get("replicas", (None,)))
     return f", replica {_shown(result)} of {several}" if several > 1 else ""
 
@@ -94,7 +94,7 @@ def waste(runs: Runs) -> Figure:
     axes.set_xticks(range(len(named)), [k.replace("+", "\n+") for k in named], fontsize=8)
     axes.set_ylabel("share of KV memory held (%)")
     axes.set_ylim(0, 100)
-    _head(figure, named, "What KV memory is used for")
+    _head(figure, named, "KV memory by cause")
     _legend(figure, list(HELD))
     return figure
 
@@ -209,7 +209,7 @@ def memory_map(runs: Runs) -> Figure:
         )
         axes.set_xlim(float(time[0]), max(ends.values()))
     panels[-1].set_xlabel("time (s)")
-    _head(figure, named, "Where KV memory goes, by address")
+    _head(figure, named, "KV memory by address")
     _legend(figure, list(CAUSES))
     return figure
 

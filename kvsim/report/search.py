@@ -100,4 +100,4 @@ def _left_out(answer: Mapping[str, Any]) -> list[str]:
             reasons[one["reason"]] = reasons.get(one["reason"], 0) + 1
     shown = list(reasons.items())[:MOST_ROWS]
     total = len(answer["evaluated"])
-    return [f"left out   {number} of {total}: {reason}" for reason, number in shown]
+    return [f"omitted    {number} of {total}: {reason}" for reason, number in shown]

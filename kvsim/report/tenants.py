@@ -33,7 +33,7 @@ def tenants_table(summary: Mapping[str, Any]) -> RenderableType | None:
     said = "service: 1 per prompt token, 2 per output token."
     gap = summary["max_service_gap"]
     if gap is not None:
-        said += f" While two tenants both waited, they were served at most {number(gap)} apart."
+        said += f" While two tenants both waited, their service differed by at most {number(gap)}."
     if len(order) > MOST_SHOWN:
         said += f" {number(len(order) - MOST_SHOWN)} more tenants in --json."
     return Group(Text(), NarrowTable(("tenant", *HEADINGS), rows, DROPPED), Text(said, style="dim"))

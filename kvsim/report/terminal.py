@@ -49,14 +49,14 @@ SPREAD = (
     "output tokens/s +- {output_throughput:n1}, running +- {mean_running:n1}."
 )
 EARLY_TURNS = (
-    "{num_early_turns:n} of {num_later_turns:n} later turns came before the answer they follow: "
-    "arrivals are planned, and no session waits."
+    "{num_early_turns:n} of {num_later_turns:n} later turns arrived before the answer "
+    "to the turn before: arrivals are planned; --session-think-time makes sessions wait."
 )
 LEGEND = (
-    "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
-    "reservation, used later; internal, asked for and never used; external, rounding and "
-    "whatever is free while the queue's head is refused. hit: % of the prompt tokens found in "
-    "the prefix cache. preempted: how often."
+    "running: requests, on average. % of the KV memory held: token states, KV of live "
+    "tokens; reservation, used later; internal, reserved and never used; external, "
+    "rounding and all free memory while the head of the queue is refused. hit: % of the "
+    "prompt tokens found in the prefix cache. preempted: how often."
 )
 #: Columns that a narrow terminal omits, the first before the others.
 DROPPED = (
@@ -110,7 +110,9 @@ def _schedulers(comparison: Comparison) -> Text | None:
         return None
     parts = (f"{', '.join(names)} under {scheduler}" for scheduler, names in rows_of.items())
     return Text(
-        f"{'; '.join(parts)}: --scheduler NAME changes the allocator alone.", style="yellow"
+        f"{'; '.join(parts)}: each allocator runs under its usual scheduler; --scheduler "
+        "NAME runs all under one.",
+        style="yellow",
     )
 
 
@@ -118,9 +120,9 @@ def _pools(rows: Sequence[Row]) -> Text:
     """Describe the KV memory of each engine."""
     sizes = ", ".join(f"{row['engine']} {gib(row['kv_cache']['bytes'])}" for row in rows)
     return Text(
-        f"KV memory by each engine's own rule: {sizes}; --kv-cache-memory-bytes pins it. "
-        "Preempted: retracted, too. Step times are vLLM's for both: what differs is "
-        "who is scheduled when.",
+        f"KV memory by the rule of each engine: {sizes}; --kv-cache-memory-bytes fixes "
+        "it. Preempted includes retractions. Step times are those of vLLM for "
+        "both engines: only scheduling differs.",
         style="dim",
     )
 
@@ -198,8 +200,9 @@ def verdict(rows: Sequence[Row]) -> str | None:
     )
     if not any(row["kv_cache"]["num_allocation_failures"] for row in known):
         return (
-            f"{wasted}. No request waited for memory at this rate, so waste costs nothing here and "
-            "times differ by scheduling alone; a higher --request-rate shows what it costs."
+            f"{wasted}. No request waited for memory at this rate, so waste has no "
+            "effect, and times differ by scheduling only; a higher --request-rate shows "
+            "its effect."
         )
     return (
         f"{wasted}: {running:.1f}x the requests in flight, "
@@ -218,8 +221,8 @@ KINDS = ("mean", "median", "p90", "p99")
 #: Lines of a run, each by the number that it is shown with.
 LINES = {
     "max_itl_ms": (
-        "the longest gap between two tokens takes {max_itl_ms:ms}; of all, 99.9 % take at most "
-        "{p999_itl_ms:ms}"
+        "the longest gap between two tokens takes {max_itl_ms:ms}; 99.9 % of the gaps "
+        "take at most {p999_itl_ms:ms}"
     ),
     "completed": (
         "completed {completed:n} in {duration:n1} s: {request_throughput:n2} requests/s, "
@@ -231,19 +234,20 @@ LINES = {
         "again)"
     ),
     "kv_cache": (
-        "KV memory {kv_cache[mean_usage]:p} % used on average, {kv_cache[peak_usage]:p} % at most; "
-        "of what is held: "
+        "KV memory {kv_cache[mean_usage]:p} % used on average, {kv_cache[peak_usage]:p} "
+        "% at most; of the memory held: "
         + ", ".join(f"{{kv_cache[{key}]:p}} % {label}" for label, key in WASTE.items())
     ),
     "waits_for": "prefix cache hit rate {prefix_cache_hit_rate:p} %",
     "external": "external prefix cache: {external}",
     "num_encoded_items": (
-        "encoder: {num_encoded_items:n} items of {num_encoded_tokens:n} tokens; "
-        "{encoder_cache_hit_rate:p} % of all items were in its cache"
+        "encoder: {num_encoded_items:n} items of {num_encoded_tokens:n} tokens "
+        "computed; encoder cache hit rate {encoder_cache_hit_rate:p} %"
     ),
     "kv_cache.saved_by_sharing": (
-        "sequences that fork share blocks: {kv_cache[saved_by_sharing]:p} % of what their tables "
-        "name is saved; {kv_cache[num_copied_blocks]:n} blocks were copied on write"
+        "forked sequences share blocks: {kv_cache[saved_by_sharing]:p} % of the entries "
+        "of their block tables are saved; {kv_cache[num_copied_blocks]:n} blocks were "
+        "copied on write"
     ),
 }
 LINES_AFTER_FLEET = {
@@ -251,7 +255,7 @@ LINES_AFTER_FLEET = {
         "drafts: {acceptance_rate:p} % accepted, {mean_acceptance_length:n2} tokens per "
         "verification"
     ),
-    "num_adapter_switches": "adapters: {num_adapter_switches:n} times one joined the batch",
+    "num_adapter_switches": "adapters: {num_adapter_switches:n} times an adapter joined the batch",
     "request_goodput": (
         "goodput {request_goodput:n2} requests/s over the whole run; {goodput_attainment:p} % of "
         "all requests meet every target"
@@ -297,9 +301,9 @@ def _external(s: Row) -> str | None:
     """Describe the hits and loads of an external prefix cache."""
     said = []
     if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # a line per pool
-        said.append("{external_prefix_cache_hit_rate:p} % of what was asked of it")
+        said.append("{external_prefix_cache_hit_rate:p} % of the tokens looked up")
     if s["mean_kv_load_ms"] is not None:
-        said.append("{num_kv_loads:n} loads, awaited for {mean_kv_load_ms:n1} ms on average")
+        said.append("{num_kv_loads:n} loads, {mean_kv_load_ms:n1} ms of waiting on average")
     return filled("; ".join(said), s) if said else None
 
 

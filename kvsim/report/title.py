@@ -33,7 +33,7 @@ def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
     memory = gib(min(sizes))
     if max(sizes) > ALIKE * min(sizes):  # a block more or less is none
         memory = f"{memory.removesuffix(' GiB')} to {gib(max(sizes))}"
-    whose = " of those that decode" if runs[0][1].get("pools") else ""
+    whose = " of decode workers" if runs[0][1].get("pools") else ""
     return f"{models} on {cards}, {memory} of KV memory per GPU{whose}"
 
 

@@ -64,7 +64,7 @@ def _verdict(found: TrainingMemory) -> Text:
     if found.fits:
         return Text(f"It fits: {gib(room)} of {memory} are left.", style="bold")
     if room >= 0:
-        return Text("It does not fit: more is offloaded than there is space.", style="bold")
+        return Text("It does not fit: the offloaded parts exceed the offload space.", style="bold")
     return Text(f"It does not fit: {gib(-room)} above {memory}.", style="bold")
 
 

@@ -41,8 +41,8 @@ def refuse_unfinished(result: Result) -> None:
     if never:
         many = f"{len(never):,} of {len(result.requests):,} requests have"
         raise UnfinishedError(
-            f"the run came to its end, and {many} not: {shown_numbers(never)}; that is a fault of "
-            "kvsim or of a part of your own"
+            f"the run ended, and {many} not: {shown_numbers(never)}; this is a bug of "
+            "kvsim or of a user's part"
         )
     if num_replicas > 1:
         try:

@@ -140,8 +140,8 @@ def overload(load: Load | None) -> str | None:
     served, offered = load["served_request_rate"], load["offered_request_rate"]
     rates = f"served {served or 0.0:.2g} of {offered:.3g} requests/s: "
     return (
-        f"{rates if offered else ''}the queue grows; TTFT depends on the length of the run; "
-        f"{load['binding']} binds"
+        f"{rates if offered else ''}the queue grows; TTFT depends on the length of the "
+        f"run; bottleneck: {load['binding']}"
     )
 
 
@@ -155,8 +155,8 @@ def overloads(loads: Mapping[str, Load | None]) -> list[str]:
     causes = Counter(str((loads[name] or {})["binding"]) for name in found)
     binds = ", ".join(f"{cause} in {number:,}" for cause, number in causes.most_common())
     return [
-        f"{len(found):,} of {len(loads):,} do not keep up with their arrivals: the queue grows, "
-        f"and TTFT depends on the length of the run; what binds: {binds}"
+        f"{len(found):,} of {len(loads):,} do not keep up with their arrivals: the queue "
+        f"grows, and TTFT depends on the length of the run; bottlenecks: {binds}"
     ]
 
 

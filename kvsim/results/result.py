@@ -214,7 +214,7 @@ def make_directory(directory: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{directory}: cannot make this directory: {error.strerror}") from None
+        raise ValueError(f"{directory}: cannot create this directory: {error.strerror}") from None
     return folder
 
 

@@ -16,5 +16,5 @@ class VllmScheduler(Scheduler):
     """
 
     rules_of = VLLM
-    evidence = "recorded schedules of vLLM 0.33 come out identical, step by step"
+    evidence = "schedules are identical to recorded ones of vLLM 0.33, step by step"
     supports_async = True

@@ -35,7 +35,7 @@ REMEDIES: dict[Cause, str] = {
     "prefill": "faster prompts: more GPUs per replica, prefix caching, separate prefill replicas",
     "decode": "faster steps: more GPUs per replica or more replicas, FP8 weights, another "
     "--max-num-seqs",
-    "link": "a faster --kv-transfer-fabric, or prompts computed where they are decoded",
+    "link": "a faster --kv-transfer-fabric, or no disaggregated prefill",
     "arrivals": "more requests (--num-requests): the clients set the pace",
 }
 

@@ -51,7 +51,7 @@ def read_cell(folder: Path) -> Stored | None:
     try:
         said = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
         if digest_of(said["ingredients"]) != folder.name:
-            raise CorruptError("its digest is not that of what it was made of")
+            raise CorruptError("its digest does not match its inputs")
         unknown = set(said["sha256"]) - {CONFIG, SUMMARY, ERROR}
         if unknown:  # of a stranger: it might name any file
             raise CorruptError(f"it names {min(unknown)!r}, which is no file of a cell")

@@ -189,8 +189,8 @@ def _sampled(
         optuna = importlib.import_module("optuna")
     except ImportError:
         raise ValueError(
-            f"--over: {size_of(over):,} combinations of {len(over)} options are too many to try "
-            f"all; pip install optuna, and {SAMPLES} of them are sampled"
+            f"--over: {size_of(over):,} combinations of {len(over)} options are too "
+            f"many; pip install optuna to sample {SAMPLES} of them"
         ) from None
     trace = requests(guess, 0)
     short = shortened(requests, len(trace), SHARES[0])

@@ -102,7 +102,9 @@ def vllm_line(config: Config) -> Line:
     own = config.model_fields_set - set(FLAGS) - NOT_SERVING - {"pool"}
     left_out += [f"{_flag(n)} {getattr(config, n)}" for n in type(config).model_fields if n in own]
     if left_out:
-        notes.append(f"not in the vllm serve line, for vLLM has no such: {'; '.join(left_out)}")
+        notes.append(
+            f"not in the vllm serve line, as vLLM has no such option: {'; '.join(left_out)}"
+        )
     if config.pool is not None or config.num_prefill_workers is not None:
         notes.append(SERVERS)
     return Line(shlex.join(words), tuple(notes))

@@ -110,7 +110,7 @@ def _check(study: Study) -> None:
     lengths = {name: len(values) for name, values in study.zipped.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise ValueError(f"zip: lists of one length are walked together; {said}")
+        raise ValueError(f"zip: lists must have equal lengths; {said}")
     if study.replications > 1 and len(study.crossed.get("seed", study.zipped.get("seed", ()))) > 1:
         raise ValueError("replications: the seed is varied already; leave one of the two out")
 

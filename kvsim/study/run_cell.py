@@ -58,7 +58,7 @@ def run_cell(cells: Path, cell: Cell) -> str:
         If the requests cannot be read or the cell not be written.
     """
     if physics_revision() != cell.ingredients["physics_revision"]:
-        raise RuntimeError("a worker has another kvsim than this one; start it anew")
+        raise RuntimeError("a worker has another version of kvsim; restart it")
     with _ONE_AT_A_TIME:
         trace = take_again(cell.trace_file)
         result: Result | None = None

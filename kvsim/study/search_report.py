@@ -53,8 +53,9 @@ def answer_of(
     answer["lead"] = _lead(met[0], met[1], wish) if len(met) > 1 else None
     if slo.needs_many and num_requests < ENOUGH_FOR_P99:
         answer["notes"].append(
-            f"a 99th percentile of {num_requests:,} requests rests on "
-            f"{max(num_requests // 100, 1)} of them; --num-requests {ENOUGH_FOR_P99} or more"
+            f"a 99th percentile of {num_requests:,} requests depends on "
+            f"{max(num_requests // 100, 1)} of them; use --num-requests {ENOUGH_FOR_P99} "
+            "or more"
         )
     front = [point for one in met for point in one.points]
     evaluated = []
@@ -88,7 +89,7 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
         },
         "command": line.command,
         "binding": None,
-        "evidence": "no rate that was tried fails: the trace cannot overload this deployment",
+        "evidence": "no tried rate fails: the trace cannot overload this deployment",
         "change": "more requests (--num-requests), or a tighter target",
     }
     nearest = min(low.margins, key=lambda name: low.margins[name])
@@ -97,8 +98,8 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
     if slo.trim and low.summary is not None:
         answer["num_counted"] = low.summary["num_counted"]
         notes.append(
-            f"{answer['num_counted']:,} requests count; those of the first and last {slo.trim:g} s "
-            "are served and do not"
+            f"{answer['num_counted']:,} requests count; those of the first and last "
+            f"{slo.trim:g} s are served, but not counted"
         )
     if bracket.high != math.inf:
         high = trials.whole(bracket.high)
@@ -124,15 +125,15 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
 def _longer(high: Trial) -> str:
     assert high.backlog is not None
     return (
-        "more may be possible: at higher rates half the arrivals take less time than a request "
-        "stays, and the replicas never fill up; --num-requests "
+        "more may be possible: at higher rates half the arrivals take less time than a "
+        "request spends in a replica, so that replicas never fill; --num-requests "
         f"{2 * high.backlog.enough_requests} or more shows the steady state"
     )
 
 
 def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
     """Return an empty answer with the reason why the nearest configuration misses the targets."""
-    reason = f"no configuration carries {wish.asked_rate:g} requests/s" if wish.asked_rate else ""
+    reason = f"no configuration serves {wish.asked_rate:g} requests/s" if wish.asked_rate else ""
     if outcomes:
         why = _why_not(outcomes[0], wish)
         reason = f"{reason}: {why}" if reason and wish.counts_replicas else why

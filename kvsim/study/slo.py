@@ -118,7 +118,7 @@ def read_slo(
         In one line, for a wrong predicate, a share out of range, or no target at all.
     """
     if attain is not None and not goodput:
-        raise ValueError("--attain is a share of the requests that meet --goodput; give that")
+        raise ValueError("--attain needs --goodput, the targets of a request")
     if attain is not None and not 0 < attain <= 1:
         raise ValueError(f"--attain {attain:g}: must be above 0 and at most 1")
     if not predicates and not goodput:
@@ -153,7 +153,7 @@ def read_predicate(text: str) -> Predicate:
     try:
         limit = float(number)
     except ValueError:
-        raise ValueError(f"--slo {text}: {number!r} is no number") from None
+        raise ValueError(f"--slo {text}: {number!r} is not a number") from None
     if not math.isfinite(limit):
         raise ValueError(f"--slo {text}: must be finite")
     return Predicate(metric, operator == "<=", limit)

@@ -92,7 +92,7 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
         if own not in RunConfig.model_fields:
             raise unknown_name("option", own, set(RunConfig.model_fields) - SHARED)
         if own in SHARED or (role and own in COUNTED):
-            raise ValueError(f"{flag} {key}: all configurations share it")
+            raise ValueError(f"{flag} {key}: cannot vary, as all configurations share it")
         if name in found:
             raise ValueError(f"{flag} {key}: is given twice")
         found[name] = tuple(dict.fromkeys(_values(values)))

@@ -53,7 +53,7 @@ def values_of(name: str, given: object) -> list[Any]:
     values = split_list(given)
     if "" in values:
         what = "is empty" if values == [""] else f"is {given!r}: a value is missing"
-        raise FieldError(name, f"{what}; give values with a comma between them")
+        raise FieldError(name, f"{what}; separate values by commas")
     return values
 
 
@@ -65,7 +65,7 @@ def read_study(path: str | Path) -> Study:
         slices = _slices(values.pop(SLICES, []))
         replications = values.pop(REPLICATIONS, 1)
         if isinstance(replications, bool) or not isinstance(replications, int) or replications < 1:
-            raise ValueError(f"replications = {replications!r}: must be a whole number from 1 on")
+            raise ValueError(f"replications = {replications!r}: must be a whole number, at least 1")
         crossed = {name: _listed(name, value) for name, value in values.items()}
         for name, listed in [*crossed.items(), *zipped.items()]:
             if name not in RunConfig.model_fields:

@@ -105,8 +105,8 @@ def _pooled(
         yield from pool(joblib.delayed(function)(*one) for one in arguments)
     except loky.TerminatedWorkerError:
         raise ValueError(
-            "a worker died, perhaps for want of memory; the same command goes on, with --workers 1 "
-            "in one process"
+            "a worker died, possibly out of memory; run the command again to continue, "
+            "with --workers 1 to use one process"
         ) from None
     finally:
         if safe is None:
@@ -138,7 +138,7 @@ def on_dask(cells: Path, todo: Sequence[Cell], address: str) -> Iterator[str | N
         client = distributed.Client(address, timeout=PATIENCE)
     except (OSError, ValueError) as error:
         what = " ".join(str(error).split()) or "no answer"
-        raise ValueError(f"--dask {address}: no scheduler there: {what}") from None
+        raise ValueError(f"--dask {address}: no Dask scheduler at this address: {what}") from None
     with client:
         futures = [client.submit(run_cell, cells, cell, pure=False) for cell in todo]
         try:

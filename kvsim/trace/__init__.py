@@ -446,8 +446,8 @@ class Trace:
         check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
         if self.has("sample_output_tokens") and (samples != self.num_samples).any():
             raise ValueError(
-                f"num_samples {num_samples}: the trace says how long its own samples are "
-                "(sample_output_tokens); leave num_samples out"
+                f"num_samples {num_samples}: the trace has its own sample lengths "
+                "(sample_output_tokens); omit num_samples"
             )
         return replace(self, num_samples=samples)._freeze()
 

@@ -158,7 +158,7 @@ def read_accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, 
     for row, counts in enumerate(given):
         whole = isinstance(counts, list | tuple) and all(type(c) is int and c >= 0 for c in counts)
         if not whole:
-            raise RowError(row, "accepted_drafts", "must be a list of whole numbers from 0 on")
+            raise RowError(row, "accepted_drafts", "must be a list of whole numbers of at least 0")
     offsets[1:] = np.cumsum([len(counts) for counts in given])
     return offsets, np.array([c for counts in given for c in counts], dtype=np.int64)
 

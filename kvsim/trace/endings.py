@@ -74,7 +74,7 @@ def read_lengths(
         samples, most = int(num_samples[row]), int(num_output_tokens[row])
         whole = isinstance(lengths, list | tuple) and all(type(one) is int for one in lengths)
         if not whole or (lengths and not all(1 <= one <= most for one in lengths)):
-            allowed = f"whole numbers from 1 to num_output_tokens ({most})"
+            allowed = f"whole numbers of 1 to num_output_tokens ({most})"
             raise RowError(row, "sample_output_tokens", f"must be a list of {allowed}")
         if lengths and len(lengths) != samples:
             allowed = f"has {len(lengths)} lengths, must have one per sample ({samples})"

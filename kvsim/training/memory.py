@@ -191,8 +191,8 @@ def _assumptions(config: TrainingConfig, shape: TrainingShape, gpu: GpuSpec) -> 
     if config.offload != "none":
         if config.offload_space is None:
             notes.append("host memory without a limit")
-        notes.append("transfers overlap with nothing")
+        notes.append("transfers do not overlap with compute")
     if "memory_bytes" in gpu.unverified:
-        notes.append(f"the memory CUDA shows on {gpu.name} is unverified")
+        notes.append(f"the memory that CUDA reports on {gpu.name} is unverified")
     notes.append("dropout masks counted, as published")
     return tuple(notes)

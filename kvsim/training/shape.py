@@ -94,7 +94,7 @@ _OPTIONAL = ("num_kv_heads", "intermediate_size", "vocab_size")
 def _from_model(config: TrainingConfig) -> TrainingShape:
     beside = [name for name in (*_SIZES, *_OPTIONAL) if getattr(config, name) is not None]
     if beside:
-        raise FieldError(beside[0], "cannot stand beside model, which has its own")
+        raise FieldError(beside[0], "conflicts with model, which has its own")
     assert config.model is not None
     model = get_model(config.model)
     if model.is_moe or model.is_mla:
@@ -102,7 +102,9 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
         raise FieldError("model", f"{model.name} has {what}: only dense models with K and V")
     if model.num_state_layers:
         raise FieldError(
-            "model", f"{model.name} has Mamba or linear-attention layers: only attention's is known"
+            "model",
+            f"{model.name} has Mamba or linear-attention layers: only the memory of "
+            "attention is known",
         )
     return TrainingShape(
         name=model.name,

@@ -69,7 +69,7 @@ def _drawn(cells: dict[str, Any], count: int) -> tuple[Any, list[str]]:
     starts = drawn_times(count, float("inf") if rate is None else rate, burstiness or 1)
     if starts is None:
         return None, []
-    return starts, [f"times of sending are not told: drawn at {rate:g} requests/s"]
+    return starts, [f"the file has no send times: drawn at {rate:g} requests/s"]
 
 
 @reader(

@@ -43,7 +43,7 @@ def read_kvcache_ai(table: Table, *, output_tokens: int = 1, drop_failed: bool =
         outputs = table.tokens("output_length")
     else:
         outputs = [output_tokens] * len(table)
-        notes = (f"outputs are not told: {output_tokens} tokens each (output-tokens)",)
+        notes = (f"the file has no output lengths: {output_tokens} tokens each (output-tokens)",)
     times = None
     if "timestamp" in table:
         times, unit = log_times(table, "timestamp", small="milliseconds")

@@ -59,4 +59,4 @@ def read_lmcache(
         times.append(begin)
         chats.request(prompt, table.places[row], session, output=outputs[row])
     said = f"{time_per_output_token:g} s a token of the answer before"
-    return chats.draft(None, times, [f"a turn comes its pre_gap after {said}"])
+    return chats.draft(None, times, [f"a turn starts its pre_gap after {said}"])

@@ -44,7 +44,7 @@ def read_openai_batch(
     chats = Chats(counter(chars_per_token, tokenizer), output_tokens)
     for call, place in zip(table.convert("body", _call, _BODY), table.places, strict=True):
         chats.request(call.messages, place, output=call.num_output_tokens)
-    notes = ["outputs are as long as max_tokens allows, where a body has it"]
+    notes = ["output lengths are max_tokens, where a body has it"]
     return chats.draft(notes=notes, ends_by="length")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workloads.readers.table import Table
 
 #: Reports contain lengths and no contents.
-NO_CONTENT = "the report does not tell what prompts have in common: every prompt is unique"
+NO_CONTENT = "the report has no shared prefixes: every prompt is unique"
 #: Seed of arrivals that a report does not record, so that every draw is the same.
 _SEED = 0
 
@@ -72,7 +72,7 @@ def draft_of(
 ) -> Draft:
     """Return requests of (time of sending, prompt, output), in the order they were sent."""
     if not requests:
-        raise ValueError(f"{table.path}: no request of it succeeded")
+        raise ValueError(f"{table.path}: has no successful request")
     sent = [time for time, _, _ in requests if time is not None]
     told = [*notes, NO_CONTENT]
     if num_failed:

@@ -50,18 +50,18 @@ def check_columns(setup: Setup, trace: Trace) -> None:
     """
     if trace.has("lora_id") and not setup.config.enable_lora:
         row = int(np.argmax(trace.lora_id > 0))
-        raise ValueError(f"trace: request {row} asks for an adapter, and enable_lora is off")
+        raise ValueError(f"trace: request {row} names an adapter, and enable_lora is off")
     if trace.has("item_start"):
         row, model = int(np.argmax(np.diff(trace.item_offsets) > 0)), setup.memory.model
         if not model.num_tower_params or setup.config.language_model_only:
             raise ValueError(
-                f"trace: request {row} has items for an encoder, and {model.name} has none here; "
-                "a multimodal model has"
+                f"trace: request {row} has encoder items, and {model.name} has no "
+                "encoder; give a multimodal model"
             )
     if trace.has("grammar_time") and setup.scheduler_type.rules_of != VLLM:
         raise ValueError(
-            f"trace: requests wait for grammars, and scheduler {setup.scheduler!r} knows none; "
-            "vllm does"
+            f"trace: requests have grammars, which scheduler {setup.scheduler!r} does "
+            "not support; vllm does"
         )
 
 

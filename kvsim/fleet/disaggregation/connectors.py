@@ -45,18 +45,18 @@ def connected(
     if setup.scheduler_config.kv_transfer is not None:
         beside = {"kv_store": "a KV store", "migration": "migration"}
         raise ValueError(
-            "kv_transfer_config: not beside "
+            "kv_transfer_config: conflicts with "
             f"{beside.get(option, 'separate prefill and decode replicas')}"
         )
     if setup.scheduler_type.rules_of != VLLM or type(setup.kv) is not PagedManager:
         raise ValueError(
-            f"{option}: scheduler {setup.scheduler!r} with allocator "
-            f"{called(config)} hands no KV over; vllm with paged does"
+            f"{option}: scheduler {setup.scheduler!r} with allocator {called(config)} "
+            "cannot transfer KV; vllm with paged can"
         )
     if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
         raise ValueError(
-            f"{option}: {setup.memory.model.name} keeps more than full and "
-            "sliding-window attention; only the KV of these is handed over"
+            f"{option}: {setup.memory.model.name} has layers other than full and "
+            "sliding-window attention; only the KV of these two is transferred"
         )
     connector = make_connector(
         FAKE,

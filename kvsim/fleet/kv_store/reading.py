@@ -35,7 +35,7 @@ def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
     threshold = config.kv_recompute_threshold
     connecting = connected(setup, role, threshold, reads_store=True, option="kv_store")
     if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
-        raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
+        raise ValueError("kv_store: needs enable_prefix_caching")
     return with_events(connecting)
 
 

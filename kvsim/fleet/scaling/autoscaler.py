@@ -167,5 +167,5 @@ def _seconds(label: str, key: str, text: str, least: float, most: float = math.i
     except ValueError:
         seconds = math.nan
     if not least <= seconds <= most:
-        raise ValueError(f"{label}: {key}={text}: must be seconds from {least} on")
+        raise ValueError(f"{label}: {key}={text}: must be at least {least} seconds")
     return seconds

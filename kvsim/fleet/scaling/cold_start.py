@@ -68,5 +68,5 @@ def make_cold_start(given: float | str) -> Callable[[int], float]:
         return lambda weight_bytes: given
     name, params = parse_spec(given)
     if name != "parts":
-        raise ValueError(f"cold_start: {given!r}: must be seconds from 0 on, or parts+KEY=VALUE")
+        raise ValueError(f"cold_start: {given!r}: must be seconds, at least 0, or parts+KEY=VALUE")
     return COLD_STARTS.create(name, **params).seconds

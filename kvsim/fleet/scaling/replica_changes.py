@@ -116,11 +116,11 @@ class ReplicaChanges(Feature):
         changing = [one for one in self._pools if role in (one.pool.role, None)]
         if not changing:
             roles = " and ".join(one.pool.role for one in self._pools)
-            raise ValueError(f"failures: pool={role}: there is none, only {roles}")
+            raise ValueError(f"failures: pool={role}: must be one of {roles}")
         pool, lifecycle, _ = changing[-1]
         number = len(pool.places)
         if place >= number:
-            raise ValueError(f"failures: replica={place}: there are {number}, from 0 on")
+            raise ValueError(f"failures: replica={place}: must be below {number}")
         self._world.call_at(self._world.now + time, partial(lifecycle.fail_at, place))
 
     def processes(self) -> list[Process]:  # noqa: D102

@@ -72,7 +72,9 @@ class Scaling:
             wanted = scaler.desired(pool)
             if not isinstance(wanted, int | np.integer):
                 name = type(scaler).__name__
-                raise ValueError(f"autoscaler {name} wants {wanted!r} replicas: must be whole")
+                raise ValueError(
+                    f"autoscaler {name} wants {wanted!r} replicas: must be a whole number"
+                )
             wanted = min(max(int(wanted), scaler.least), scaler.most)
             if wanted != pool.num_replicas:
                 self.num_events += self._lifecycle.resize(wanted)

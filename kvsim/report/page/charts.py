@@ -58,7 +58,7 @@ def waste(named: Mapping[str, Result]) -> str:
     """Draw a bar per run: shares of the KV memory held, by cause."""
     left = 24 + 7 * max(map(len, named))
     room, tall = WIDTH - left - 10, 34
-    parts = [text(0, 16, "What KV memory is used for, % of what is held", font_weight=600)]
+    parts = [text(0, 16, "KV memory by cause, % of the memory held", font_weight=600)]
     x = 0
     for cause in HELD:
         colour, label = CAUSES[cause]

@@ -63,9 +63,9 @@ def comparison_page(comparison: Comparison) -> str:
     rows = [[row[by], *comparison_cells(row)] for row in comparison.rows]
     page.table(Table("comparison", (by, *HEADINGS), rows))
     page.words(
-        "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
-        "reservation, used later; internal, asked for and never used; external, rounding and "
-        "whatever is free while the queue's head is refused.",
+        "running: requests, on average. % of the KV memory held: token states, KV of "
+        "live tokens; reservation, used later; internal, reserved and never used; "
+        "external, rounding and all free memory while the head of the queue is refused.",
         "note",
     )
     return _with_memory(page, dict(comparison.results), again, compared)
@@ -82,7 +82,10 @@ def varied_page(answer: Mapping[str, Any], runs: Mapping[str, Result]) -> str:
         page.words(said, "note")
     headings, rows = paired_rows(answer)
     page.table(Table("comparison", headings, [list(row) for row in rows]))
-    page.words(f"{caption(answer)}. What follows is the first seed's run of each.", "note")
+    page.words(
+        f"{caption(answer)}. The rest of this page shows the run of each with the first seed.",
+        "note",
+    )
     seeds = f" --replications {answer['replications']}" if answer["replications"] > 1 else ""
     again = f"kvsim compare CONFIG.toml --vary {_varied_flags(answer)}{seeds} runs them again"
     compared = [*answer["rows"][0]["options"]]
@@ -124,7 +127,7 @@ def sweep_page(
     _best_cell(page, rows, varied)
     failed = [row for row in rows if row.get("error")]
     if failed:
-        page.words(f"{len(failed):,} cells could not run, the first: {failed[0]['error']}", "note")
+        page.words(f"{len(failed):,} cells failed, the first: {failed[0]['error']}", "note")
     if drawn is not None:
         page.figure(drawn)
     keys = [
@@ -179,9 +182,9 @@ def search_page(answer: Mapping[str, Any]) -> str:
         page.command(str(answer["command"]), "command")
     else:
         page.words(f"None: {answer['reason']}", "lead")
-    page.heading("The answer")
+    page.heading("Result")
     page.command(sheet(answer), "sheet")
-    page.heading("All that was tried")
+    page.heading("All configurations tried")
     rows = [
         [
             ", ".join(f"{k.replace('_', '-')}={v}" for k, v in one["options"].items())
@@ -192,7 +195,7 @@ def search_page(answer: Mapping[str, Any]) -> str:
         ]
         for one in answer["evaluated"]
     ]
-    page.table(Table("evaluated", ("options", "requests/s", "GPUs", "left out for"), rows))
+    page.table(Table("evaluated", ("options", "requests/s", "GPUs", "omitted because"), rows))
     page.heading("How far to trust it")
     for note in answer["notes"]:
         page.words(note)
@@ -314,7 +317,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
     page.heading("How far to trust it")
     for text in trust(named, notes):
         page.words(text)
-    page.heading("Where it comes from")
+    page.heading("Provenance")
     told: dict[str, Any] = {}
     for result in results:
         for key in (

@@ -27,8 +27,8 @@ MOST_REPLICAS = 8
 FLEET_COLUMNS = 400
 PER_MILLE = 1000
 #: Why no block can be followed.
-WITHOUT_BLOCKS = "Memory in one piece per request: no blocks to follow."
-NOT_RECORDED = "What became of blocks was not recorded: --record-block-events does."
+WITHOUT_BLOCKS = "Each request has contiguous memory: there are no blocks to show."
+NOT_RECORDED = "Block events were not recorded; run with --record-block-events."
 MICROSECONDS = 1e6
 
 

@@ -45,7 +45,7 @@ def _changes(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sure(gap: Mapping[str, Any]) -> str:
-    return " (perhaps none)" if gap["low"] is not None and not gap["is_certain"] else ""
+    return " (n.s.)" if gap["low"] is not None and not gap["is_certain"] else ""
 
 
 def of_run(summary: Mapping[str, Any]) -> str:
@@ -62,14 +62,14 @@ def of_run(summary: Mapping[str, Any]) -> str:
         )
     said = overload(s.get("load"))
     if said is not None:
-        parts.append(f"It does not keep up: {said}")
+        parts.append(f"The run does not keep up with arrivals: {said}")
     lost = waste(s)
     if lost is not None:
         parts.append(f"{percent(lost)} % of the KV memory held is wasted")
     if s["num_preemptions"]:
         parts.append(
-            f"{number(s['num_preemptions'])} preemptions computed "
-            f"{number(s['num_recomputed_tokens'])} tokens again"
+            f"{number(s['num_preemptions'])} preemptions recomputed "
+            f"{number(s['num_recomputed_tokens'])} tokens"
         )
     if s["num_rejected"]:
         parts.append(f"{number(s['num_rejected'])} requests were rejected")

@@ -34,7 +34,7 @@ def capacity(found: Capacity) -> Figure:
     axes.axvline(total, color="0.2", linestyle="--", linewidth=1)
     axes.set_yticks([])
     axes.set_xlim(0, 1.02 * max(left, total))
-    axes.set_xlabel(f"GiB on one GPU (dashed: the {total:.2f} that may be used)")
+    axes.set_xlabel(f"GiB on one GPU (dashed: the {total:.2f} limit)")
     figure.suptitle(f"{found.model} on {found.gpu}: {found.num_gpu_blocks:,} blocks", fontsize=9)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure

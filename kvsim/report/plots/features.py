@@ -51,14 +51,14 @@ PANELS = (
     Panel("tokens per verification", {"drafts": lambda s: s.get("mean_acceptance_length")}),
     Panel("% of drafts", {"accepted": percent("acceptance_rate")}),
     Panel(
-        "% of tokens asked for",
+        "% of requested tokens",
         {"external hits": lambda s: None if s.get("pools") else external_hits(s)},
     ),
     Panel(
         "GiB over the host's link",
         {"to the GPU": moved("fetched", "paged_in"), "to the host": moved("stored", "paged_out")},
     ),
-    Panel("ms a load is awaited", {"loads": lambda s: s.get("mean_kv_load_ms")}),
+    Panel("ms of waiting per load", {"loads": lambda s: s.get("mean_kv_load_ms")}),
     Panel("% of images", {"in the encoder cache": percent("encoder_cache_hit_rate")}),
     Panel("adapters that join a batch", {"adapters": lambda s: s.get("num_adapter_switches")}),
 )
@@ -83,7 +83,7 @@ def features(named: Mapping[str, Result]) -> Figure:
     for axes, panel in zip(drawn, panels, strict=False):
         _bars(axes, panel, named)
     first = next(iter(named.values()))
-    lines = ["What is switched on", deployment(first), served(first)]
+    lines = ["Features in use", deployment(first), served(first)]
     figure.suptitle("\n".join(lines), fontsize=9)
     return figure
 
