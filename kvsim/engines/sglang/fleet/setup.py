@@ -29,13 +29,11 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
     """
     settings = setup.scheduler_config.engine_settings
     if not isinstance(settings, SglangSettings) or not setup.kv_config.host_slots:
-        raise ValueError(
-            "kv_store: under sglang it stands behind the host tier; give enable_hierarchical_cache"
-        )
+        raise ValueError("kv_store: under sglang it needs enable_hierarchical_cache")
     if not store.serves_hosts:
-        raise ValueError(f"kv_store {config.kv_store!r}: not under sglang; mooncake is")
+        raise ValueError(f"kv_store {config.kv_store!r}: is not modelled under sglang; mooncake is")
     if "pull" in parse_spec(config.kv_store or "")[1]:
-        raise ValueError(f"kv_store {config.kv_store!r}: pull is not read under sglang")
+        raise ValueError(f"kv_store {config.kv_store!r}: pull has no effect under sglang; omit it")
     stop_rule = StopRule[config.hicache_storage_prefetch_policy.upper()]
     storage = Storage(is_on=True, stop_rule=stop_rule, timeout_per_token=TIMEOUT_PER_TOKEN)
     scheduler = replace(setup.scheduler_config, engine_settings=replace(settings, storage=storage))
