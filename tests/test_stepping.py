@@ -111,6 +111,7 @@ def served(kind: str, seed: int, way: str, backend: str) -> None:
     assert sorted(ended) == list(range(n)), "each request ends once"
     new = sum(sum(step.num_new_tokens.values()) for step in steps)
     assert new == result.requests["num_output_tokens"].sum()
+    assert all(n > 0 for step in steps for n in step.num_new_tokens.values())
     real = result.steps[result.steps["num_scheduled_tokens"] > 0]
     tokens = [sum(step.num_scheduled_tokens.values()) for step in steps]
     assert [n for n in tokens if n] == real["num_scheduled_tokens"].tolist()
@@ -260,6 +261,19 @@ def test_columns_double_as_requests_come(backend: str) -> None:
         engine.step()
     engine.run_until(math.inf)
     assert differences(engine.result(), kvsim.simulate(engine.trace, **options)) == []
+
+
+def test_waiting_requests_find_their_prompts_where_the_list_of_segments_has_moved() -> None:
+    engine = small(max_num_seqs=2, backend="compiled", check_invariants=False)
+    engine.add_request([1, 2, 3], max_tokens=50)
+    engine.add_request([1, 2, 4], max_tokens=50)
+    waiting = engine.add_request([1, 2, 5], max_tokens=50)
+    engine.step()
+    for number in range(300):
+        engine.add_request([9, number], max_tokens=1)
+    state = engine._replica.state
+    place = state.requests[: state.num_requests].array["request_id"].tolist().index(waiting)
+    assert len(state.requests[place].segments) == len(state.trace.segments) > 300
 
 
 @pytest.mark.parametrize(
