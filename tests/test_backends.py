@@ -178,7 +178,7 @@ def test_who_starts_at_once_compiles_once(
     for thread in both:
         thread.join(timeout=60)
     assert len(compiled) == 1
-    assert "compiling the rules" in capsys.readouterr().err
+    assert "compiling the code of this run" in capsys.readouterr().err
     entry.serve(state)
     assert capsys.readouterr().err == ""
 

@@ -289,7 +289,7 @@ def test_a_window_behind_the_end_is_said(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--window", "1:2"), "--window: of --timeline"),
+        (("--window", "1:2"), "--window: needs --timeline"),
         (("--timeline", "t.json"), "must end with .json.gz"),
         (("--timeline", "no/t.json.gz"), "no such directory"),
         (("--timeline", "t.json.gz", "--window", "2:1"), "must be FROM:TO"),

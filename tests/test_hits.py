@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refused import refused
-from whole import WHOLE
 
 import kvsim
 import workloads
@@ -268,10 +267,10 @@ def lru_by_ids(trace: kvsim.Trace, size: int) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["lru", "fifo", "optimal"])
-def test_a_public_simulator_agrees_to_the_token(policy: str) -> None:
+def test_a_public_simulator_agrees_to_the_token(policy: str, whole_data: Path) -> None:
     """kvcache-simulator 0.1.3 on Mooncake's conversation trace, requests 6,015 and later."""
-    trace = workloads.load(WHOLE / "traces" / "mooncake_fast25_conversation.jsonl.gz")
-    with (WHOLE / "hit_rates" / "mooncake_conversation.csv").open() as file:
+    trace = workloads.load(whole_data / "traces" / "mooncake_fast25_conversation.jsonl.gz")
+    with (whole_data / "hit_rates" / "mooncake_conversation.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["policy"] in (policy, "ceiling")]
     want = {int(r["capacity_blocks"]): int(r["hit_tokens"]) for r in rows[:-1]}
     found = hit_rate(trace, policies=[policy], sizes=list(want), block_size=512, measure_from=6015)

@@ -406,7 +406,7 @@ def test_an_interrupted_figure_leaves_nothing(
     def interrupted(found: Roofline) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kvsim.report.plot.roofline", interrupted)
+    monkeypatch.setattr("kvsim.report.plots.roofline.roofline", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["roofline", "--out", str(tmp_path / "out")])
     assert stopped.value.code == 130

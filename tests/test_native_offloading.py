@@ -184,7 +184,7 @@ def test_a_prompt_whose_only_token_was_loaded_goes_on() -> None:
         (native(1e-6), "at least one chunk"),
         (native(eviction_policy="lfu"), "unknown eviction_policy"),
         (native(blocks_per_chunk=0), "at least 1"),
-        ({**native(), "scheduler": "orca"}, "has no connectors"),
+        ({**native(), "scheduler": "orca"}, "has no KV connectors"),
         ({**native(), "allocator": "contiguous-max", "scheduler": "vllm"}, "cannot be offloaded"),
         (
             {"kv_transfer_config": {"kv_connector": "NixlConnector"}},

@@ -80,7 +80,7 @@ def test_all_requests_end_and_both_engines_agree(name: str) -> None:
     assert python.summary["completed"] + python.summary["num_rejected"] == len(trace)
     taken = python.summary["kv_transfers"]["num_taken_back"]
     assert (taken > 0) == (name != "pulled")
-    assert ("began anew" in " ".join(python.provenance["notes"])) == (taken > 0)
+    assert ("restarted" in " ".join(python.provenance["notes"])) == (taken > 0)
 
 
 def test_a_run_that_loses_requests_is_an_error(
@@ -127,5 +127,7 @@ def test_a_replica_that_gets_no_further_ends_the_run() -> None:
     state.num_generated_tokens = 4
     for _ in range(MOST_LOOKS):
         dog._look(state)
-    with pytest.raises(UnfinishedError, match=r"again and again at 2\.5 s: requests 17 get no"):
+    with pytest.raises(
+        UnfinishedError, match=r"again and again at 2\.5 s: requests 17 make no progress"
+    ):
         dog._look(state)

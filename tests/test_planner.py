@@ -126,7 +126,7 @@ def test_a_latent_is_never_padded() -> None:
     assert plan.bytes_per_block == 161 * KIB
     even = plan_pages([page("mla", 32), page("sliding", 64, 128)])
     assert [group.block_size for group in even.groups] == [32, 16]
-    with pytest.raises(ValueError, match="MLA beside larger states"):
+    with pytest.raises(ValueError, match="MLA with larger Mamba states"):
         plan_pages([page("mla", 33), page("mamba", 64)])
 
 

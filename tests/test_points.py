@@ -34,7 +34,6 @@ from experiments.validation.points.server import (
     quantization_of,
     trace_of,
 )
-from experiments.validation.points.tables import markdown
 from kvsim.catalog import get_model
 from kvsim.config import Config
 from kvsim.cost.accuracy import SERVED
@@ -433,21 +432,6 @@ def test_the_record_has_the_points_that_the_sample_has(rows) -> None:
         half, backend, *recorded = record["points"][point.identifier]
         assert (half, backend) == (point.half, "compiled")
         assert list(errors.values()) == pytest.approx(recorded, rel=2e-3, abs=0.01)
-
-
-def test_the_table_in_the_docs_is_that_of_the_record() -> None:
-    record = json.loads((VALIDATION / "validate_points.json").read_text(encoding="utf-8"))
-    text = (VALIDATION.parent / "validation.md").read_text(encoding="utf-8")
-    for line in markdown(record["groups"]).splitlines():
-        assert line in text.splitlines()
-
-
-def test_the_table_of_sglang_in_the_docs_is_that_of_its_record() -> None:
-    record = json.loads((VALIDATION / "validate_points_sglang.json").read_text(encoding="utf-8"))
-    text = (VALIDATION.parent / "validation.md").read_text(encoding="utf-8")
-    for line in markdown(record["groups"], "all").splitlines():
-        assert line in text.splitlines()
-    assert record["bands"] == []
 
 
 def test_what_is_claimed_of_a_model_is_what_the_record_shows() -> None:

@@ -11,7 +11,7 @@ from experiments.validation.points.peer import PEER
 from experiments.validation.points.run import MEASURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from experiments.validation.points.errors import Key
     from experiments.validation.points.run import Pair, Point
@@ -76,24 +76,3 @@ def verdicts_table(judged: Sequence[dict[str, Any]]) -> Table:
             row["group"], row["of"], str(row["number"]), found, f"{row['band']:.0f}", verdict
         )
     return table
-
-
-def markdown(groups: Iterable[dict[str, Any]], half: str = "held out") -> str:
-    """Lay out the groups of a record as docs/validation.md has them; held out, beside the other's.
-
-    If no constant was fitted on an engine's points, all points of a group are shown.
-    """
-    peers = {" ".join(group): peer for group, peer in PEER.items()} if half == "held out" else {}
-    columns = ["model, weights, card", "points", *MEASURES[:2], "throughput"]
-    columns += ["its TPOT", "its TTFT"] if peers else []
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in groups:
-        if row["half"] != half:
-            continue
-        cells = [row["points"], str(row["number"])]
-        cells += [str(Triple(**row[name])) for name in MEASURES]
-        peer = peers.get(row["points"])
-        if peers:
-            cells += [str(Triple(*peer.tpot)), f"{peer.ttft:g}"] if peer else ["", ""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
