@@ -373,7 +373,7 @@ def test_the_attention_of_a_latent_costs_what_deepseeks_does() -> None:
         ("paged+mla=512+gqa=8", "a latent has no KV heads"),
         ("paged+mla=512+mqa", "a latent has no KV heads"),
         ("paged+mla", "mla=512"),
-        ("paged+mla=0", "from 1 on"),
+        ("paged+mla=0", "at least 1"),
     ],
 )
 def test_wrong_latents_are_refused(allocator: str, message: str) -> None:

@@ -439,4 +439,4 @@ def test_the_table_says_what_served_and_what_does_not_keep_up(call: Call) -> Non
     assert "100 requests at 1 to 50" in printed
     assert "requests/s, mean prompt 40 and output 6 tokens" in printed
     assert "request-rate=50: served " in printed
-    assert "max_num_seqs binds" in printed.replace("\n", " ")
+    assert "bottleneck: max_num_seqs" in printed.replace("\n", " ")
