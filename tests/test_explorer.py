@@ -225,7 +225,7 @@ def test_every_run_and_colour_is_drawn(opened: Open) -> None:
     assert len(pictures) == 4
     page.select_option('[data-part="run"]', "0")
     page.wait_for_function("kvsim.explorer.view.name === 'contiguous-max'")
-    assert "no blocks to follow" in shown(page, "totals")
+    assert "no blocks to show" in shown(page, "totals")
     assert page.locator('[data-part="pool"]').is_hidden()
     assert page.locator('option[value="state"]').is_disabled()
 
