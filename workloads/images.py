@@ -29,8 +29,8 @@ def random_mm(
 ) -> Trace:
     """Generate prompts of random text and images after it, as ``vllm bench serve`` does.
 
-    That is its ``--dataset-name random-mm``; what an image comes to in tokens is the model's
-    affair there, and given here.
+    That is its ``--dataset-name random-mm``; there the model's processor decides
+    the number of tokens of an image, here ``item_tokens`` does.
 
     Parameters
     ----------

@@ -25,10 +25,10 @@ HEAD_LAYERS = {"eagle": 1, "eagle3": 1, "mtp": 1, "dflash": 5}
 class Drafter(NamedTuple):
     """A drafter, in parameters.
 
-    ``own_params`` are loaded beside the target's, ``routed_params`` of them in routed experts;
-    ``body_params`` and ``head_params`` are read by a
-    pass, ``active_params`` are those of the body that a token multiplies with. ``kv_dims`` elements
-    of KV per token, over ``num_layers`` layers.
+    ``own_params`` are loaded in addition to the target's, ``routed_params`` of them in routed
+    experts; ``body_params`` and ``head_params`` are read by a pass, ``active_params`` are those of
+    the body that a token multiplies with. ``kv_dims`` elements of KV per token, over ``num_layers``
+    layers.
     """
 
     own_params: int

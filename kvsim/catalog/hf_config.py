@@ -44,7 +44,7 @@ def read_hf_config(
     ----------
     path
         The file, or the directory that holds it. Of multimodal files the ``text_config`` gives the
-        shape, the rest the parameters of towers. An ``hf_quant_config.json`` beside it is read.
+        shape, the rest the parameters of towers. An ``hf_quant_config.json`` next to it is read.
     overrides
         Values that take the place of those in the file.
 

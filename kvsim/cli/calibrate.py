@@ -84,8 +84,8 @@ def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> s
 def _line(options: dict[str, Any], answer: dict[str, Any]) -> str:
     """Return the command that simulates the server, with its own flags.
 
-    Blocks that the log has are left out where its memory is told: then they follow, also when
-    other flags are changed.
+    The number of blocks in the log is omitted if its memory is given: it then follows from the
+    memory, even when other flags change.
     """
     words = ["kvsim", "run", "--model", str(options["model"]), "--gpu", str(options["gpu"])]
     told = {"model", "gpu", "logged"} | ({"num_gpu_blocks_override"} if answer["memory"] else set())

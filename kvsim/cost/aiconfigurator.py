@@ -1,7 +1,7 @@
 """Step time from aiconfigurator-core, NVIDIA's estimator on measured kernels (an optional extra).
 
 Its engine prices the GPU's part of a step; host work between steps stays the roofline's. A query
-takes about a millisecond, and a step beside prompts two. Needs the
+takes about a millisecond, and a step with prompts two. Needs the
 extra ``[aiconfigurator]``; it carries tables of data-centre cards and shapes of popular models, and
 asks Hugging Face for the others.
 """

@@ -92,8 +92,8 @@ class RooflineCost:
     paged_overhead : by how much reading KV through a block table is slower, e.g. 0.23
         (PagedAttention paper, Fig. 18a: 20 to 26 % at its block size of 16); below 16 tokens a
         block gives a warp too little to do, and it grows as 16 / block size
-    copy_seconds : of one copy between host and GPU beside its bytes; a swapped block takes one for
-        the keys and one for the values of each layer (a latent, one)
+    copy_seconds : of one copy between host and GPU, in addition to the time of its bytes; a swapped
+        block takes one for the keys and one for the values of each layer (a latent, one)
     constants : a TOML file of the user's with constants of this card, as in ``efficiency.toml``
     """
 

@@ -22,7 +22,7 @@ class RunNames:
 
     Parameters
     ----------
-    token_ids : give tokens ids; without, none are told
+    token_ids : with ids of tokens; else events have none
     """
 
     def __init__(

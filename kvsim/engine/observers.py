@@ -14,7 +14,7 @@ class Observer(Protocol):
     """Looks at a replica after every step, to record or to check it."""
 
     def scheduled(self, replica: Replica) -> None:
-        """See a step that was scheduled just now."""
+        """Observe a step that was just scheduled."""
 
     def completed(self, replica: Replica) -> None:
         """Observe the state after the output of a step was processed."""
@@ -27,7 +27,7 @@ class Observers:
         self._observers = observers
 
     def scheduled(self, replica: Replica) -> None:
-        """See a step that was scheduled just now."""
+        """Observe a step that was just scheduled."""
         for one in self._observers:
             one.scheduled(replica)
 

@@ -222,7 +222,7 @@ def check_engine(
 
 
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
-    """Return what an allocator is scheduled by unless told otherwise; a note says if it is another.
+    """Return what an allocator is scheduled by unless configured; a note says if it is another.
 
     Samples are requests of their own under vllm. Beams are not: V1 has none in its engine.
     """

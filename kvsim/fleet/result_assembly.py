@@ -75,8 +75,8 @@ def step_time_basis(setup: Setup) -> str:
 def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, Totals]]:
     """Advance all replicas to the end of a run, and write the requests in flight. Mutates.
 
-    The end is no earlier than ``waited_until``: requests may have waited at a replica whose failure
-    was not detected. A step that computes only requests that have ended does not count.
+    The end is no earlier than ``waited_until``: requests may have waited at a failed replica until
+    the failure was detected. A step that computes only requests that have ended does not count.
 
     Returns
     -------

@@ -203,7 +203,7 @@ def hit_rate(
     sizes : blocks, ascending; by default 14 halvings of the number of different blocks, and for
         LRU 200 sizes
     block_size : tokens; by default the model's, or 16
-    measure_from : first request whose hits count; those before it fill the cache
+    measure_from : index of the first request with counted hits; earlier ones fill the cache
     disk_size : GiB of a disk to mark in the curve
     gib_price : dollars per GiB of cache
     backend : the rules compiled, or as Python

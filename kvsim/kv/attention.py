@@ -87,7 +87,7 @@ class Mamba:
     Parameters
     ----------
     mode : ``none`` keeps the newest state; ``align`` also states at ends of blocks, to be hit
-    spec_blocks : states kept beside it for drafts
+    spec_blocks : additional states, for drafts
     checkpoint_blocks : states that a chunk of a prompt can leave inside it, 0 or 1
     checkpoint_alignment : tokens from the chunk's start to such a state are a multiple of it
     """

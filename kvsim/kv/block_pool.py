@@ -41,9 +41,9 @@ def lay_out_pool(
     eviction: EvictionPolicy,
     num_hash_aliases: int = 0,
 ) -> None:
-    """Fill an empty record with free blocks, the null block beside them.
+    """Fill an empty record with free blocks and the null block.
 
-    Behind the blocks come ``num_hash_aliases`` records for further keys of a block.
+    After the blocks follow ``num_hash_aliases`` records for further keys of a block.
     """
     if num_groups > MOST_GROUPS:
         raise ValueError(f"model: {num_groups} groups of layers: at most {MOST_GROUPS}")
@@ -104,7 +104,7 @@ class BlockPool:
 
     @property
     def num_cached_free(self) -> int:
-        """Free blocks whose content can still be hit."""
+        """Number of free blocks with content that can still be hit."""
         return self.kv.pool.num_cached
 
     @property

@@ -55,7 +55,7 @@ class TensorShape(NamedTuple):
 def sample_layers(
     layout: KVLayout, num_bytes: int, layers: int | None
 ) -> tuple[list[LayerKV], int]:
-    """Choose the layers to simulate, every kind in its share.
+    """Choose the layers to simulate, with every kind of layer in its share.
 
     Layers of a kind have tensors of the same sizes at all times. So a few layers in their share of
     the memory are as fragmented as all layers in all of it, but for what chance makes of it.
@@ -67,12 +67,12 @@ def sample_layers(
 
     Returns
     -------
-    The layers, and how many there are in all.
+    The layers, and the number of all layers.
 
     Raises
     ------
     ValueError
-        If so many layers cannot represent every kind in its share.
+        If this number of layers cannot represent every kind in its share.
     """
     kinds: dict[LayerKV, list[int]] = {}
     for index, layer in enumerate(layout.layers):

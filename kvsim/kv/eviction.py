@@ -38,9 +38,9 @@ class EvictionPolicy(ABC):
     and :meth:`arrived`.
 
     A block is ``cached`` when it gets its content, in use; then it is inserted and removed as its
-    users come and go; ``evict`` ends the content, and the same number may be cached again with
-    another one. What a policy decides must follow from these calls, from :attr:`now` and its
-    parameters alone. :func:`kvsim.testing.check_eviction` tells whether it does.
+    users free and reuse it; ``evict`` ends the content, and the same number may be cached again
+    with another one. What a policy decides must follow from these calls, from :attr:`now` and its
+    parameters alone. :func:`kvsim.testing.check_eviction` checks this.
 
     Examples
     --------
@@ -93,36 +93,36 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again. Mutates."""
+        """Remove a block that a prefix hit references again. Mutates."""
 
     @abstractmethod
     def evict(self) -> int:
-        """Remove and return the block to give away. Mutates; never called when empty."""
+        """Remove and return the block to evict. Mutates; never called when empty."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Blocks held."""
+        """Return the number of blocks in the order."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
-        """Blocks held, each once. Does not mutate.
+        """Iterate over the blocks, each once. Does not mutate.
 
-        The first is the one that :meth:`evict` would give now.
+        The first is the one that :meth:`evict` would return now.
         """
 
     # What a policy may want to know besides; by default it does not.
 
     def cached(self, block_id: int, key: int) -> None:  # noqa: B027
-        """Note that a block in use has got its content's key."""
+        """Record the key of a block in use. Mutates."""
 
     def hit(self, block_id: int) -> None:  # noqa: B027
-        """Note a prefix hit on a block, free or in use; comes before ``remove``."""
+        """Record a prefix hit on a block, free or in use, before ``remove``. Mutates."""
 
     def foresee(self, accesses: Sequence[Sequence[int]]) -> None:  # noqa: B027
-        """Be told the keys of every prompt to come, in order of arrival."""
+        """Receive the keys of every prompt of the trace, in order of arrival. Mutates."""
 
     def arrived(self, keys: Sequence[int]) -> None:  # noqa: B027
-        """Note that a prompt with these keys has been admitted."""
+        """Record that a prompt with these keys was admitted. Mutates."""
 
 
 #: Factories take keyword parameters only.

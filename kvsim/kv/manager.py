@@ -44,9 +44,9 @@ NO_HIT = Hit(0, (), 0)
 class Transfers(NamedTuple):
     """KV bytes that a step moves between host and GPU.
 
-    ``fetched`` (to the GPU) and ``stored`` (to the host) are copied beside the step's computation.
-    ``paged_in`` and ``paged_out`` move page by page while the step stands still, in ``num_faults``
-    page faults.
+    ``fetched`` (to the GPU) and ``stored`` (to the host) are copied while the step computes.
+    ``paged_in`` and ``paged_out`` move page by page while the step waits, in ``num_faults`` page
+    faults.
     """
 
     fetched: int = 0
@@ -82,7 +82,7 @@ class KVCacheConfig:
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
     num_draft_tokens : most tokens of a step that are only drafts
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
-    num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
+    num_unnamed_tokens : at the end of the computed tokens; their blocks have no keys yet
     num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
     draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
@@ -169,25 +169,25 @@ class KVCacheManager(ABC):
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
     defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
-    and keyword parameters of its own. The settings in it are the manager's to honour: nobody else
-    keeps the watermark, adds lookahead slots or takes the whole output where ``reserve_output``
-    says so. A manager may be made of others and hand each request to one of them.
-    :func:`kvsim.testing.check_allocator` says whether it keeps its promises; those settings it does
-    not judge.
+    and keyword parameters of its own. The manager alone applies the settings in it: it keeps the
+    watermark, adds lookahead slots, and allocates the whole output under ``reserve_output``. A
+    manager may be made of others and pass each request to one of them.
+    :func:`kvsim.testing.check_allocator` checks the other properties of a manager, not these
+    settings.
 
     Attributes
     ----------
     total_bytes : all KV memory it manages (paged: without the null block)
     num_gpu_blocks, block_size : as reported in results
-    default_scheduler : name of the scheduler that serves it unless another one is asked for
+    default_scheduler : name of the scheduler that serves it by default
     needs_scheduler : the one scheduler that it runs under, None for any
     has_block_table : its attention kernel reads a block table, which costs time
-    has_null_block : ``num_gpu_blocks`` counts a block that nobody gets, as vLLM's does
+    has_null_block : ``num_gpu_blocks`` counts a block that no request gets, as vLLM's does
     evidence : what checks that it does what the real one does; no class inherits it
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
     tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
-    keeps_untold : it keeps prefixes for later requests, and tells nobody
+    keeps_unpublished : it caches prefixes for later requests, and emits no events
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -226,7 +226,7 @@ class KVCacheManager(ABC):
 
     @abstractmethod
     def free(self, request: Request) -> None:
-        """Take back all a request holds. Mutates."""
+        """Free all KV memory of a request. Mutates."""
 
     @property
     @abstractmethod
@@ -262,11 +262,11 @@ class KVCacheManager(ABC):
         return True
 
     def foresee(self, requests: Iterable[Request]) -> None:
-        """Be told every request to come, in order of arrival, for bounds that know the future."""
+        """Receive every request of the trace, in order of arrival, for optimal bounds. Mutates."""
         del requests
 
     def tell_time(self, clock: Callable[[], float]) -> None:
-        """Be given the replica's clock, in seconds, for policies that ask for the time."""
+        """Set the replica's clock, in seconds, for policies that use the time."""
         del clock
 
     def swap_out(self, request: Request) -> int:

@@ -236,7 +236,7 @@ class PagedManager(RuleManager):
         return self.config.events and self.config.enable_prefix_caching
 
     def _num_hash_aliases(self, kv: KV) -> int:
-        """Return how many keys blocks may have beside their first."""
+        """Return the number of keys that blocks may have in addition to their first."""
         several = len(self.groups) > 1
         if not kv.matches_partially and not (self._tells_events and several):
             return 0

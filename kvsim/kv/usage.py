@@ -48,10 +48,9 @@ COLUMNS = (*WHOLE, Cause.CACHED)
 class KVUsage(NamedTuple):
     """KV memory at one instant, in bytes; the first five sum to the manager's total.
 
-    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: asked for and used
-    later. ``internal``: asked for and never used, or no longer. ``external``: handed out beyond
-    what was asked. ``unallocated``: handed to nobody; ``cached`` is the part of it that holds
-    reusable blocks.
+    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: reserved and used
+    later. ``internal``: reserved and never used, or no longer used. ``external``: allocated beyond
+    the request. ``unallocated``: free; ``cached`` is the part of it with reusable blocks.
     """
 
     token_states: int

@@ -11,7 +11,7 @@ from kvsim.records.record import NONE, Record
 
 
 class ConnectorKind(IntEnum):
-    """The connector that answers the scheduler. FAKE offers what the host has told it.
+    """The connector that answers the scheduler. FAKE offers what the host has set.
 
     SESSIONS is no connector: only its second queue exists, for requests that wait with blocks.
     """

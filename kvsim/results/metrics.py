@@ -79,7 +79,7 @@ def summarize(
     end_time : when the last event happened, seconds
     goodput : targets in ms by metric
     front_end_latency : seconds in every TTFT and E2E before and after the server
-    replica_seconds : that replicas lived, all together; unless told, each the whole run
+    replica_seconds : sum of the replicas' lifetimes; by default each lives for the whole run
     served : rows that the replicas served, where samples are requests to them; hits and gaps
         between tokens are theirs
     num_samples : of each request

@@ -1,4 +1,4 @@
-"""Metrics of a run as attributes, in seconds, beside the summary with vLLM's names."""
+"""Metrics of a run as attributes, in seconds; the summary has vLLM's names."""
 
 from __future__ import annotations
 

@@ -85,11 +85,11 @@ class Admission(NamedTuple):
 
 
 class StepPlan:
-    """What one step computes: ``num_tokens[i]`` next tokens of ``requests[i]``.
+    """Work of one step: ``num_tokens[i]`` next tokens of ``requests[i]``.
 
-    ``unfinished`` holds the ids of requests whose known tokens the step does not complete; all
-    others sample one token. ``swapped_bytes`` of KV move between GPU and host before it starts,
-    ``transfers`` while it runs. Its requests have ``num_adapters`` LoRA adapters between them.
+    ``unfinished`` holds the ids of requests with known tokens left after the step; all others
+    sample one token. ``swapped_bytes`` of KV move between GPU and host before the step starts,
+    ``transfers`` while it runs. Its requests use ``num_adapters`` different LoRA adapters.
     """
 
     def __init__(self, state: records.Replica, batch: records.Batch) -> None:
@@ -102,7 +102,7 @@ class StepPlan:
 
     @classmethod
     def of(cls, scheduled: Sequence[tuple[Request, int]], unfinished: int = 0) -> StepPlan:
-        """Make a plan by hand, of requests whose ``num_computed_tokens`` include it already.
+        """Make a plan of requests after ``num_computed_tokens`` was advanced by it.
 
         The first ``unfinished`` of them get no token from it.
         """
@@ -303,7 +303,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
     @property
     def waiting(self) -> WaitingQueue:
-        """Requests that hold no KV yet, or none any more."""
+        """Requests without KV memory: new or preempted ones."""
         return WaitingQueue(self.state)
 
     @property

@@ -8,11 +8,11 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("vllm")
 class VllmScheduler(Scheduler):
-    """Running requests first, in order, then the waiting queue, within one token budget.
+    """Scheduler that serves running requests, then the queue, within one token budget.
 
     A running request that finds no block preempts: under FCFS the latest admitted one, under
-    priority the least urgent one, possibly itself. A step that preempts admits nobody. The head of
-    the waiting queue blocks those behind it. The rules are in :mod:`kvsim.rules.vllm.scheduler`.
+    priority the least urgent one, possibly itself. A step that preempts admits no request. A
+    refused head blocks the waiting queue. The rules are in :mod:`kvsim.rules.vllm.scheduler`.
     """
 
     rules_of = VLLM

@@ -126,12 +126,12 @@ class Engine:
         num_prompt_tokens : instead of ids, the length of a prompt that is like no other
         arrival_time : seconds; now by default, and no earlier than the request before
         priority, cache_salt, lora_id, session_id, num_samples : as in a trace
-        stop_after : output tokens after which it ends by EOS, which nobody foresees
+        stop_after : output tokens after which it ends by EOS, unknown to the scheduler
 
         Returns
         -------
         int
-            The request's id: its place among all that were added, from 0.
+            The request's id: its index among all added requests, from 0.
 
         Raises
         ------

@@ -81,7 +81,7 @@ def vllm_line(config: Config) -> Line:
     """Write a configuration down as ``vllm serve`` takes it.
 
     Flags that were not given are left out, for kvsim fills them in as vLLM does; the degree of
-    tensor parallelism is always told.
+    tensor parallelism is always given.
 
     Examples
     --------

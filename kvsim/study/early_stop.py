@@ -37,7 +37,7 @@ def is_infeasible(
     table : the requests table of the cut run
     num_outputs : most tokens that each request will give
     now : time of the cut, seconds
-    front_end : seconds in every TTFT and E2E beside the server's
+    front_end : seconds in every TTFT and E2E, in addition to the server's
     """
     served = table["finish_reason"] != FinishReason.REJECTED
     bounds = lower_bounds(table[served], num_outputs[served], now, front_end)

@@ -54,7 +54,7 @@ class Point(NamedTuple):
 class Wish(NamedTuple):
     """An objective and its inputs.
 
-    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is told; ``prices``
+    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is given; ``prices``
     are per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
     replicas as carry that rate.
     """

@@ -70,7 +70,7 @@ def training_shape(config: TrainingConfig) -> TrainingShape:
     Raises
     ------
     ValueError
-        For an unknown model, numbers that are missing or beside a model, MLA and mixtures of
+        For an unknown model, numbers that are missing or conflict with a model, MLA and mixtures of
         experts (their activations are not modelled), and shapes that do not divide.
     """
     shape = _from_numbers(config) if config.model is None else _from_model(config)

@@ -43,7 +43,7 @@ class FlowControl(ABC):
     ----------
     interval : seconds between two readings of the replicas' metrics
     fairness : among requests of one priority
-    most_waiting : largest number of waiting requests; further ones are turned away
+    most_waiting : largest number of waiting requests; further ones are rejected
     watches_prefills : reads the tokens of prompts in flight without a first token
     """
 
@@ -90,8 +90,8 @@ class UtilisationBands(FlowControl):
     """Strict priority bands while the replicas' queues or KV caches are full.
 
     Saturation is the mean over replicas of ``max(waiting / queue, kv_usage / kv)``, and 1 while
-    none is ready. Priorities are vLLM's: lower first. With ``sheds`` a request whose priority is
-    above 0 (llm-d's "sheddable", a priority below 0 there) is turned away with probability
+    none is ready. Priorities are vLLM's: lower first. With ``sheds`` a request with a priority
+    above 0 (llm-d's "sheddable", a priority below 0 there) is rejected with probability
     ``min(300 * saturation^5, 1)``.
 
     Source: llm-d-inference-scheduler at 520af478, its flow control and probabilistic admission.
@@ -102,7 +102,7 @@ class UtilisationBands(FlowControl):
     kv : share of the KV blocks in use at which a replica is full
     interval : seconds between two readings of the metrics
     fairness : round-robin (tenants take turns) or global (first come, first served)
-    most_waiting : largest number of waiting requests; further ones are turned away
+    most_waiting : largest number of waiting requests; further ones are rejected
     sheds : turn sheddable requests away
     """
 
@@ -153,7 +153,7 @@ class PrefillQueue(FlowControl):
     threshold : steps
     order : order of waiting requests
     interval : seconds between two checks
-    most_waiting : largest number of waiting requests; further ones are turned away
+    most_waiting : largest number of waiting requests; further ones are rejected
     """
 
     fairness = "global"

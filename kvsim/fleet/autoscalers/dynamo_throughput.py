@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("dynamo-throughput")
 class ThroughputPlanner(Autoscaler):
-    """The number of replicas that the last interval's requests need at a replica's sustained rate.
+    """Autoscaler for the last interval's requests, at the sustained rate of a replica.
 
     A request costs the time of its uncached prompt tokens at the rate of full steps, plus its share
-    of decode steps with the most requests whose steps keep ``itl`` and whose KV fits, halfway
-    through their outputs. The next interval is predicted to equal the last one, or by a Kalman
-    filter to continue those before it. An interval without arrivals or answers changes nothing.
+    of decode steps. The batch of these is the largest that meets ``itl`` and fits in KV memory,
+    with all requests halfway through their outputs. The next interval is predicted to equal the
+    last one, or by a Kalman filter to continue those before it. An interval without arrivals or
+    answers changes nothing.
 
     Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
     replicas; a replica's rate is by the run's own step times.

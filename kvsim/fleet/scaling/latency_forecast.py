@@ -27,10 +27,10 @@ def forecast(
 
     The first token follows the uncached tokens that this gateway has in flight there, the prefill
     of the prompt, and the decodes batched with them. A later token takes a step of the requests in
-    flight, whose output lengths are unknown. On four replicas at 10 to 80 requests/s, predictions
+    flight; their output lengths are unknown. On four replicas at 10 to 80 requests/s, predictions
     are 9 to 24 % off for TTFT and 3 to 18 % for TPOT on average, and up to 31 % where requests are
     packed; they are too low for TPOT, since prompts run in between. Scaling by the latest requests'
-    latencies made them worse.
+    latencies made the predictions worse.
     """
     local, number = replica.local, replica.local.num_requests + 1
     tokens = (local.num_prompt_tokens + request.num_prompt_tokens) // number

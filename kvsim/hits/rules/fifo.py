@@ -1,4 +1,4 @@
-"""FIFO: evicts the block that was inserted first, whatever follows it in a prompt."""
+"""FIFO: evicts the block that was inserted first, regardless of its position in a prompt."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("orca")
 class OrcaScheduler(Scheduler):
-    """Requests join and leave the batch between steps, first come first served.
+    """Scheduler with iteration-level batching, first come first served.
 
     A request joins when its KV-cache manager can reserve all it may need, so nothing is preempted;
     its whole prompt is computed in its first step. There is no token budget: only ``max_num_seqs``
     and memory limit the batch. Over a manager that grows as it goes, a request that cannot grow
     preempts the latest admitted one (by priority, the least urgent one), to be computed again; and
-    since memory is full then, nobody is admitted until a request has ended.
+    since memory is full then, no request is admitted until one has ended.
     The rules are in :mod:`kvsim.engines.baselines.rules.orca`.
     """
 
