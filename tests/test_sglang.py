@@ -221,7 +221,7 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
             {"engine": "sglang", "model": "gpt-oss-20b", "max_total_tokens": 5000},
             "and a long request takes",
         ),
-        ({"engine": "sglang", "gpu": "l4"}, "for both leaves no page"),
+        ({"engine": "sglang", "gpu": "l4"}, "for weights and KV leaves no page"),
         (
             {"engine": "sglang", "data_parallel_size": 2, "router": "dynamo"},
             "needs KV cache events",

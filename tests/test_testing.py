@@ -189,7 +189,7 @@ class Noting(PagedManager):
     [
         (
             Leaking,
-            r"everybody has left, and bytes of [\w ]+ is [\d,]+, must be [\d,]+; .*num_free is \d+",
+            r"no request is left, and bytes of [\w ]+ is [\d,]+, must be [\d,]+; .*num_free is \d+",
         ),
         (TakingAndRefusing, "invariant 6: allocate_slots refused"),
         (Promising, "fits.. lets .* in, and allocate_slots refuses it, alone"),

@@ -4,7 +4,7 @@
 >>> trace = workloads.sharegpt(num_requests=2000, request_rate=8, seed=0)
 >>> trace = workloads.generate("fixed+prompt=512", num_requests=10, request_rate=1.0, seed=0)
 
-``load`` reads the trace files of Azure, BurstGPT, Mooncake, ShareGPT, Vidur and others, told apart
+``load`` reads the trace files of Azure, BurstGPT, Mooncake, ShareGPT, Vidur and others, recognized
 by their columns, and kvsim's own, which ``save`` writes.
 """
 

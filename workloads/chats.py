@@ -105,7 +105,7 @@ class Chats:
         *,
         answer: str | None = None,
         output: int | None = None,
-        told: int | None = None,
+        num_reported_tokens: int | None = None,
     ) -> None:
         """Add one request.
 
@@ -116,12 +116,12 @@ class Chats:
         session : -1 is none
         answer : its text, so that a later prompt can name it
         output : tokens of the answer; without it those of its text, or what is assumed
-        told : tokens of the prompt, as a server counted them
+        num_reported_tokens : tokens of the prompt, as a server counted them
         """
         last = self._say(messages)
         self._ask(last, place, session, answer, output)
-        if told is not None:
-            self._told += told
+        if num_reported_tokens is not None:
+            self._told += num_reported_tokens
             self._counted += self._messages.length(last)
 
     def conversation(self, messages: Sequence[Message], place: int, session: int) -> int:

@@ -1,4 +1,4 @@
-"""How far KV memory at start-up may be from the estimate, by the parts that are estimated.
+"""Interval of the KV memory at start-up around the estimate, by its estimated parts.
 
 Each spread is the largest deviation among public start-up logs of its kind, in GiB or as a share of
 the part; the spreads of a deployment add up as squares. ``docs/validation`` lists the logs. With

@@ -33,8 +33,8 @@ NOT_MODELLED = {
     "enable_dbo": "dual batch overlap",
     "max_num_partial_prefills": "several partial prefills at once",
     "kv_transfer_config": "a KV connector, whose time is not part of the steps",
-    "speculative_config": "drafts: how many are accepted must be told with --speculative-config",
-    "speculative_model": "drafts: how many are accepted must be told with --speculative-config",
+    "speculative_config": "drafts: give the number of accepted ones with --speculative-config",
+    "speculative_model": "drafts: give the number of accepted ones with --speculative-config",
     "limit_mm_per_prompt": "images and audio, if requests had any",
 }
 #: Values of these options when the feature is off.

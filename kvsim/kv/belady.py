@@ -18,9 +18,9 @@ NEVER = math.inf
 class Belady(Ranked):
     """Evicts the content with the furthest next use first (Belady 1966).
 
-    It is told the prompts of the whole trace beforehand. Of content that the same request needs
-    next, the end of the prefix goes first, since without its beginning the rest cannot be hit. A
-    second copy of a content is of no use at all.
+    The policy knows the prompts of the whole trace. Among content that the same request needs next,
+    the end of the prefix is evicted first, since the rest cannot be hit without the beginning. A
+    second copy of a content is evicted before all else.
     """
 
     foresees = True

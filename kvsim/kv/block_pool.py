@@ -224,7 +224,9 @@ class BlockPool:
             while k != NONE:
                 found += 1
                 if not hashed[owner] or pool.hash_alias_owners[k - pool.num_usable - 1] != owner:
-                    raise RuntimeError(f"block {owner} has keys beside none, or another one's")
+                    raise RuntimeError(
+                        f"block {owner} has further keys without a first, or those of another block"
+                    )
                 k = pool.places[k].next
         k = pool.free_hash_alias
         while k != NONE:

@@ -2,7 +2,7 @@
 
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
 possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. All
-place their pieces with a buddy allocator unless told otherwise. The rules are in
+use a buddy allocator by default. The rules are in
 :mod:`kvsim.rules.managers.contiguous`.
 """
 

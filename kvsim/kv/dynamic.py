@@ -354,5 +354,5 @@ class DynamicManager(KVCacheManager):
             sum(self._num_bytes(state.filled) for state in live),
         )
         if counted != recount:
-            raise RuntimeError(f"bytes asked for and filled: {counted} counted, {recount} found")
+            raise RuntimeError(f"bytes requested and filled: {counted} counted, {recount} found")
         self.usage.check(self.total_bytes)

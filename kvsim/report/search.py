@@ -31,7 +31,7 @@ def sheet(answer: Mapping[str, Any]) -> str:
     if second is not None:
         lead = f", {answer['lead']:.1f} % behind" if answer["lead"] is not None else ""
         lines.append(f"runner-up  {_carries(second)}{_with(second['options'])}{lead}")
-    lines.append(f"binds      {answer['binding'] or 'nothing'}: {answer['evidence']}")
+    lines.append(f"bottleneck {answer['binding'] or 'nothing'}: {answer['evidence']}")
     lines.append(f"changes    {answer['change']}")
     lines += _front(answer) if answer["objective"] == "pareto" else _tried(answer)
     lines += _left_out(answer)

@@ -40,17 +40,17 @@ def sweep_table(
     """Lay out one row per cell, or per mean over seeds, in the plan's order.
 
     ``header`` names the deployment and the workload. Beside the columns that are always shown are
-    those that differ from row to row, and what binds where a cell does not keep up.
+    those that differ from row to row, and the bottleneck where a cell does not keep up.
     """
     headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]
     if not varied:
         headings.insert(0, "")
     more, said = moved(rows), overload_lines(rows, varied)
-    headings += [one.heading for one in more] + ["binds"] * bool(said)
+    headings += [one.heading for one in more] + ["bottleneck"] * bool(said)
     shown = []
     for row in rows[:MOST_SHOWN]:
         cells = [*_cells(row, varied), *(three_digits(one.of(row)) for one in more)]
-        shown.append([*cells, *[_binds(row)] * bool(said)])
+        shown.append([*cells, *[_bottleneck(row)] * bool(said)])
     parts: list[RenderableType] = [Text("\n".join(header) + "\n", "bold")] if header else []
     parts.append(NarrowTable(headings, shown, DROPPED))
     if said:
@@ -78,7 +78,7 @@ def overload_lines(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> 
     return overloads(loads)
 
 
-def _binds(row: Mapping[str, Any]) -> str:
+def _bottleneck(row: Mapping[str, Any]) -> str:
     return str(row["load.binding"]) if row.get("load.saturated") else "-"
 
 

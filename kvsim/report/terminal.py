@@ -311,4 +311,4 @@ def _waits_for(load: Mapping[str, Any] | None) -> str:
     """Name the binding limit where clients set the pace, or all requests arrive at once."""
     if not load or load["saturated"] is not None or load["binding"] == "arrivals":
         return ""
-    return f" ({load['binding']} binds)"
+    return f" (bottleneck: {load['binding']})"

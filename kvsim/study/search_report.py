@@ -112,7 +112,7 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
             answer["change"] = f"--num-requests {high.spread.enough_requests} or more"
             notes.append(f"more may be possible: {answer['evidence']}; {answer['change']}")
         elif high.missed == (LONG,):
-            answer["evidence"] = f"at {bracket.high:.3g}/s the trace is too short to tell"
+            answer["evidence"] = f"at {bracket.high:.3g}/s the trace is too short for a verdict"
             notes.append(_longer(high))
         else:
             most = resolve_fleet(config).scheduler_config.max_num_seqs

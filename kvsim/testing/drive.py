@@ -147,7 +147,7 @@ class Drive:
     def check_empty(self) -> None:
         """Check the state of a memory when no request holds any of it."""
         if self._held() != self._empty:
-            _fail(f"everybody has left, and {_difference(self._empty, self._held())}")
+            _fail(f"no request is left, and {_difference(self._empty, self._held())}")
 
     # -- runs --------------------------------------------------------------------------------
 

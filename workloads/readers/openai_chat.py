@@ -73,7 +73,7 @@ def read_openai_chat(
             session,
             answer=call.answer,
             output=call.num_output_tokens,
-            told=call.num_prompt_tokens,
+            num_reported_tokens=call.num_prompt_tokens,
         )
     if len(chats) == 0:
         raise table.error(0, "messages has no answer of the model, as all others")

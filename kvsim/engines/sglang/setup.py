@@ -129,9 +129,9 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     )
     if tokens < size:
         raise ValueError(
-            f"{memory.model.name} does not fit under SGLang's rules: beside its weights, the share "
-            f"of {memory.gpu.name} for both leaves no page; raise mem_fraction_static, or take a "
-            "larger tensor_parallel_size"
+            f"{memory.model.name} does not fit under SGLang's rules: after its weights, "
+            f"the share of {memory.gpu.name} for weights and KV leaves no page; raise "
+            "mem_fraction_static, or take a larger tensor_parallel_size"
         )
     if window:
         check_window_pool(config, memory, window, windows)

@@ -175,7 +175,7 @@ def search_page(answer: Mapping[str, Any]) -> str:
         gpus = answer["num_gpus"]
         page.words(
             f"{answer['request_rate']:.3g} requests per second on {gpus} "
-            f"GPU{'s' if gpus != 1 else ''}. {answer['binding'] or 'Nothing'} binds: "
+            f"GPU{'s' if gpus != 1 else ''}. Bottleneck: {answer['binding'] or 'none'}; "
             f"{answer['evidence']}.",
             "lead",
         )

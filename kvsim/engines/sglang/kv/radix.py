@@ -185,7 +185,7 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
 
 
 def lay_out_told(kv: KV, memory: Memory) -> None:
-    """Make room for what is told of copies on the host, behind a tree that has them."""
+    """Allocate records of published events of copies on the host, for a tree with a host tier."""
     tree = kv.radix
     tree.emits_events, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
     lay_out_log(kv.pool, memory, len(tree.nodes) + 1)
