@@ -29,21 +29,25 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     Examples
     --------
-    >>> from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, per_block
-    >>> from kvsim.plugins.eviction import per_replica, push_front, remove
-    >>> from kvsim.testing import check_eviction
-    >>> class Newest(EvictionRules):
-    ...     order: Queue = per_replica(Queue)
-    ...     links: list[Links] = per_block(Links)
-    ...     def insert(self, block_id: int) -> None:
-    ...         push_front(self.order, self.links, block_id)
-    ...     def remove(self, block_id: int) -> None:
-    ...         remove(self.order, self.links, block_id)
-    ...     def evict(self) -> int:
-    ...         block_id = self.order.head
-    ...         remove(self.order, self.links, block_id)
-    ...         return block_id
-    >>> check_eviction(Newest, num_runs=1)
+    A file of a user's own, such as ``docs/examples/parts/ttl_lru.py``::
+
+        from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, per_block
+        from kvsim.plugins.eviction import per_replica, push_front, remove
+
+        class Newest(EvictionRules):
+            order: Queue = per_replica(Queue)
+            links: list[Links] = per_block(Links)
+
+            def insert(self, block_id: int) -> None:
+                push_front(self.order, self.links, block_id)
+
+            def remove(self, block_id: int) -> None:
+                remove(self.order, self.links, block_id)
+
+            def evict(self) -> int:
+                block_id = self.order.head
+                remove(self.order, self.links, block_id)
+                return block_id
     """
 
     OPERATIONS: ClassVar[tuple[str, ...]] = ("insert", "remove", "evict", "cached", "hit")
