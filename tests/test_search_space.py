@@ -289,7 +289,7 @@ def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-u
     assert "--max-num-seqs 4" in answer["command"]
     _, out, _ = call(*over)
     assert "runner-up" in out
-    assert "left out   2 of 4: takes 8 GPUs of 4" in out
+    assert "2 of 4: takes 8 GPUs of 4" in out
 
 
 @pytest.mark.long
