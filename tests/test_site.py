@@ -103,6 +103,7 @@ def test_a_mark_of_an_unknown_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 #: Commands in blocks that `run_page` does not run, and the reason.
 NOT_RUN = {
     "docs/howto/calibrate.md": "files of the user's own server",
+    "docs/howto/live.md": "servers, which run until they are stopped: tests/test_serve.py",
     "docs/howto/questions.md": "minutes: tests/test_questions.py runs each",
     "CONTRIBUTING.md": "set-up and tests, which .ci/run runs",
 }
