@@ -518,7 +518,9 @@ def test_a_saved_run_is_run_again_on_its_own_requests_or_not_at_all(
     options: dict[str, Any] = {"model": "gpt2", "gpu": "l4", "goodput": {"ttft": 100.0}}
     kvsim.simulate(trace, **options).save(tmp_path / "a")
     again = f"run {tmp_path}/a/config.toml"
-    assert "the saved run served other requests than those of workload sharegpt" in refused(capsys, again)
+    assert "the saved run served other requests than those of workload sharegpt" in refused(
+        capsys, again
+    )
     trace.save(tmp_path / "t.csv")
     main([*again.split(), "--trace", str(tmp_path / "t.csv"), "--json", "-"])
     assert json.loads(capsys.readouterr().out)["completed"] == 4
