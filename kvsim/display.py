@@ -10,6 +10,7 @@ import io
 import re
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -58,7 +59,7 @@ class Displayed:
         return shown
 
 
-class Tabular(Displayed):
+class Tabular(Displayed, ABC):
     """A result with rows: as a structured array, a DataFrame and a figure.
 
     ``plotted_by`` is the path of the function that draws it.
@@ -67,9 +68,9 @@ class Tabular(Displayed):
     plotted_by: ClassVar[str]
 
     @property
+    @abstractmethod
     def table(self) -> NDArray[Any]:
         """The rows as a structured array; times are seconds, NaN and an empty text no value."""
-        raise NotImplementedError
 
     def to_pandas(self) -> pd.DataFrame:
         """Return :attr:`table` as a DataFrame."""

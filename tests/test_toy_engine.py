@@ -12,6 +12,7 @@ from toy_engine import Toy
 import kvsim
 from kvsim.calibration.read_log import read_startup
 from kvsim.cli import main
+from kvsim.engines.engine import Engine
 from kvsim.engines.registry import ENGINES
 from kvsim.testing import check_result
 
@@ -81,3 +82,19 @@ def test_its_server_line_is_a_command_line(capsys: pytest.CaptureFixture[str]) -
     summary = json.loads(capsys.readouterr().out)
     assert summary["completed"] == 9
     assert math.isfinite(summary["duration"])
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("with_store", (None, None, None)),
+        ("store_reads", (None, None, None)),
+        ("startup_of", ("a log",)),
+        ("parts_of", (None,)),
+    ],
+)
+def test_an_engine_that_promises_what_it_has_not_is_named(method: str, arguments: tuple) -> None:
+    with pytest.raises(ValueError, match=rf"^engine Engine: has no method {method}, which \w+"):
+        getattr(Engine(), method)(*arguments)
+    with pytest.raises(ValueError, match="has no method play"):
+        Engine().play(None, check=False, compiled=False)

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 #: What a rule may not use, and what to write in its place.
 REFUSED: dict[type[ast.AST], tuple[str, str]] = {
@@ -138,22 +138,27 @@ def _place(rule: Any, line: int) -> str:
 def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, str]]:
     """Yield what a rule may not use: the node, its name, and what to write in its place."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    skipped = set(ast.walk(tree.args)) | set(ast.walk(tree.returns) if tree.returns else ())
+    skipped = {tree, *ast.walk(tree.args), *(ast.walk(tree.returns) if tree.returns else ())}
     for node in ast.walk(tree):
-        if node is tree or node in skipped:
-            continue
-        line = node
-        while not hasattr(line, "lineno") and line in parents:
-            line = parents[line]
-        if type(node) in REFUSED:
-            yield line, *REFUSED[type(node)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if not (isinstance(parents[node], ast.Expr) and parents[parents[node]] is tree):
-                yield line, "a text", "use numbers"
-        elif isinstance(node, ast.Call):
-            said = _refused_call(node.func, cls, rule)
-            if said:
-                yield line, *said
+        said = None if node in skipped else _refused_node(node, tree, parents, cls, rule)
+        if said is not None:
+            line = node
+            while not hasattr(line, "lineno") and line in parents:
+                line = parents[line]
+            yield line, *said
+
+
+def _refused_node(
+    node: Any, tree: Any, parents: Mapping[Any, Any], cls: type[Any], rule: Any
+) -> tuple[str, str] | None:
+    """Return what is wrong with a node, and what to write in its place; None if nothing is."""
+    if type(node) in REFUSED:
+        return REFUSED[type(node)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        parent = parents[node]
+        is_docstring = isinstance(parent, ast.Expr) and parents[parent] is tree
+        return None if is_docstring else ("a text", "use numbers")
+    return _refused_call(node.func, cls, rule) if isinstance(node, ast.Call) else None
 
 
 def _refused_call(called: Any, cls: type[Any], rule: Any) -> tuple[str, str] | None:

@@ -100,6 +100,10 @@ class Engine:
         """The pattern that only its start-up log has, None if none is read."""
         return None
 
+    def _lacks(self, method: str) -> ValueError:
+        """Return the error of a method that another attribute or method promises."""
+        return ValueError(f"engine {self.title or type(self).__name__}: has no method {method}")
+
     # -- configuration ----------------------------------------------------------------------------
 
     def runs(self, scheduler: str, policy: int) -> bool:
@@ -185,11 +189,11 @@ class Engine:
 
     def with_store(self, setup: Setup, config: Config, store: Store) -> Setup:
         """Return a setup of replicas that read a store, for ``reads_store_itself``."""
-        raise NotImplementedError
+        raise self._lacks("with_store, which reads_store_itself needs")
 
     def store_reads(self, reader: Pool, store: Store, fabric: Fabric) -> Feature:
         """Return the feature of a fleet by which a pool reads a store, likewise."""
-        raise NotImplementedError
+        raise self._lacks("store_reads, which reads_store_itself needs")
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class Engine:
 
     def startup_of(self, text: str) -> Startup:
         """Read its start-up log, which :func:`kvsim.calibration.text.plain` has cleaned."""
-        raise NotImplementedError
+        raise self._lacks("startup_of, which log_mark needs")
 
     def case_kind(self, content: Mapping[str, Any]) -> type[Any] | None:
         """Return the class that reads a recorded case; None if it is not the engine's."""
@@ -207,8 +211,8 @@ class Engine:
 
     def play(self, case: Any, *, check: bool, compiled: bool) -> Iterator[dict[str, Any]]:
         """Yield what every step of a recorded case leaves in the log."""
-        raise NotImplementedError
+        raise self._lacks("play, which case_kind needs")
 
     def parts_of(self, case: Any) -> Any:
         """Return the parts of a replica that plays a recorded case."""
-        raise NotImplementedError
+        raise self._lacks("parts_of, which case_kind needs")
