@@ -366,6 +366,8 @@ def overridden(part: object, names: Iterable[str]) -> list[str]:
 def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:
     """Split ``BASE[+KEY[=VALUE]]...`` into its base and its keys (with underscores).
 
+    A colon before ``KEY=VALUE`` does as a plus: inside an allocator's name, that is taken.
+
     Raises
     ------
     ValueError
@@ -376,11 +378,12 @@ def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:
     >>> parse_spec("paged+block-size=32+int8")
     ('paged', {'block_size': '32', 'int8': None})
     """
-    base, *parts = text.split("+")
+    first, *parts = text.split("+")
+    base, *earlier = re.split(r":(?=[^:=]+=)", first)
     if not base:
         raise ValueError(f"{text!r}: a name must come first, as in NAME+KEY=VALUE")
     keys: dict[str, str | None] = {}
-    for part in parts:
+    for part in (*earlier, *parts):
         key, equals, value = part.partition("=")
         key = key.replace("-", "_")
         if not key or (equals and not value):

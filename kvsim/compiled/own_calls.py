@@ -69,6 +69,12 @@ TEXTS = {
     python.python_evict: lambda pool: _ask(pool.part, 2, 0, 0),
     python.python_cached: lambda pool, k: _ask(pool.part, 3, k, pool.blocks[k].key),
     python.python_hit: lambda pool, k: _ask(pool.part, 4, k, 0),
+    python.python_rank: lambda state, k: call_float(
+        state.order.calls[0], state.order.address, address_of(state.requests[k]), 0
+    ),
+    python.python_victim_score: lambda state, k: call_float(
+        state.order.calls[1], state.order.address, address_of(state.requests[k]), 0
+    ),
 }
 
 

@@ -52,10 +52,10 @@ def _load(cls: type[Any]) -> list[int]:
     """Compile the operations of a class, or load them."""
     kind = own_ref(cls.record())
     _register(cls, kind)
-    digest = hashlib.sha256(sources(cls).encode()).hexdigest()[:16]
-    folder = cache_folder() / "parts"
+    text, folder = _text(cls), cache_folder() / "parts"
+    digest = hashlib.sha256((sources(cls) + text).encode()).hexdigest()[:16]
     name = f"part_{digest}_{cls.__name__}"
-    text, path = _text(cls), folder / f"{name}.py"
+    path = folder / f"{name}.py"
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
     with alone(folder / f"{name}.lock"):
@@ -66,7 +66,8 @@ def _load(cls: type[Any]) -> list[int]:
         sys.modules[name] = module
         module.__file__ = str(path)
         rules = {f"rule_{n}": getattr(cls, n) for n in cls.OPERATIONS if hasattr(cls, n)}
-        module.__dict__.update(rules, part_at=record_at(cls.record(), "", kind))
+        taken = {f"take_{n}": record_at(record, "") for n, record in cls.TAKES.items()}
+        module.__dict__.update(rules | taken, part_at=record_at(cls.record(), "", kind))
         exec(compile(text, str(path), "exec"), module.__dict__)
         return [_address(cls, module, n) if _is_own(cls, n) else 0 for n in cls.OPERATIONS]
 
@@ -77,11 +78,14 @@ def _text(cls: type[Any]) -> str:
     for name in cls.OPERATIONS:
         if _is_own(cls, name):
             count = getattr(cls, name).__code__.co_argcount - 1
-            given = ", ".join(["part_at(own)", *("first", "second")[:count]])
-            returns = rules_of(cls)[name].__annotations__.get("return") in ("int", int)
-            call = f"rule_{name}({given})"
+            taken = (f"take_{name}(first)", "part_at(own).now")
+            given = taken if name in cls.TAKES else ("first", "second")
+            call = f"rule_{name}({', '.join(['part_at(own)', *given[:count]])})"
             lines.append(f"def {name}(own, first, second):")
-            lines.append(f"    return {call}\n" if returns else f"    {call}\n    return 0\n")
+            if name in cls.RETURNS:
+                lines.append(f"    return {cls.RETURNS[name].__name__}({call})\n")
+            else:
+                lines.append(f"    {call}\n    return 0\n")
     return "\n".join(lines)
 
 
@@ -91,7 +95,8 @@ def _is_own(cls: type[Any], name: str) -> bool:
 
 def _register(cls: type[Any], kind: type[Ref]) -> None:
     """Let compiled code call the methods of a class, and the functions that they call."""
-    overload_attribute(kind, "now")(lambda self: lambda self: float_at(self.clock_address))
+    if hasattr(cls, "now"):
+        overload_attribute(kind, "now")(lambda self: lambda self: float_at(self.clock_address))
     for name, rule in rules_of(cls).items():
         if rule not in _registered:
             _registered.add(rule)

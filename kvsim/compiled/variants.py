@@ -13,6 +13,9 @@ from kvsim.records.kv import PAGED
 SPECIALIZED = {
     "Limits.scheduler": VLLM,
     "Limits.by_priority": 0,
+    "Limits.has_own_priority": 0,
+    "Limits.reranks": 0,
+    "Limits.has_own_victim": 0,
     "Limits.fairness": 0,
     "Limits.adaptive": 0,
     "Limits.in_python": 0,
@@ -88,12 +91,14 @@ SPECIALIZED = {
 #: The same, telling what comes and goes in its cache, as routers and stores want to know.
 WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
-#: The same under any eviction policy, one of a user's included, and by priority.
-OWN_ORDER = {
-    name: value
-    for name, value in SPECIALIZED.items()
-    if name not in ("BlockPool.policy", "Limits.by_priority", "Trace.has_ranks")
-}
+_ORDERS = frozenset(
+    (
+        *("BlockPool.policy", "Limits.by_priority", "Trace.has_ranks"),
+        *("Limits.has_own_priority", "Limits.reranks", "Limits.has_own_victim"),
+    )
+)
+#: The same under any eviction policy and any priority, those of a user included.
+OWN_ORDER = {name: value for name, value in SPECIALIZED.items() if name not in _ORDERS}
 
 #: Rules that the specialized variant never calls: packages, and modules of others.
 OTHER_KINDS = frozenset(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.policies import VLLM
 from kvsim.results.kv_events import check_path
 from kvsim.sched.fairness import fairness_of
+from kvsim.sched.scheduler import own_order_scheduler
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
@@ -109,6 +110,11 @@ def check_scheduler(
         raise ValueError(
             f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler "
             f"{scheduler!r} runs one step at a time"
+        )
+    if kind is own_order_scheduler() and config.scheduling_policy != "fcfs":
+        raise ValueError(
+            f"scheduling_policy: {config.scheduling_policy} conflicts with scheduler "
+            f"{scheduler!r}, which has an order of its own"
         )
     given = config.max_num_batched_tokens
     if given is not None and given < step_tokens(memory, kind):

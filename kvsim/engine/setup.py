@@ -34,6 +34,7 @@ from kvsim.sched.scheduler import (
     Scheduler,
     SchedulerConfig,
     make_scheduler,
+    order_of,
     scheduler_factory,
     scheduler_type,
 )
@@ -274,6 +275,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         **by_name(SchedulerConfig, config, limits) | resolved,
         policy=config.scheduling_policy,
         speculation=config.speculative_config,
+        order=order_of(scheduler),
     )
     kv_config, scheduler_config = engine_of_scheduler(config, kind).resolve(
         config, memory, layout, allocator, kv_config, scheduler_config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +13,7 @@ from kvsim.records.memory import Objects, Room, Zeros, copied
 from kvsim.records.paged import Block, BlockPool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
-from kvsim.registry import Registry, overridden, parse_spec
+from kvsim.registry import Registry, overridden
 from kvsim.rules.eviction import policies as rules
 
 if TYPE_CHECKING:
@@ -132,16 +131,14 @@ EVICTION_POLICIES: Registry[EvictionPolicy] = Registry(
 
 
 def eviction_policy(text: str) -> EvictionPolicy:
-    """Make the policy ``NAME[:KEY=VALUE]...``: inside an allocator's name, '+' is taken.
+    """Make the policy ``NAME[:KEY=VALUE]...``.
 
     Raises
     ------
     ValueError
         For an unknown name, an unknown parameter, or a value of the wrong type.
     """
-    name, *parts = re.split(r":(?=[^:=]+=)", text)
-    base, params = parse_spec("+".join([name, *parts]))
-    return EVICTION_POLICIES.create(base, **params)
+    return EVICTION_POLICIES.make(text)
 
 
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:

@@ -51,6 +51,7 @@ class EvictionRules(RulePart, EvictionPolicy):
     """
 
     OPERATIONS: ClassVar[tuple[str, ...]] = ("insert", "remove", "evict", "cached", "hit")
+    RETURNS: ClassVar[dict[str, type]] = {"evict": int}
 
     pool: BlockPool  # whose blocks it orders
     laid_out: EvictionRules  # the instance over that pool's memory

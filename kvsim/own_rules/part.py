@@ -117,6 +117,12 @@ class RulePart:
     #: Operations that kvsim calls, in the order of their addresses; of these a class may leave out
     #: the ones that its base leaves out.
     OPERATIONS: ClassVar[tuple[str, ...]] = ()
+    #: Of these, what they return, and the record that the first argument is, if it is no number;
+    #: a second one is then the time.
+    RETURNS: ClassVar[Mapping[str, type]] = {}
+    TAKES: ClassVar[Mapping[str, type[Record]]] = {}
+    #: What state may be declared for.
+    SIZES: ClassVar[tuple[str, ...]] = ("block", "replica")
     __signature__: ClassVar[Any] = _Signature()
     #: Replaces the clock of the replica.
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
@@ -251,6 +257,9 @@ def _check_field(cls: type[RulePart], name: str, kind: Any) -> None:
             raise ValueError(f"{label}: a parameter is int, float or bool")
         if not isinstance(getattr(cls, name, None), SCALARS):
             raise ValueError(f"{label}: a parameter needs a number as its default")
+    elif cls._sized[name].per not in cls.SIZES:
+        allowed = " and ".join(f"per_{one}()" for one in cls.SIZES)
+        raise ValueError(f"{label}: per_{cls._sized[name].per}(): here state is {allowed}")
     elif cls._sized[name].per == "replica":
         if not (scalar or is_record(kind)):
             raise ValueError(f"{label}: per_replica() is for int, float, bool and records")

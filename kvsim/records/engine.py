@@ -14,6 +14,7 @@ from kvsim.records.encoder import Encoder, Item
 from kvsim.records.fairness import Shares
 from kvsim.records.kv import KV
 from kvsim.records.offloading import Offloading
+from kvsim.records.part import Part
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
@@ -128,6 +129,9 @@ class Limits(Record):
     adaptive: bool = False
     enable_chunked_prefill: bool = True
     by_priority: bool = False
+    has_own_priority: bool = False  # by rules of a user's
+    reranks: bool = False  # whose priorities change while requests wait
+    has_own_victim: bool = False  # of preemption
     fairness: int = 0  # how service is shared out between tenants
     swaps: bool = False
     asynchronous: bool = False
@@ -358,6 +362,8 @@ class Replica(Record):
     num_running: int = 0
     waiting: Queue = field(default_factory=Queue)
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
+    order: Part = field(default_factory=Part)  # rules of a user's over queue and preemption
+    ranks: list[float] = field(default_factory=list)  # priorities by these, a place per request
     shares: Shares = field(default_factory=Shares)  # of tenants in a fair queue
     skipped: list[int] = field(default_factory=list)  # scratch, a place per request
     growing: list[int] = field(default_factory=list)  # who takes a block in the next step

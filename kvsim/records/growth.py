@@ -40,8 +40,12 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
     free[num_free : num_free + count] = np.arange(n + count - 1, n - 1, -1)
     if state.limits.by_priority:
         heap[:num_queued] = head(state.heap, num_queued)
-    lists = (memory.list_of(array if memory.compiled else array.tolist()) for array in (free, heap))
-    memory.replace(state, free_requests=next(lists), heap=next(lists))
+    ranks = np.zeros((n + count) * state.limits.has_own_priority)
+    if state.limits.has_own_priority:
+        ranks[:n] = head(state.ranks, n)
+    arrays = free, heap, ranks
+    lists = (memory.list_of(array if memory.compiled else array.tolist()) for array in arrays)
+    memory.replace(state, free_requests=next(lists), heap=next(lists), ranks=next(lists))
     memory.replace(state, skipped=memory.ints(n + count), growing=memory.ints(n + count))
     state.num_growing = 0
     if state.limits.fairness == DLPM:  # looked up anew in every step
@@ -58,6 +62,8 @@ def adopt(state: Replica, request: Request) -> int:
     state.num_requests += 1
     engine_by_policy(state.limits.scheduler).grow(state, Objects(), state.num_requests - 1, 1)
     scratch = state.skipped, state.growing, state.shares.matched
+    if state.limits.has_own_priority:
+        state.ranks.append(0.0)
     for places in (state.heap, state.free_requests, *scratch):
         if isinstance(places, list):
             places.append(0)

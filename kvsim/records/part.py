@@ -13,3 +13,4 @@ class Part(Record):
 
     address: int = 0  # of the state that they declare
     calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none
+    python: object = None  # the same rules, for Python

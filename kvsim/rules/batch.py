@@ -10,6 +10,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
 from kvsim.rules.connector.prefills import end_prefill
 from kvsim.rules.kv import allocate_slots, free_slots
+from kvsim.rules.own_order import own_victim_place, rank_running
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
 from kvsim.rules.vllm.dropping import see_stale
 from kvsim.rules.vllm.encoder import give_back_items
@@ -118,15 +119,19 @@ def victim_place(state: Replica) -> int:
     Of equally urgent requests vLLM takes the first. Its arrival times never tie; where a trace's
     do, ids break the tie, or requests could preempt each other for ever.
     """
+    if state.limits.has_own_victim:
+        return own_victim_place(state)
     if not state.limits.by_priority:
         return state.num_running - 1
+    if state.limits.has_own_priority:
+        rank_running(state)
     least = 0
     for place in range(1, state.num_running):
         k, other = state.running[least], state.running[place]
         if state.limits.clock_ties:
-            if is_more_urgent(state.requests[k], state.requests[other]):
+            if is_more_urgent(state, k, other):
                 least = place
-        elif is_before(state.requests[k], state.requests[other]):
+        elif is_before(state, k, other):
             least = place
     return least
 

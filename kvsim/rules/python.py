@@ -203,6 +203,18 @@ def python_has_work(state: Replica) -> bool:
     return bool(scheduler.has_work)
 
 
+def python_rank(state: Replica, k: int) -> float:
+    """Ask a user's order for the priority of a request."""
+    order: Any = state.order.python
+    return float(order.priority(state.requests[k], state.clock))
+
+
+def python_victim_score(state: Replica, k: int) -> float:
+    """Ask a user's order how much it would rather preempt a request."""
+    order: Any = state.order.python
+    return float(order.victim(state.requests[k], state.clock))
+
+
 # -- a cost model ---------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.fairness import DLPM, VTC
 from kvsim.rules.links import append, push_front, remove
+from kvsim.rules.own_order import ask_rank
 from kvsim.rules.vllm.dlpm import best_match
 from kvsim.rules.vllm.fairness import dequeue_fair, enqueue_fair, fair_head, requeue_fair
 
@@ -14,20 +15,23 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def is_before(a: Request, b: Request) -> bool:
+def is_before(state: Replica, k: int, other: int) -> bool:
     """Return whether a request is before another in the waiting queue; no two are equal.
 
     Equally urgent requests are ordered by id, as text: vLLM's ids are strings.
     """
-    if is_more_urgent(a, b):
+    if is_more_urgent(state, k, other):
         return True
-    if is_more_urgent(b, a):
+    if is_more_urgent(state, other, k):
         return False
-    return a.id_rank < b.id_rank
+    return state.requests[k].id_rank < state.requests[other].id_rank
 
 
-def is_more_urgent(a: Request, b: Request) -> bool:
+def is_more_urgent(state: Replica, k: int, other: int) -> bool:
     """Return whether a request has a better priority, or the same and an earlier arrival."""
+    if state.limits.has_own_priority and state.ranks[k] != state.ranks[other]:
+        return state.ranks[k] < state.ranks[other]
+    a, b = state.requests[k], state.requests[other]
     if a.priority != b.priority:
         return a.priority < b.priority
     return a.arrival_time < b.arrival_time
@@ -35,10 +39,10 @@ def is_more_urgent(a: Request, b: Request) -> bool:
 
 def sift_up(state: Replica, place: int) -> None:
     """Move an entry of the heap towards its root, to its position."""
-    heap, requests = state.heap, state.requests
+    heap = state.heap
     while place > 0:
         parent = (place - 1) // 2
-        if not is_before(requests[heap[place]], requests[heap[parent]]):
+        if not is_before(state, heap[place], heap[parent]):
             return
         moved = heap[place]
         heap[place] = heap[parent]
@@ -48,11 +52,11 @@ def sift_up(state: Replica, place: int) -> None:
 
 def sift_down(state: Replica, place: int) -> None:
     """Move an entry of the heap away from its root, to its position."""
-    heap, requests, length = state.heap, state.requests, state.waiting.length
+    heap, length = state.heap, state.waiting.length
     while True:
         least = place
         for child in range(2 * place + 1, min(2 * place + 3, length)):
-            if is_before(requests[heap[child]], requests[heap[least]]):
+            if is_before(state, heap[child], heap[least]):
                 least = child
         if least == place:
             return
@@ -69,9 +73,19 @@ def enqueue(state: Replica, k: int) -> None:
     elif not state.limits.by_priority:
         append(state.waiting, state.requests, k)
     else:
+        if state.limits.has_own_priority:
+            ask_rank(state, k)
         state.heap[state.waiting.length] = k
         state.waiting.length += 1
         sift_up(state, state.waiting.length - 1)
+
+
+def reorder(state: Replica) -> None:
+    """Order the waiting queue by priorities as they are now."""
+    for place in range(state.waiting.length):
+        ask_rank(state, state.heap[place])
+    for place in range(state.waiting.length // 2 - 1, -1, -1):
+        sift_down(state, place)
 
 
 def requeue(state: Replica, k: int) -> None:

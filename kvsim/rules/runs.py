@@ -107,7 +107,7 @@ def price_allows_runs(state: Replica) -> bool:
 
 def stays_refused(state: Replica) -> bool:
     """Return whether the head of the queue finds no memory until a request ends."""
-    if state.kv.enable_prefix_caching or not state.head_lookup_failed:
+    if state.kv.enable_prefix_caching or not state.head_lookup_failed or state.limits.reranks:
         return False
     return state.limits.fairness == 0 or can_stay_refused(state)
 

@@ -71,7 +71,7 @@ def hold_back(state: Replica, k: int) -> None:
         push_front(held, requests, k)
         return
     later = held.head
-    while later != NONE and is_before(requests[later], requests[k]):
+    while later != NONE and is_before(state, later, k):
         later = requests[later].next
     if later == NONE:
         append(held, requests, k)

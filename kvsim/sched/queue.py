@@ -54,10 +54,14 @@ class WaitingQueue:
         state = self._state
         if state.limits.by_priority:
             places = [state.heap[k] for k in range(state.waiting.length)]
-            yield from sorted(
-                (state.requests[k] for k in places),
-                key=lambda r: (r.priority, r.arrival_time, r.id_rank),
-            )
+            ranks = list(state.ranks)  # empty but under priorities of a user's
+
+            def urgency(k: int) -> list[float]:
+                request = state.requests[k]
+                then = [request.priority, request.arrival_time, request.id_rank]
+                return [*ranks[k : k + 1], *then]
+
+            yield from (state.requests[k] for k in sorted(places, key=urgency))
             return
         queues = [state.waiting]
         if state.limits.fairness == VTC:  # whose turn it is now, and all of theirs

@@ -6,7 +6,7 @@ The rules are in :mod:`kvsim.rules`; the classes here hold a replica's state and
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from kvsim.engines import policies
@@ -31,6 +31,7 @@ from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.fairness import fairness_of, lay_out_shares
 from kvsim.sched.queue import WaitingQueue
+from kvsim.sched.scheduler_rules import SchedulerRules
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class SchedulerConfig:
     offloading: Offloading | None = None
     encoder_inputs: EncoderConfig | None = None
     engine_settings: EngineSettings | None = None
+    order: SchedulerRules | None = None
 
     @property
     def max_active(self) -> int:
@@ -189,6 +191,8 @@ def lay_out_scheduler(
     state.accept_rates = memory.list_of(rates)
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
+    if config.order is not None:
+        config.order.attach(state, memory)
     if config.engine_settings is not None:
         config.engine_settings.lay_out(state, memory)
 
@@ -201,6 +205,9 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     limits.has_own_loop = engine_by_policy(scheduler).has_own_loop
     limits.adaptive = config.long_prefill_token_threshold_adaptive
     limits.by_priority = config.policy == "priority"
+    if config.order is not None:
+        limits.by_priority = limits.has_own_priority = config.order.has_priority
+        limits.reranks, limits.has_own_victim = config.order.moves, config.order.has_victim
     limits.fairness = fairness_of(config.policy)
     state.shares.quantum = config.dlpm_quantum
     limits.swaps = config.preemption_mode == "swap"
@@ -417,6 +424,8 @@ SCHEDULERS: Registry[Scheduler] = Registry(
     "scheduler", "kvsim.sched", Scheduler, "kvsim.schedulers"
 )
 
+Scheduler.register(SchedulerRules)  # it is one by its rules, over vLLM's
+
 
 def scheduler_factory(text: str) -> Callable[..., Scheduler]:
     """Return the class or function behind ``NAME[+KEY=VALUE]...``."""
@@ -432,7 +441,31 @@ def make_scheduler(text: str, kv: KVCacheManager, config: SchedulerConfig) -> Sc
         For an unknown name, an unknown parameter, or a value of the wrong type.
     """
     name, params = parse_spec(text)
+    order = order_of(text)
+    if order is not None:
+        return own_order_scheduler()(kv, replace(config, order=order))
     return SCHEDULERS.create(name, kv, config, **params)
+
+
+def order_of(text: str) -> SchedulerRules | None:
+    """Return the user's rules that a scheduler consists of; None for one of another kind."""
+    name, params = parse_spec(text)
+    if not is_rules(SCHEDULERS.get(name)):
+        return None
+    made: Any = SCHEDULERS.create(name, **params)
+    return made  # type: ignore[no-any-return]
+
+
+def is_rules(factory: Any) -> bool:
+    """Return whether a class is a user's rules over vLLM's scheduler."""
+    return isinstance(factory, type) and issubclass(factory, SchedulerRules)
+
+
+def own_order_scheduler() -> type[Scheduler]:
+    """Return the class of schedulers with an order of a user's."""
+    from kvsim.sched.vllm import OwnOrderScheduler
+
+    return OwnOrderScheduler
 
 
 def scheduler_type(
@@ -451,5 +484,5 @@ def scheduler_type(
     factory = SCHEDULERS.get(name)
     if isinstance(factory, type):
         SCHEDULERS.check_params(name, params)
-        return factory
+        return own_order_scheduler() if is_rules(factory) else factory
     return type(SCHEDULERS.create(name, make_kv(), config, **params))

@@ -18,3 +18,7 @@ class VllmScheduler(Scheduler):
     rules_of = VLLM
     evidence = "schedules are identical to recorded ones of vLLM 0.33, step by step"
     supports_async = True
+
+
+class OwnOrderScheduler(VllmScheduler):
+    """vLLM's scheduler with the order that :class:`.SchedulerRules` of a user's say."""

@@ -15,6 +15,7 @@ from kvsim.records.request import WAITING_FOR_INPUT, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.blocks.checkpoint import num_to_state
 from kvsim.rules.connector.prefills import note_prefill
 from kvsim.rules.connector.scheduler import begin_connected, note_connected, promote
+from kvsim.rules.queue import reorder
 from kvsim.rules.vllm.dlpm import match_prefixes
 from kvsim.rules.vllm.dropping import drops_stale
 from kvsim.rules.vllm.encoder import (
@@ -46,6 +47,8 @@ def begin_admission(state: Replica) -> None:
     """Prepare the queue before its head is checked."""
     if state.limits.fairness == DLPM and state.num_running < state.limits.max_active:
         match_prefixes(state)
+    if state.limits.reranks and state.num_running < state.limits.max_active:
+        reorder(state)
 
 
 def must_wait(state: Replica, request: Request) -> bool:

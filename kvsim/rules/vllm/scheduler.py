@@ -118,7 +118,7 @@ def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int)
         if place < index:
             index -= 1
         if victim == k:
-            return index if state.limits.by_priority else NONE
+            return index if state.limits.by_priority or state.limits.has_own_victim else NONE
         has_slots = allocate_slots(state.kv, state.requests[k], num_tokens)
     return index
 

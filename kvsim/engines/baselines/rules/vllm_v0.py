@@ -86,8 +86,8 @@ def schedule_decodes(state: Replica, batch: Batch) -> None:
 
 def insert(state: Replica, places: list[int], end: int, k: int) -> None:
     """Put a request among the first ``end`` of a list, which are sorted by urgency."""
-    at, request = end, state.requests[k]
-    while at > 0 and is_before(request, state.requests[places[at - 1]]):
+    at = end
+    while at > 0 and is_before(state, k, places[at - 1]):
         places[at] = places[at - 1]
         at -= 1
     places[at] = k

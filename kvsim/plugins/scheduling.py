@@ -1,0 +1,17 @@
+"""Names for authors of schedulers: base classes, declarations, a check."""
+
+from kvsim.own_rules.part import per_replica
+from kvsim.records.request import Request
+from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, StepOutput, StepPlan
+from kvsim.sched.scheduler_rules import SchedulerRules
+
+__all__ = [
+    "SCHEDULERS",
+    "Request",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerRules",
+    "StepOutput",
+    "StepPlan",
+    "per_replica",
+]
