@@ -55,13 +55,26 @@ def test_compiled_refuses_what_it_cannot_run(options: dict[str, Any], reason: st
     assert kvsim.simulate(FEW, **SMALL | options).provenance["backend"] == "python"
 
 
+def test_json_begins_its_provenance_with_the_engine_and_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["run", "--num-requests", "2", "--backend", "python", "--json", "-"])
+    told = json.loads(capsys.readouterr().out)["provenance"]
+    assert list(told.items())[:2] == [("engine", "python"), ("reason", "asked for")]
+    assert told["seed"] == 0
+    assert "backend" not in told
+
+
 def test_verbose_names_the_backend(capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "-v", "--num-requests", "5", "--model", "gpt-oss-20b", "--gpu", "h100-sxm"])
     assert "compiled backend" in capsys.readouterr().err
     main(["run", "-v", "--num-requests", "5", "--allocator", "dynamic"])
     assert "python backend" in capsys.readouterr().err
     main(["run", "--num-requests", "5", "--allocator", "dynamic"])
-    assert "runs in plain Python, slower: allocator dynamic" in capsys.readouterr().err
+    assert (
+        "runs in plain Python, 23 to 434 times slower (measured): allocator dynamic"
+        in capsys.readouterr().err
+    )
     main(["compare", "-v", "--num-requests", "5", "--allocators", "paged"])
     assert "paged: compiled backend" in capsys.readouterr().err
 

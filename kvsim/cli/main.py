@@ -43,7 +43,7 @@ from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
 from kvsim.engines.registry import all_engines
 from kvsim.errors import FieldError, UnfinishedError, too_large
-from kvsim.results.notes import add_notes, merged, notes_of, shared
+from kvsim.results.notes import add_notes, merged, notes_of, shared, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -278,7 +278,8 @@ def run(
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         said.append(f"{case_file} holds the schedule; kvsim replay-case replays it")
-    print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), said, out)
+    answer = {**summary, "provenance": told(results[0].provenance)}
+    print_answer(answer, json_file, lambda: run_table(results[0], facts, summary), said, out)
 
 
 def _named(what: str | None, config_file: str | None) -> str | None:
