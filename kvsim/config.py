@@ -11,7 +11,7 @@ import re
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import (
@@ -29,6 +29,7 @@ from kvsim.engines.options import EngineOptions
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
+from kvsim.lora import LoRAConfig
 from kvsim.pool_config import PoolConfig
 from kvsim.server_options import Length, ServerOptions
 from kvsim.speculation import SpeculativeConfig
@@ -335,20 +336,12 @@ class Config(Validated, EngineOptions, ServerOptions):
     record_block_events: bool = Field(False, description="record every event of every KV block")
     check_invariants: bool = Field(False, description="recount all memory after every step")
 
-    @field_validator("speculative_config", mode="before")
+    @field_validator("speculative_config", "kv_transfer_config", "kv_events_config", mode="before")
     @classmethod
-    def _speculative(cls, value: object) -> object:
-        return None if value is None or value == NONE else SpeculativeConfig.of(value)
-
-    @field_validator("kv_transfer_config", mode="before")
-    @classmethod
-    def _transfer(cls, value: object) -> object:
-        return None if value is None or value == NONE else KVTransferConfig.of(value)
-
-    @field_validator("kv_events_config", mode="before")
-    @classmethod
-    def _events(cls, value: object) -> object:
-        return None if value is None or value == NONE else KVEventsConfig.of(value)
+    def _objects(cls, value: object, info: ValidationInfo) -> object:
+        """Read vLLM's JSON objects."""
+        kind = get_args(cls.model_fields[str(info.field_name)].annotation)[0]
+        return None if value in (None, NONE) else kind.of(value)
 
     @field_validator("pool", mode="before")
     @classmethod
@@ -443,6 +436,11 @@ class Config(Validated, EngineOptions, ServerOptions):
             return
         if not any(text in str(field.annotation) for text in texts):
             raise ValueError(f"{path}: {key} = {value!r}: must be a number, without quotes")
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """Slots for adapters, None if requests have none."""
+        return LoRAConfig(self.max_loras, self.max_lora_rank) if self.enable_lora else None
 
     @property
     def digest(self) -> str:

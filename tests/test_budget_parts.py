@@ -21,6 +21,7 @@ from kvsim.config import Config
 from kvsim.cost.states import state_traffic
 from kvsim.engine.setup import resolve
 from kvsim.intensity.roofline import roofline
+from kvsim.lora import LoRAConfig
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import Trace
 from kvsim.training.remedies import train_memory
@@ -233,17 +234,17 @@ def test_adapters_take_rank_times_inputs_and_outputs() -> None:
     """Llama 3.1 8B, by hand: Q, K, V, O, gate, up, down of 32 layers."""
     sides = (4096 + 4096) + 2 * (4096 + 1024) + (4096 + 4096) + 3 * (4096 + 14_336)
     model = get_model("llama-3.1-8b")
-    assert lora_bytes(model, max_loras=1, max_lora_rank=16) == 32 * sides * 16 * 2
-    assert lora_bytes(model, max_loras=3, max_lora_rank=64) == 12 * 32 * sides * 16 * 2
-    assert lora_bytes(model, max_loras=1, max_lora_rank=16, dtype="fp32") == 32 * sides * 16 * 4
-    half = lora_bytes(model, max_loras=1, max_lora_rank=16, pipeline_parallel_size=2)
+    assert lora_bytes(model, LoRAConfig(1, 16)) == 32 * sides * 16 * 2
+    assert lora_bytes(model, LoRAConfig(3, 64)) == 12 * 32 * sides * 16 * 2
+    assert lora_bytes(model, LoRAConfig(1, 16), dtype="fp32") == 32 * sides * 16 * 4
+    half = lora_bytes(model, LoRAConfig(1, 16), pipeline_parallel_size=2)
     assert half == 16 * sides * 16 * 2
 
 
 def test_one_side_of_an_adapter_is_on_every_rank() -> None:
     sides = (4096 + 512) + 2 * (4096 + 128) + (512 + 4096) + 2 * (4096 + 1792) + (1792 + 4096)
     model = get_model("llama-3.1-8b")
-    ranks = lora_bytes(model, max_loras=1, max_lora_rank=16, tensor_parallel_size=8)
+    ranks = lora_bytes(model, LoRAConfig(1, 16), tensor_parallel_size=8)
     assert ranks == 32 * sides * 16 * 2
 
 
@@ -251,22 +252,22 @@ def test_adapters_of_experts_latents_and_states() -> None:
     mixtral = get_model("mixtral-8x7b")
     attention = (4096 + 4096) * 2 + (4096 + 1024) * 2
     expert = 3 * (4096 + 14_336)
-    assert lora_bytes(mixtral, max_loras=1, max_lora_rank=1) == 32 * 2 * (attention + 8 * expert)
+    assert lora_bytes(mixtral, LoRAConfig(1, 1)) == 32 * 2 * (attention + 8 * expert)
     kimi = get_model("kimi-linear-48b-a3b")
     latent = (2304 + 6144) + (2304 + 576) + (512 + 8192) + (4096 + 2304)
     state = (2304 + 4096 + 12_288) + (4096 + 2304)
     experts = 26 * 257 * 3 * (2304 + 1024) + 3 * (2304 + 9216)
     sides = 7 * latent + 20 * state + experts
-    assert lora_bytes(kimi, max_loras=1, max_lora_rank=1) == 2 * sides
+    assert lora_bytes(kimi, LoRAConfig(1, 1)) == 2 * sides
     v3 = get_model("deepseek-v3")
     only = replace(v3, num_layers=1)
     queries = (7168 + 1536) + (1536 + 128 * 192)
     rest = (7168 + 576) + (512 + 128 * 256) + (128 * 128 + 7168) + 3 * (7168 + 18_432)
-    assert lora_bytes(only, max_loras=1, max_lora_rank=1) == 2 * (queries + rest)
+    assert lora_bytes(only, LoRAConfig(1, 1)) == 2 * (queries + rest)
     mamba = get_model("nemotron-h-8b")
     mixer = (4096 + 8192 + 10_240) + (8192 + 4096)
     sides = 24 * mixer + 4 * attention + 24 * 2 * (4096 + 21_504)
-    assert lora_bytes(mamba, max_loras=1, max_lora_rank=1) == 2 * sides
+    assert lora_bytes(mamba, LoRAConfig(1, 1)) == 2 * sides
 
 
 def test_adapters_in_a_budget() -> None:

@@ -17,6 +17,7 @@ from kvsim.cost.experts import FEW_EXPERTS, choice_probabilities, routing
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.work import WorkCounter
+from kvsim.lora import LoRAConfig
 from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 from kvsim.trace import Trace
@@ -399,7 +400,7 @@ def test_adapters_of_a_batch_are_read_and_their_kernels_launched() -> None:
     for backend in ("python", "compiled"):
         flags = options | {"enable_lora": True, "max_loras": 2, "backend": backend}
         found = kvsim.simulate(trace, **flags).summary["mean_tpot_ms"]
-        adapter = lora_bytes(get_model("llama-3-8b"), max_loras=1, max_lora_rank=16)
+        adapter = lora_bytes(get_model("llama-3-8b"), LoRAConfig(1, 16))
         seconds = 32 * 8 * rate.gemm_launch
         seconds += 2 * adapter / (gpu.memory_bandwidth_bytes_per_s * rate.weights)
         assert (found - plain) / 1e3 == pytest.approx(seconds, rel=0.02)

@@ -30,6 +30,7 @@ ROOMS = (
         "catalog",
         "json_object",
         "speculation",
+        "lora",
         "kv_events",
         "kv_transfer",
         "pool_config",

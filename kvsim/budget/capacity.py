@@ -156,11 +156,10 @@ def _beside(
 ) -> dict[str, int]:
     """Return the bytes on one GPU that only some deployments have."""
     tp, spec, found = config.tensor_parallel_size, config.speculative_config, {}
-    if config.enable_lora:
+    if config.lora is not None:
         found["adapters"] = lora_bytes(
             model,
-            max_loras=config.max_loras,
-            max_lora_rank=config.max_lora_rank,
+            config.lora,
             dtype=dtype,
             tensor_parallel_size=tp,
             pipeline_parallel_size=config.pipeline_parallel_size,

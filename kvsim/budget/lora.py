@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.spec import ModelSpec
     from kvsim.catalog.state import StateLayer
+    from kvsim.lora import LoRAConfig
 
 
 class Linear(NamedTuple):
@@ -24,16 +25,15 @@ class Linear(NamedTuple):
 
 def lora_bytes(
     model: ModelSpec,
+    lora: LoRAConfig,
     *,
-    max_loras: int,
-    max_lora_rank: int,
     dtype: str = "bf16",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
 ) -> int:
     """Bytes of the slots for adapters on one GPU.
 
-    Each slot has two matrices of ``max_lora_rank`` for every linear layer, as wide as its input and
+    Each slot has two matrices of the rank for every linear layer, as wide as its input and
     its output: an estimate, since a model's code says which layers take adapters. Embeddings, the
     LM head and routers are taken to have none.
     """
@@ -42,8 +42,8 @@ def lora_bytes(
     elements = 0.0
     for index, mixer in enumerate(model.mixers[:per_stage]):
         for linear in _linears(model, mixer, index, tp):
-            elements += max_lora_rank * (linear.inputs + linear.outputs)
-    return int(max_loras * elements * DTYPE_BYTES[dtype])
+            elements += lora.max_lora_rank * (linear.inputs + linear.outputs)
+    return int(lora.max_loras * elements * DTYPE_BYTES[dtype])
 
 
 def _linears(

@@ -9,6 +9,7 @@ from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.catalog import get_gpu, get_model, gpu_names
 from kvsim.config import LOGGED_PARTS, RunConfig
+from kvsim.lora import LORA_FLAGS
 
 if TYPE_CHECKING:
     from kvsim.calibration.startup import Startup
@@ -20,7 +21,8 @@ TAKEN = (
     *("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager", "async_scheduling"),
     *("enable_expert_parallel", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
     *("max_cudagraph_capture_size", "long_prefill_token_threshold", "scheduling_policy"),
-    *("enable_lora", "max_loras", "max_lora_rank", "disable_hybrid_kv_cache_manager"),
+    *LORA_FLAGS,
+    "disable_hybrid_kv_cache_manager",
 )
 #: Quantization methods with a weight format that the model's name or its config.json determines.
 OF_MODEL = frozenset(("compressed-tensors", "modelopt", "modelopt_fp4", "inc", "auto-round"))

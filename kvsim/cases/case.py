@@ -23,6 +23,7 @@ from kvsim.files import write_whole, writing
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
+from kvsim.lora import LoRAConfig
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import MAX_DRAFTS, Method, SpeculativeConfig
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
     from kvsim.records.offloading import Offloading
 
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
-
-
-class Lora(Part):
-    """Adapters: the most of one batch."""
-
-    max_loras: Count
 
 
 class Encoder(Part):
@@ -122,7 +117,7 @@ class CaseConfig(Part):
     pipeline_parallel_size: Count = 1
     max_num_scheduled_tokens: Count | None = None
     prefill_schedule_interval: Whole = 0
-    lora: Lora | None = None
+    lora: LoRAConfig | None = None
     spec: Spec | None = None
     connector: ConnectorPart | None = None
     encoder: Encoder | None = None
@@ -179,11 +174,6 @@ class CaseConfig(Part):
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
         return self.pipeline_parallel_size + self.async_scheduling
-
-    @property
-    def max_loras(self) -> int:
-        """Most adapters of one batch, 0 if requests have none."""
-        return 0 if self.lora is None else self.lora.max_loras
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

@@ -155,7 +155,7 @@ def _check_setup(setup: Setup, trace: Trace) -> None:
         raise ValueError(
             "record: a case has one sequence per request; num_samples must be 1, or scheduler vllm"
         )
-    if limits.speculation is not None or limits.max_loras or trace.has("grammar_time"):
+    if limits.speculation is not None or limits.lora or trace.has("grammar_time"):
         raise ValueError(
             "record: drafts, adapters and grammars are replayed, not recorded; leave them out"
         )
@@ -208,7 +208,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         )
     kv, limits, memory = setup.kv, setup.scheduler_config, setup.kv_config
     own: dict[str, Any] = vars(limits).copy()
-    for name in ("max_loras", "speculation", "seed"):
+    for name in ("speculation", "seed"):
         del own[name]
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]

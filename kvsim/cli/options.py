@@ -11,6 +11,7 @@ import click
 
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
+from kvsim.lora import LORA_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,12 +79,7 @@ SECTIONS = {
         "async_scheduling",
         "disable_chunked_mm_input",
     ),
-    "Speculation and adapters": (
-        "speculative_config",
-        "enable_lora",
-        "max_loras",
-        "max_lora_rank",
-    ),
+    "Speculation and adapters": ("speculative_config", *LORA_FLAGS),
     "Scheduling": (
         "scheduler",
         "scheduling_policy",

@@ -22,7 +22,7 @@ SPECIALIZED = {
     "Limits.has_own_loop": 0,
     "Limits.num_stages": 1,
     "Limits.prefill_schedule_interval": 0,
-    "Limits.max_loras": 0,
+    "Limits.has_loras": 0,
     "Limits.has_grammars": 0,
     "Limits.has_pauses": 0,
     "Limits.has_sessions": 0,

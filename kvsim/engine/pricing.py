@@ -11,6 +11,7 @@ from kvsim.budget.settings import expert_parallel_size, expert_replicas
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
 from kvsim.engine.settings import by_name
+from kvsim.lora import LoRAConfig
 from kvsim.registry import parse_spec
 
 if TYPE_CHECKING:
@@ -58,12 +59,11 @@ def cost_config_of(
 
 def _adapter(config: Config, memory: Memory) -> Adapter | None:
     """Return one adapter of the largest rank, all pipeline stages together."""
-    if not config.enable_lora:
+    if config.lora is None:
         return None
     num_bytes = lora_bytes(
         memory.model,
-        max_loras=1,
-        max_lora_rank=config.max_lora_rank,
+        LoRAConfig(1, config.lora.max_lora_rank),
         dtype=memory.dtype,
         tensor_parallel_size=config.tensor_parallel_size,
     )

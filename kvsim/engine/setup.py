@@ -267,7 +267,6 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     check_scheduler(config, memory, kind, scheduler, swaps=mode == "swap")
     resolved = {
         "max_num_batched_tokens": step_tokens(memory, kind),
-        "max_loras": config.max_loras if config.enable_lora else 0,
         "async_scheduling": asynchronous,
         "preemption_mode": mode,
     }

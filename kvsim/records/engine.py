@@ -137,7 +137,8 @@ class Limits(Record):
     asynchronous: bool = False
     max_num_scheduled_tokens: int = 0
     prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
-    max_loras: int = 0  # adapters of one batch, 0 if requests have none
+    has_loras: bool = False
+    max_loras: int = 0  # different adapters of one batch
     has_grammars: bool = False
     has_pauses: bool = False  # the host may pause it
     has_sessions: bool = False  # requests go on with further inputs

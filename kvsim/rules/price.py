@@ -218,7 +218,7 @@ def price(state: Replica, batch: Batch) -> float:
         return python_price(state, batch)
     count_work(cost, state.requests, batch)
     cost.work.swapped_bytes = state.swapped_bytes
-    if state.limits.max_loras > 0:
+    if state.limits.has_loras:
         cost.work.num_adapters = state.num_loras
     if state.limits.has_encoder:
         cost.work.num_encoded = state.encoder.num_step_tokens

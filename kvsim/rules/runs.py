@@ -258,7 +258,7 @@ def begin_run(state: Replica, num_keys: int) -> None:
     work.num_sampled = running
     work.num_decodes = running
     work.swapped_bytes = 0
-    if state.limits.max_loras > 0:
+    if state.limits.has_loras:
         note_loras(state)
         work.num_adapters = state.num_loras
     if state.cost.price != CONSTANT:

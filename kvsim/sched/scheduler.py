@@ -14,6 +14,7 @@ from kvsim.engines.engine import EngineSettings  # noqa: TC001 - a field of a da
 from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
+from kvsim.lora import LoRAConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.records import engine as records
 from kvsim.records.connector import Connector  # noqa: TC001 - a field of a dataclass
 from kvsim.records.growth import adopt
@@ -58,7 +59,7 @@ class SchedulerConfig:
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_num_scheduled_tokens: int | None = None
     prefill_schedule_interval: int = 0
-    max_loras: int = 0
+    lora: LoRAConfig | None = None
     speculation: SpeculativeConfig | None = None
     seed: int = 0
     kv_transfer: Connector | None = None
@@ -184,7 +185,8 @@ def lay_out_scheduler(
     active = config.max_running + 1
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
-    state.loras = memory.ints(max(config.max_loras, 1))
+    if config.lora is not None:
+        config.lora.lay_out(state, memory)
     rows = config.speculation.num_speculative_tokens_per_batch_size if config.speculation else ()
     state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
     rates = acceptance_rates(config.speculation) if config.speculation else [0.0]

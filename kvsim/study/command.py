@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
+from kvsim.lora import LORA_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +38,8 @@ FLAGS = (
     ),
     *("num_gpu_blocks_override", "block_size", "enable_prefix_caching", "mamba_cache_mode"),
     *("mamba_ssm_cache_dtype", "disable_hybrid_kv_cache_manager", "kv_offloading_size"),
-    *("kv_offloading_backend", "kv_transfer_config", "speculative_config", "enable_lora"),
-    *("max_loras", "max_lora_rank", "max_num_seqs", "max_num_batched_tokens"),
+    *("kv_offloading_backend", "kv_transfer_config", "speculative_config", *LORA_FLAGS),
+    *("max_num_seqs", "max_num_batched_tokens"),
     *("enable_chunked_prefill", "long_prefill_token_threshold", "scheduling_policy"),
     *("async_scheduling", "enforce_eager", "max_cudagraph_capture_size"),
     *("cudagraph_capture_sizes", "compilation_config", "optimization_level"),

@@ -61,7 +61,7 @@ def must_wait(state: Replica, request: Request) -> bool:
         return True
     if state.limits.has_sessions and request.status == WAITING_FOR_INPUT:
         return True
-    return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
+    return state.limits.has_loras and not has_room_for_lora(state, request)
 
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
@@ -111,7 +111,7 @@ def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None
         encode_items(state, k)
     if state.limits.num_drafts > 0:
         add_drafts(state, batch, num_drafts)
-    if state.limits.max_loras > 0:
+    if state.limits.has_loras:
         note_switch(state, state.requests[k])
         add_lora(state, state.requests[k])
 

@@ -43,7 +43,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     if state.num_growing > 0:
         ask_for_growth(state)
     schedule_running(state, batch, threshold, held)
-    if limits.max_loras > 0:
+    if limits.has_loras:
         note_loras(state)
     if state.num_preempted == 0:
         state.has_scheduled_running = batch.size > 0

@@ -1,0 +1,30 @@
+"""LoRA adapters: how many different ones a batch may hold, and how large each may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
+
+Count = Annotated[int, Field(ge=1)]
+
+#: vLLM's flags of them.
+LORA_FLAGS = ("enable_lora", "max_loras", "max_lora_rank")
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Slots for adapters; names and defaults are vLLM's."""
+
+    max_loras: Count = 1
+    max_lora_rank: Count = 16
+
+    def lay_out(self, state: Replica, memory: Memory) -> None:
+        """Write the limit into an empty state, and make room for the adapters of a batch."""
+        state.limits.has_loras, state.limits.max_loras = True, self.max_loras
+        state.loras = memory.ints(self.max_loras)
