@@ -58,6 +58,11 @@ def reassigned(limits, value):
     return 2
 
 
+def one_branch(limits, value):
+    if limits.num_drafts:
+        value.add(1)
+
+
 @pytest.mark.parametrize("rule", [nested, either, locals_too], ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("known", list(product((0, 1, 2), repeat=3)), ids=str)
 def test_a_pruned_rule_computes_the_same(rule, known):
@@ -69,6 +74,10 @@ def test_a_pruned_rule_computes_the_same(rule, known):
     assert short is not rule
     for value in range(5):
         assert short(limits, value) == rule(limits, value)
+
+
+def test_a_rule_whose_only_branch_is_never_taken_does_nothing():
+    assert pruned(one_branch, {"limits": LIMITS}, OFF)(Limits(), None) is None
 
 
 def names_in(rule) -> set[str]:

@@ -52,7 +52,7 @@ def pruned(rule: Any, types: Mapping[str, Any], constants: Mapping[str, int]) ->
     for argument in definition.args.args:
         argument.annotation = None
     pruner = _Pruner(_local_types(definition, types), constants, rule.__globals__)
-    definition.body = pruner.block(definition.body)
+    definition.body = pruner.block(definition.body) or [ast.Pass()]
     if not pruner.has_folded:
         return rule
     found: dict[str, Any] = {}
