@@ -53,7 +53,7 @@ class ShorterPrompts:
         given = {"host_seconds": HOST_SECONDS, "paged_overhead": PAGED_OVERHEAD}
         self._roofline = COST_MODELS.create("roofline", config, **given)
 
-    def step(self, plan: StepPlan) -> StepCost:  # noqa: D102
+    def step(self, plan: StepPlan) -> StepCost:
         cost = self._roofline.step(plan)
         if sum(plan.num_tokens) == len(plan.requests):
             return cost

@@ -86,5 +86,4 @@ class PoolConfig:
 
 
 def vars_of(pool: PoolConfig) -> dict[str, Any]:
-    """Return the fields of a pool by name."""
     return {f.name: getattr(pool, f.name) for f in fields(pool)}

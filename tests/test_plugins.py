@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +132,27 @@ def test_the_public_names_are_those_of_the_list() -> None:
     modules = (kvsim, kvsim.plugins, kvsim.testing, workloads)
     found = [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
     assert sorted(found) == sorted(PUBLIC_NAMES.read_text(encoding="utf-8").split())
+
+
+def _without_docstring(name: str) -> Iterator[str]:
+    """Yield a public name, and those of its members, that lack a docstring."""
+    found = pydoc.locate(name)
+    if not isinstance(found, type | FunctionType):
+        return
+    if not inspect.getdoc(found):
+        yield name
+    for member, value in inspect.getmembers(found) if isinstance(found, type) else ():
+        code = value.fget if isinstance(value, property) else value
+        if not isinstance(code, FunctionType | MethodType) or code.__name__ != member:
+            continue
+        is_public = member[0] != "_" and not code.__module__.startswith("pydantic.")
+        if is_public and not inspect.getdoc(getattr(found, member)):
+            yield f"{name}.{member}"
+
+
+def test_public_names_have_docstrings() -> None:
+    names = PUBLIC_NAMES.read_text(encoding="utf-8").split()
+    assert not [lacking for name in names for lacking in _without_docstring(name)]
 
 
 @pytest.mark.parametrize("module", [kvsim, kvsim.plugins], ids=lambda m: m.__name__)

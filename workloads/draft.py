@@ -92,7 +92,6 @@ class Draft:
         return len(self.num_prompt_tokens)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that are there, by name."""
         named = {f.name: getattr(self, f.name) for f in fields(self)}
         return {k: v for k, v in named.items() if v is not None and k not in ("pace", "notes")}
 

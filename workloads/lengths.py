@@ -32,7 +32,6 @@ class Constant:
         _check_range(self.num_tokens, self.num_tokens)
 
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
-        """Return ``n`` equal lengths."""
         return np.full(n, self.num_tokens, dtype=np.int64)
 
 
@@ -47,7 +46,6 @@ class Uniform:
         _check_range(self.low, self.high)
 
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
-        """Draw ``n`` lengths."""
         return rng.integers(self.low, self.high, n, endpoint=True, dtype=np.int64)
 
 

@@ -135,7 +135,6 @@ class Script:
         return len(self._outputs)
 
     def new_content(self) -> int:
-        """Return an unused content id."""
         self._contents += 1
         return self._contents - 1
 

@@ -46,7 +46,6 @@ class Characters:
         return math.ceil(len(text) / self._chars)
 
     def tokens(self, text: str) -> list[str]:
-        """Return the pieces of a text."""
         ends = [math.floor(place * self._chars) for place in range(self.count(text))]
         return [text[a:b] for a, b in zip(ends, [*ends[1:], len(text)], strict=True)]
 
@@ -63,7 +62,6 @@ class Tokenized:
         return len(self.tokens(text))
 
     def tokens(self, text: str) -> list[int]:
-        """Return the ids of a text."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -82,7 +82,6 @@ def source_of(
 
 
 def usual_rate(workload: str) -> float:
-    """Return the default rate of a workload."""
     return math.inf if workload.partition("+")[0] in AT_ONCE else REQUEST_RATE
 
 

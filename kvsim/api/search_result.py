@@ -125,7 +125,6 @@ def _options(one: Mapping[str, Any]) -> Row:
 
 
 def _value(text: str) -> int | float | str:
-    """Return a number as such."""
     for kind in (int, float):
         try:
             return kind(text)

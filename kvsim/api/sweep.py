@@ -82,7 +82,6 @@ def sweep(
 
 
 def _listed(options: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the values of each option as a list."""
     listed: dict[str, list[Any]] = {}
     for name, value in options.items():
         if isinstance(value, str) or not hasattr(value, "__iter__"):

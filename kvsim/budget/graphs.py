@@ -41,7 +41,6 @@ class Graphs(NamedTuple):
 
     @property
     def num_graphs(self) -> int:
-        """Number of captured graphs."""
         return len(self.piecewise) + len(self.full)
 
 

@@ -27,12 +27,10 @@ class _Bucket:
         self.num_groups = 1
 
     def add(self, index: int, page: Page) -> None:
-        """Add a layer."""
         self.members.setdefault(page.page_bytes, []).append(index)
 
     @property
     def num_layers(self) -> int:
-        """Layers of all sizes."""
         return sum(len(indices) for indices in self.members.values())
 
     @property

@@ -26,7 +26,6 @@ def answer_of(
     found: Calibration | None,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return all that was found."""
     memory = None
     if overhead is not None:
         memory = {

@@ -160,7 +160,6 @@ def _begin(parameter: Parameter, starts: Mapping[str, float]) -> float:
 def _values(
     parameters: Sequence[Parameter], x: Floats, starts: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return factors and seconds."""
     return {
         parameter.name: starts[parameter.name] * math.exp(value)
         if parameter.is_share

@@ -70,7 +70,6 @@ class Targets(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each figure."""
         return [FIGURES[figure] for _, figure in self.places]
 
     def errors(self, figures: Sequence[Sequence[float]]) -> NDArray[np.float64]:

@@ -207,7 +207,6 @@ class CaseConfig(Part):
 
     @property
     def kv_config(self) -> KVCacheConfig:
-        """Configuration of the KV-cache manager."""
         if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
             specs = tuple(groups or [FullAttention(self.block_size)])
@@ -277,7 +276,6 @@ class CaseRequest(Part):
     stop_at: Whole | list[Whole] = 0
 
     def conflicts(self, max_model_len: int) -> Iterator[str]:
-        """Return the conflicts between its parts."""
         length = sum(segment[-1] for segment in self.segments)
         if length >= max_model_len:
             yield "its prompt is not below max_model_len"

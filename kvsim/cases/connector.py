@@ -102,7 +102,7 @@ class FakeWorker(Feature):
         self._sends += [(step + self._given[row].send_steps, row) for row in self._unsent]
         self._unsent = []
 
-    def report(self) -> None:  # noqa: D102
+    def report(self) -> None:
         connector, step = self._connector, self._steps.popleft()
         self._loads, received = _due(self._loads, step)
         self._sends, sent = _due(self._sends, step)

@@ -83,7 +83,6 @@ def ends(requests: Sequence[CaseRequest]) -> dict[str, list[int]]:
 
 
 def contents_of_case(workload: Workload) -> Contents:
-    """Return the requests of a case by row."""
     given = workload.requests
     segments = [span(segment) for request in given for segment in request.segments]
     lists = _lists(given)

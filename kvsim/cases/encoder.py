@@ -53,7 +53,7 @@ class EncoderLog(Feature):
     ) -> None:
         self._state, self._names, self._hashes = state, names, hashes
 
-    def scheduled(self, entry: Entry) -> None:  # noqa: D102
+    def scheduled(self, entry: Entry) -> None:
         state, encoder = self._state, self._state.encoder
         encoded: dict[str | int, list[int]] = {}
         for n in range(encoder.num_encoded):
@@ -63,6 +63,6 @@ class EncoderLog(Feature):
         evicted = [self._hashes[encoder.evicted[n]] for n in range(encoder.num_evicted)]
         add(entry, enc=encoded or None, encf=evicted or None, ecf=encoder.num_free_tokens)
 
-    def processed(self, entry: Entry) -> None:  # noqa: D102
+    def processed(self, entry: Entry) -> None:
         encoder = self._state.encoder
         add(entry, ecf2=encoder.num_free_tokens, ecb2=encoder.num_reclaimable_tokens)

@@ -77,12 +77,10 @@ class Group(Part):
 
     @classmethod
     def of(cls, spec: AttentionSpec) -> Group:
-        """Describe an attention spec."""
         return cls(type=TYPES[type(spec)], **vars(spec))
 
     @property
     def spec(self) -> AttentionSpec:
-        """The rules of the group."""
         kind = SPECS[self.type]
         spec: AttentionSpec = kind(**{f.name: getattr(self, f.name) for f in fields(kind)})
         return spec

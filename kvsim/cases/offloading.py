@@ -25,10 +25,10 @@ class OffloadingLog(FakeWorker):
     def _offloading(self) -> Offloading:
         return self._replica.state.offloading
 
-    def before(self, entry: Entry) -> None:  # noqa: D102
+    def before(self, entry: Entry) -> None:
         del entry
 
-    def report(self) -> None:  # noqa: D102
+    def report(self) -> None:
         pass
 
     def scheduled(self, entry: Entry) -> None:

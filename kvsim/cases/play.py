@@ -101,11 +101,11 @@ class VllmPlayer(Player):
         state = self.state
         return bool(state.num_outstanding or state.num_batches or has_transfers(state))
 
-    def has_work(self, step: int) -> bool:  # noqa: D102
+    def has_work(self, step: int) -> bool:
         del step
         return bool(self._arriving) or self._is_busy
 
-    def begin(self, step: int) -> Entry | None:  # noqa: D102
+    def begin(self, step: int) -> Entry | None:
         aborted = [row for at, row in self._aborts if at == step and self.replica.abort(row)]
         ended = [self._names[row] for row in aborted]
         ended += [name for feature in self._features for name in feature.arrive(step)]
@@ -119,12 +119,12 @@ class VllmPlayer(Player):
             return None
         return {"s": step, "abt": ended} if ended else {"s": step}
 
-    def next_step(self, step: int) -> int:  # noqa: D102
+    def next_step(self, step: int) -> int:
         if self._is_idle and self._arriving:
             return self._upkeep.next_step(step, self._requests[self._arriving[0]].arrival_step)
         return step + 1
 
-    def advance(self, entry: Entry) -> bool:  # noqa: D102
+    def advance(self, entry: Entry) -> bool:
         state, features = self.state, self._features
         state.ready_clock = entry["s"]
         self._log.before()

@@ -36,7 +36,6 @@ def checksum(values: Iterable[object], separator: str = ",") -> int:
 
 
 def linked(records: Any, first: int) -> Iterator[Any]:
-    """Yield the records of a linked list."""
     while first >= 0:
         record = records[first]
         yield record
@@ -115,7 +114,6 @@ class Player(ABC):
         """Run the step, and return whether it has a row in the log. Mutates the entry."""
 
     def next_step(self, step: int) -> int:
-        """Return the step after a step."""
         return step + 1
 
     def play(self, *, check: bool = False) -> Iterator[Entry]:

@@ -118,7 +118,6 @@ class Recording:
 
     @property
     def log(self) -> StepLog:
-        """The log of the replica."""
         assert self._log is not None
         return self._log
 

@@ -33,7 +33,6 @@ def span(segment: Sequence[int]) -> Span:
 
 
 def num_tokens(spans: Iterable[Sequence[int]]) -> int:
-    """Return the tokens of segments."""
     return sum(one[-1] for one in spans)
 
 
@@ -51,7 +50,6 @@ def offsets(lists: Iterable[Sized], first: int = 0) -> NDArray[np.int64]:
 def contents_of_rows(
     lists: dict[str, Any], segments: Sequence[Span], items: NDArray[Any] | None = None
 ) -> Contents:
-    """Return contents of lists by row, and the segments of all rows."""
     columns = zip(*segments, strict=True) if segments else ((), (), ())
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     return Contents(arrays, segment_rows(*columns), items)

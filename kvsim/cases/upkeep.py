@@ -36,7 +36,7 @@ class Upkeep(Feature):
         if drops_output(config):
             show_numbers(replica.state)
 
-    def arrived(self, step: int) -> None:  # noqa: D102
+    def arrived(self, step: int) -> None:
         state = self._replica.state
         state.pause = self._pauses.get(step, state.pause)
         if step in self._resets:

@@ -27,7 +27,6 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add a model to the options of the flags."""
     if what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: conflicts with --model {given['model']}")
     return given

@@ -60,7 +60,6 @@ class Commands(click.Group):
     """The commands; a reader of their output may go before its end, as ``| head`` does."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the requested command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click would exit with 1

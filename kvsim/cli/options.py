@@ -192,7 +192,6 @@ class _Switch(click.Option):
     """A switch that is off; the help leaves out what switches it off."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return its entry in the help."""
         found = super().get_help_record(ctx)
         return None if found is None else (found[0].split(" / ")[0], found[1])
 
@@ -223,7 +222,6 @@ class TrainingCommand(SectionedCommand):
 
 
 def flag(name: str) -> str:
-    """Return a field's flag."""
     return "--" + name.replace("_", "-")
 
 

@@ -184,8 +184,6 @@ def _value(text: str) -> Any:
 
 
 class _Reader:
-    """Reads a line flag by flag."""
-
     def __init__(
         self, line: Pasted, known: Mapping[str, ServerFlag], own: Mapping[str, bool]
     ) -> None:

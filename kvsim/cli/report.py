@@ -68,7 +68,6 @@ def write_sweep_report(
 
 
 def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
-    """Write the page of a search."""
     return _write(file, lambda compose: compose.search_page(answer))
 
 

@@ -93,7 +93,6 @@ def load_entry() -> ModuleType:
 
 
 def load_user_rules() -> ModuleType:
-    """Import the compiler of users' rules."""
     load_entry()
     return sys.modules.get(USER) or import_module(USER)
 
@@ -134,7 +133,6 @@ def load_routers() -> ModuleType:
 
 
 def _load(name: str, folder: Path) -> ModuleType:
-    """Import a module and cache its compiled functions in a folder."""
     with caching_in(folder):
         return import_module(name)
 

@@ -81,7 +81,6 @@ OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES, *TEXTS)
 
 
 def all_records() -> list[type[Record]]:
-    """Return every record there is."""
     found = []
     for package in (records, *map(import_module, engines.packages("records"))):
         for module in iter_modules(package.__path__, package.__name__ + "."):
@@ -293,7 +292,6 @@ def address_of(state: Any) -> int:
 
 
 def _loaded(variant: str) -> Any:
-    """Return the entry of a variant, compiled."""
     entry = ENTRIES[variant]
     # A plain function under NUMBA_DISABLE_JIT compiles nothing.
     if hasattr(entry, "compile") and not entry.signatures:

@@ -236,7 +236,6 @@ def deepest(addresses, path, guesses):
 
 @njit(cache=True)
 def held_by(addresses, known, key, held):
-    """Record the replica that held a key."""
     for place in range(len(addresses)):
         held[place] = False
         if addresses[place] != 0:

@@ -48,8 +48,6 @@ def address_of(context: Any, ref: Any) -> Any:
 
 @intrinsic
 def float_at(context: Any, address: Any) -> Any:
-    """Read a float."""
-
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load(builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
 

@@ -25,8 +25,6 @@ _replica = record_at(Replica, "")
 
 @intrinsic
 def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argument: Any) -> Any:
-    """Call the rules that lie at an address."""
-
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(WORD, [WORD] * 3).as_pointer()
         return builder.call(builder.inttoptr(args[0], kind), args[1:])
@@ -44,7 +42,6 @@ def ask_for_step(state):
 
 @njit(cache=True)
 def ask_for_requests(state):
-    """Ask for the first requests of it."""
     batch = state.batches[state.first_batch]
     for at in range(min(AHEAD, batch.size)):
         prefetch(state.requests, batch.entries[at].request, 0)

@@ -38,55 +38,46 @@ _token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
 
 @njit(cache=True, error_model="numpy")
 def least_outstanding(router, placement, unused):
-    """Apply the rule of least-outstanding."""
     return _least_loaded(_placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def power_of_two(router, placement, unused):
-    """Apply the rule of power-of-two."""
     return _least_of_two(_placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def least_kv(router, placement, unused):
-    """Apply the rule of least-kv."""
     return _least_kv(_placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def vllm_dp(router, placement, unused):
-    """Apply the rule of vllm-dp."""
     return _vllm_dp(_counted(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def aibrix_throughput(router, placement, unused):
-    """Apply the rule of aibrix-throughput."""
     return _throughput(_rates(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def chwbl(router, placement, unused):
-    """Apply the rule of chwbl."""
     return _chwbl(_ring(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def cache_aware(router, placement, unused):
-    """Apply the rule of the cache-aware router."""
     return _cache_aware(_balance(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def ray_prefix_aware(router, placement, unused):
-    """Apply the rule of ray-prefix-aware."""
     return _ray(_balance(router), _placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
 def aibrix_prefix_cache(router, placement, unused):
-    """Apply the rule of aibrix-prefix-cache."""
     return _aibrix(_balance(router), _placement(placement))
 
 

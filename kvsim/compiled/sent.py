@@ -12,7 +12,6 @@ from numba import njit
 
 @njit(cache=True)
 def row_of(sent, content):
-    """Return the row of a content."""
     mixed = np.uint64(content) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(32)) & (len(sent) - 1)
 

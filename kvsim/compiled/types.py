@@ -75,7 +75,6 @@ def own_ref(record: type[Record]) -> type[Ref]:
 
 
 def numba_type(kind: Any, variant: str) -> Any:
-    """Return the Numba type of a field."""
     item = item_of(kind)
     if item is not None:
         return Rows(numba_type(item, variant), format_of(item).itemsize)

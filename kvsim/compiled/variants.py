@@ -147,7 +147,6 @@ def has_rule(variant: str | None, module: str) -> bool:
 
 
 def variant_of(state: Any) -> str:
-    """Return the variant that runs a replica."""
     if state.limits.has_own_loop:
         return OF_ENGINES[engine_name(state.limits.scheduler)].variant_of(state)
     records = _records(state)

@@ -65,7 +65,7 @@ class AIConfiguratorCost:
         self._step_time = rate.step + (rate.sync_step if waits else 0.0)
         self._request_time = rate.request + (rate.sync_request if waits else 0.0)
 
-    def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
+    def step(self, plan: StepPlan) -> StepCost:
         if not plan.batch.size:
             return StepCost(0.0, 0.0, 0.0)
         work = self._work.count(plan)
@@ -113,7 +113,6 @@ def _system(gpu_name: str) -> str:
 
 @cache
 def _engine(model: str, system: str, framework: str, version: str | None, tp: int) -> Any:
-    """Compile the estimator's engine."""
     try:
         from aiconfigurator_core.sdk import EngineHandle
     except ImportError:

@@ -39,6 +39,6 @@ class ConstantCost:
         record.layers = memory.records(Layers, 1)
         record.experts.touched = memory.list_of([0.0])
 
-    def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
+    def step(self, plan: StepPlan) -> StepCost:
         del plan
         return self._cost

@@ -90,19 +90,19 @@ class MeasuredCost(RooflineCost):
             self._reduce = tokens, table.to_numpy() / 1e3
         self._kv_bytes_per_key = self.work.classes[0].kv_bytes
 
-    def gemms(self, work: Work) -> float:  # noqa: D102 - see RooflineCost
+    def gemms(self, work: Work) -> float:
         return self._layers * float(_at(work.num_tokens, self._gemm_tokens, self._gemm_times))
 
-    def lm_head(self, work: Work) -> float:  # noqa: D102
+    def lm_head(self, work: Work) -> float:
         return float(_at(work.num_sampled, *self._head))
 
-    def decode_attention(self, work: Work) -> float:  # noqa: D102
+    def decode_attention(self, work: Work) -> float:
         keys = work.decode_bytes / self._kv_bytes_per_key / work.num_decodes
         batches = np.array([batch for batch, _ in self._decode], dtype=float)
         times = np.array([_at(keys, *curve) for _, curve in self._decode])
         return self._layers * float(_at(work.num_decodes, batches, times))
 
-    def prefill_attention(self, work: Work) -> float:  # noqa: D102
+    def prefill_attention(self, work: Work) -> float:
         time = 0.0
         chunks: Any = work.chunks
         for start, end in chunks:
@@ -110,7 +110,7 @@ class MeasuredCost(RooflineCost):
             time += whole - float(_at(start, *self._prompt)) if start else whole
         return self._layers * time
 
-    def all_reduces(self, work: Work) -> float:  # noqa: D102
+    def all_reduces(self, work: Work) -> float:
         if self._reduce is None:
             return 0.0
         return 2 * self._layers * float(_at(work.num_tokens, *self._reduce))

@@ -181,7 +181,7 @@ class RooflineCost:
             copy_numbers(getattr(self.record, name), getattr(record, name))
         self.work.lay_out(record, memory)
 
-    def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
+    def step(self, plan: StepPlan) -> StepCost:
         if not plan.batch.size:
             return StepCost(0.0, 0.0, 0.0)
         work = self.work.count(plan)

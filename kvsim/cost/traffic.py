@@ -30,7 +30,6 @@ def gemm_activation_bytes(config: CostConfig) -> tuple[float, float]:
 
 
 def activation_bytes(config: CostConfig, read: float, written: float) -> float:
-    """Return the bytes of activations that GEMMs read and write."""
     wide = DTYPE_BYTES[config.dtype]
     narrow = arithmetic_of(config.gpu, config.quantization) != "16-bit"
     return read * (1 if narrow else wide) + written * wide

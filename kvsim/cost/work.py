@@ -63,7 +63,6 @@ class WorkCounter:
         self.lay_out(record, Objects())
 
     def lay_out(self, record: Cost, memory: Memory) -> None:
-        """Lay out the tables of a record."""
         record.num_layers = len(self.classes)
         record.layers = memory.records(Layers, len(self.classes))
         for layers, given in zip(record.layers, self.classes, strict=True):

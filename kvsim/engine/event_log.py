@@ -47,7 +47,6 @@ class ReplicaEventLog:
         return taken
 
     def make_room(self) -> None:
-        """Make room in the log. Mutates."""
         if self.on_full is None:
             self.spilled.append(take_events(self._pool))
         else:

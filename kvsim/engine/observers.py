@@ -27,7 +27,6 @@ class Observers:
         self._observers = observers
 
     def scheduled(self, replica: Replica) -> None:
-        """Observe a step that was just scheduled."""
         for one in self._observers:
             one.scheduled(replica)
 

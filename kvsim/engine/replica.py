@@ -173,7 +173,6 @@ class Replica:
         return config.max_running + 1 + num_transfers(kv, len(self._contents))
 
     def _lay_out_records(self, state: records.Replica) -> None:
-        """Lay out what the replica writes down."""
         memory, setup, flat = self._memory, self.setup, Flat()
         self._gaps = untouched(8 * GAP_BINS).view(np.int64)
         self._samples = np.zeros(MAX_MEMORY_SAMPLES, dtype=MEMORY)
@@ -203,9 +202,7 @@ class Replica:
         """Time of the last event it has processed."""
         return self.state.clock
 
-    def submit(  # noqa: D102 - see Backend
-        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
-    ) -> None:
+    def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
         self.submissions.add(request_ids, arrival_times)
         self.state.num_outstanding += len(request_ids)
 
@@ -314,14 +311,14 @@ class Replica:
 
     # -- what others may ask ---------------------------------------------------------------------
 
-    def num_outstanding(self) -> int:  # noqa: D102
+    def num_outstanding(self) -> int:
         return self.state.num_outstanding
 
-    def next_event_time(self) -> float:  # noqa: D102
+    def next_event_time(self) -> float:
         self._call(rules.NEXT_EVENT, 0)
         return float(self.state.next_event_time)
 
-    def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
+    def num_cached_tokens(self, request: IncomingRequest) -> int:
         self._call(rules.LOOK_UP, request.request_id)
         return self.state.found_tokens
 
@@ -346,7 +343,7 @@ class Replica:
             for _ in range(number):
                 self._on_end()
 
-    def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
+    def advance(self, horizon: float, *, until_finish: bool = False) -> int:
         state = self.state
         state.horizon, state.until_finish, state.num_ended = horizon, until_finish, 0
         num_told = 0
@@ -410,14 +407,13 @@ class Replica:
         return [state.requests[k] for k in engine_by_policy(state.limits.scheduler).held(state)]
 
     def check_integrity(self) -> None:
-        """Recount all memory."""
         self.kv.check_integrity()
         if self.state.connector.kind == OFFLOADING:
             check_offloading(self.state.offloading)
         if self.state.limits.has_encoder:
             check_encoder(self.state)
 
-    def settle(self, end_time: float) -> Totals:  # noqa: D102
+    def settle(self, end_time: float) -> Totals:
         state = self.state
         state.horizon = end_time
         self._call(rules.CLOSE, 0)
@@ -429,7 +425,6 @@ class Replica:
 
     @property
     def memory(self) -> NDArray[Any]:
-        """The memory table of this replica."""
         return self._samples[: self.state.num_samples]
 
     @property

@@ -35,7 +35,6 @@ class ReplicaSet:
         self._is_looked_up = False  # what is never called need not be compiled
 
     def add(self, replica: Replica) -> None:
-        """Take a replica in. Mutates."""
         self._replicas.append(replica)
         self.times = np.append(self.times, replica.next_event_time())
         self._change()

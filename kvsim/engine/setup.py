@@ -69,7 +69,6 @@ class Parts:
     front_end_latency_per_token: float = field(default=0.0, kw_only=True)
 
     def make_kv(self) -> KVCacheManager:
-        """Make a KV-cache manager with all memory free."""
         return make_kv(self.allocator, self.kv_config)
 
     def make_scheduler(self) -> Scheduler:
@@ -159,7 +158,6 @@ def with_events(setup: Setup) -> Setup:
 
 
 def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:
-    """Make a KV-cache manager with all memory free."""
     return ALLOCATORS.create(allocator.base, kv_config, **allocator.params)
 
 
@@ -235,7 +233,6 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
 
 
 def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
-    """Resolve a configuration with a given allocator and scheduler."""
     asked = config
     if allocator.speculation is not None:
         spec = None if allocator.speculation == "none" else allocator.speculation

@@ -65,7 +65,6 @@ class Clients:
 
     @property
     def all_sent(self) -> bool:
-        """Return whether all requests have been sent."""
         return self._num_sent == len(self._planned)
 
     def send_all(self) -> None:

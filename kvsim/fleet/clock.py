@@ -61,12 +61,10 @@ class FleetClock:
         self.rack = ReplicaSet()
 
     def add(self, member: Member) -> None:
-        """Add a replica. Mutates."""
         self._members.append(member)
         self.rack.add(member.replica)
 
     def remove(self, member: Member) -> None:
-        """Remove a replica. Mutates."""
         place = self._members.index(member)
         del self._members[place]
         self.rack.remove(place)

@@ -15,7 +15,6 @@ TABLE = Path(__file__).with_name("fabrics.toml")
 
 @cache
 def fabrics() -> dict[str, Fabric]:
-    """Return all fabrics by name."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return {name: Fabric(name, **figures) for name, figures in table.items()}
 

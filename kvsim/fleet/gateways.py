@@ -124,7 +124,6 @@ class Gateways:
         role: Role,
         fetch_time: Callable[[int], float] | None,
     ) -> None:
-        """Start every router with the properties of its fleet."""
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
@@ -201,7 +200,6 @@ class Gateways:
 
     @property
     def num_requests(self) -> int:
-        """Number of requests of the run."""
         return len(self._trace)
 
     def alone(self) -> tuple[Any, Any, Any]:
@@ -212,7 +210,6 @@ class Gateways:
 
     @property
     def num_prompt_tokens(self) -> NDArray[Any]:
-        """Prompt tokens by request."""
         return self._trace.num_prompt_tokens
 
     def scrape_times(self) -> tuple[float, float]:

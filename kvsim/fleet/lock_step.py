@@ -86,7 +86,6 @@ class LockStep(Feature):
         self._waited = 0.0
 
     def add(self, rank: Replica) -> None:
-        """Add a rank. Mutates."""
         self._ranks.append(rank)
         rank.submissions.sees_late = True
 
@@ -181,7 +180,6 @@ class LockStep(Feature):
 
 
 def num_tokens_of(batch: Batch) -> int:
-    """Return the number of tokens that a batch has scheduled."""
     entries = batch.entries
     if isinstance(entries, Views):
         return int(entries.array["num_tokens"][: batch.size].sum())
@@ -196,7 +194,6 @@ class LockStepClock(FleetClock):
         self.lock_step = LockStep()
 
     def add(self, member: Member) -> None:
-        """Add a rank. Mutates."""
         self.lock_step.add(member.replica)
         super().add(member)
 

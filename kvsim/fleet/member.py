@@ -75,7 +75,6 @@ class Member:
     rows: dict[int, None] = field(default_factory=dict)
 
     def submit(self, request_id: int, time: float) -> None:
-        """Submit a request. Mutates."""
         if self.is_followed:
             self.rows[request_id] = None
         if self.life is Life.FAILED:

@@ -81,7 +81,7 @@ class Standstill(Feature):
         self._world.call_at(time, self._take_back)
         return True
 
-    def on_answered(self, time: float) -> None:  # noqa: D102
+    def on_answered(self, time: float) -> None:
         self._num_solved = self._num_idle = 0
         if self.held_back:
             self._let_in(time)

@@ -56,7 +56,6 @@ class Parents(Clients):
 
     @property
     def all_sent(self) -> bool:
-        """Return whether all requests have been sent."""
         return self._clients.all_sent
 
     def send_all(self) -> None:

@@ -90,7 +90,6 @@ class Plan:
 
     @property
     def pools(self) -> list[PoolPlan]:
-        """The pools, the prefill pool first."""
         return [self.main] if self.prefill is None else [self.prefill, self.main]
 
     @property
@@ -156,7 +155,6 @@ def make_plan(config: Config, setup: Setup) -> Plan:
 
 
 def _pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
-    """Return the plan of a pool with the setup of its replicas."""
     text = asked.router or config.router
     name = text.partition("+")[0]
     return PoolPlan(asked, setup, make_routers(text), name, _autoscaler_of(config, asked))
@@ -229,7 +227,6 @@ def _check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
 
 
 def _failures_of(config: Config, *, apart: bool) -> Failures | None:
-    """Return the failures of a run."""
     if config.failures is None:
         return None
     made = FAILURES.make(config.failures)
@@ -243,7 +240,6 @@ def _failures_of(config: Config, *, apart: bool) -> Failures | None:
 
 
 def _migration_of(config: Config, *, apart: bool) -> Migration | None:
-    """Return the policy of live migration."""
     if config.migration is None:
         return None
     beside = {

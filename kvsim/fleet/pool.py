@@ -51,7 +51,6 @@ class Pool:
 
     @property
     def gpus_per_replica(self) -> int:
-        """Number of GPUs of one replica."""
         config = self.setup.config
         return config.tensor_parallel_size * config.pipeline_parallel_size
 

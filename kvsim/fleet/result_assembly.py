@@ -47,13 +47,11 @@ OF_FEATURES = (
 
 
 def rules_basis(setup: Setup) -> str:
-    """Return the basis of the scheduling and allocation rules."""
     scheduler, kv = evidence_of(setup.scheduler_type), evidence_of(type(setup.kv))
     return f"scheduler {setup.scheduler}: {scheduler}; allocator {setup.config.allocator}: {kv}"
 
 
 def step_time_basis(setup: Setup) -> str:
-    """Return the basis of the step times."""
     if setup.config.cost_model.partition("+")[0] != "roofline":
         return f"cost model {setup.config.cost_model}"
     config, memory = setup.config, setup.memory

@@ -65,7 +65,6 @@ class Row:
         return self.num_bytes / (self.seconds * self.bandwidth_bytes_per_s)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures by name."""
         return {
             "phase": self.phase,
             "part": self.part,

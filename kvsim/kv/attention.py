@@ -101,7 +101,6 @@ class Mamba:
 
     @property
     def kind(self) -> int:
-        """The kind of attention with its rules."""
         return MAMBA if self.mode == "none" else MAMBA_ALIGN
 
 

@@ -34,7 +34,7 @@ class Belady(Ranked):
         self._order: dict[tuple[int, ...], deque[int]] = {}
         self._num_ranked = 0
 
-    def foresee(self, accesses: Sequence[Sequence[int]]) -> None:  # noqa: D102
+    def foresee(self, accesses: Sequence[Sequence[int]]) -> None:
         for order, keys in enumerate(accesses):
             for depth, key in enumerate(keys):
                 self._uses.setdefault(key, deque()).append(order)
@@ -42,7 +42,7 @@ class Belady(Ranked):
             if keys:
                 self._order.setdefault((keys[-1], len(keys)), deque()).append(order)
 
-    def arrived(self, keys: Sequence[int]) -> None:  # noqa: D102
+    def arrived(self, keys: Sequence[int]) -> None:
         orders = self._order.get((keys[-1], len(keys))) if keys else None
         if not orders:
             return  # it came back after a preemption: its uses are gone already
@@ -53,11 +53,11 @@ class Belady(Ranked):
                 if block_id in self._rank_of:
                     self.insert(block_id)  # its rank has changed
 
-    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
+    def cached(self, block_id: int, key: int) -> None:
         self._key_of[block_id] = key
         self._blocks_of.setdefault(key, []).append(block_id)
 
-    def rank(self, block_id: int) -> tuple[float, ...]:  # noqa: D102
+    def rank(self, block_id: int) -> tuple[float, ...]:
         self._num_ranked += 1
         key = self._key_of[block_id]
         uses = self._uses.get(key)
@@ -66,7 +66,7 @@ class Belady(Ranked):
             next_use = NEVER
         return -next_use, -self._depth.get(key, NEVER), self._num_ranked
 
-    def evict(self) -> int:  # noqa: D102
+    def evict(self) -> int:
         block_id = super().evict()
         blocks = self._blocks_of[self._key_of.pop(block_id)]
         blocks.remove(block_id)

@@ -73,7 +73,7 @@ class ContiguousManager(RuleManager):
         return Reserve.PYTHON if self._reserves_itself else self.reserves
 
     @property
-    def runs_by_rules(self) -> bool:  # noqa: D102 - see RuleManager
+    def runs_by_rules(self) -> bool:
         return self._reserve != Reserve.PYTHON and super().runs_by_rules
 
     # -- laying out ----------------------------------------------------------------------------
@@ -94,20 +94,20 @@ class ContiguousManager(RuleManager):
         memory.slot_bytes, memory.window = self.slot_bytes, self.window or 0
         memory.has_samples = self.config.max_num_samples > 1
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         self._set_up(kv)
         self.add_request_blocks(kv, memory, num_request_blocks)
         most = num_request_blocks * self.config.max_num_samples if memory.compiled else 2**20
         lay_out_space(kv.contiguous.space, memory, self.num_slots, self.fit, most)
 
-    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         new = memory.records(Allocations, stop - first)
         memory.share_out(new, "starts", int, self.config.max_num_samples)
         kv.contiguous.pieces = [*kv.contiguous.pieces, *new] if first else new
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def fits(self, request: Request) -> bool:  # noqa: D102 - see KVCacheManager
+    def fits(self, request: Request) -> bool:
         asked = num_asked_slots(self.sizes, request)
         if request.num_samples == 1:
             return asked <= largest(self.num_slots, self.fit)
@@ -115,11 +115,11 @@ class ContiguousManager(RuleManager):
         pieces = Allocations(starts=Objects().ints(request.num_samples))
         return allocate_pieces(empty.space, pieces, request.num_samples, asked)
 
-    def address(self, request: Request) -> tuple[int, int] | None:  # noqa: D102
+    def address(self, request: Request) -> tuple[int, int] | None:
         pieces = self.kv.contiguous.pieces[request.own_blocks]
         return pieces.starts[0], pieces.size
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         memory, held = self.kv.contiguous, self.held_requests()
         pieces = [(r, memory.pieces[h]) for r, h in held]
         spans = [(p.starts[s], p.size) for r, p in pieces for s in range(r.num_samples)]

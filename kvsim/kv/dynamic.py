@@ -219,7 +219,7 @@ class DynamicManager(KVCacheManager):
         state.blocks, state.room = blocks, room
         return True
 
-    def free(self, request: Request) -> None:  # noqa: D102 - see KVCacheManager
+    def free(self, request: Request) -> None:
         state = self._tensors[request.request_id]
         if not state.retired:
             self.retire(request)
@@ -228,13 +228,13 @@ class DynamicManager(KVCacheManager):
         for block in state.blocks:
             self.heap.free(block)
 
-    def retire(self, request: Request) -> None:  # noqa: D102
+    def retire(self, request: Request) -> None:
         state = self._tensors[request.request_id]
         state.retired = True
         self._num_live_asked -= self._num_bytes(state.room)
         self._num_filled -= self._num_bytes(state.filled)
 
-    def swap_out(self, request: Request) -> int:  # noqa: D102
+    def swap_out(self, request: Request) -> int:
         state = self._tensors[request.request_id]
         num_bytes = self._scaled(self._num_bytes(state.filled))
         if num_bytes > self._num_cpu_free:
@@ -244,7 +244,7 @@ class DynamicManager(KVCacheManager):
         self._swapped[request.request_id] = state
         return num_bytes
 
-    def swap_in(self, request: Request) -> int:  # noqa: D102
+    def swap_in(self, request: Request) -> int:
         filled = self._swapped[request.request_id].filled
         # With room for its next token: a request that is alone must get on.
         state = self._make(request, max(filled, request.num_tokens))
@@ -296,15 +296,15 @@ class DynamicManager(KVCacheManager):
         return num_bytes * self._num_layers // self._num_sampled
 
     @property
-    def heap_bytes(self) -> tuple[int, int]:  # noqa: D102
+    def heap_bytes(self) -> tuple[int, int]:
         return self._scaled(self.heap.active), self._scaled(self.heap.reserved)
 
     @property
-    def kv_usage(self) -> float:  # noqa: D102
+    def kv_usage(self) -> float:
         return self.heap.active / self.heap.capacity if self.heap.capacity else 0.0
 
     @property
-    def usage(self) -> KVUsage:  # noqa: D102
+    def usage(self) -> KVUsage:
         tokens = self._scaled(self._num_filled)
         reserved = self._scaled(self._num_live_asked) - tokens
         ended = self._scaled(self._num_asked - self._num_live_asked)
@@ -335,7 +335,7 @@ class DynamicManager(KVCacheManager):
         found = np.searchsorted(np.array(ends, dtype=np.int64), middles, side="right")
         return np.array([*codes, Cause.FREE], dtype=np.uint8)[found]
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         self.heap.check_integrity()
         states = list(self._tensors.values())
         held = sorted(block.address for state in states for block in state.blocks)

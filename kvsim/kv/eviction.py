@@ -208,25 +208,25 @@ class RulePolicy(EvictionPolicy):
         self.pool.policy = self.rules_of
         self.pool.line.entries, self.pool.line.size = Zeros(), MANY  # type: ignore[assignment]
 
-    def insert(self, block_id: int) -> None:  # noqa: D102 - see EvictionPolicy
+    def insert(self, block_id: int) -> None:
         self.pool.blocks[block_id].ref_cnt = 0
         rules.insert_victim(self.pool, block_id)
 
-    def remove(self, block_id: int) -> None:  # noqa: D102
+    def remove(self, block_id: int) -> None:
         rules.remove_victim(self.pool, block_id)
         self.pool.blocks[block_id].ref_cnt = 1
 
-    def evict(self) -> int:  # noqa: D102
+    def evict(self) -> int:
         block_id = rules.evict(self.pool)
         self.pool.blocks[block_id].ref_cnt = 1
         return block_id
 
-    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
+    def cached(self, block_id: int, key: int) -> None:
         block = self.pool.blocks[block_id]
         block.key, block.ref_cnt, block.hashed = key, 1, True
         rules.note_cached(self.pool, block_id)
 
-    def hit(self, block_id: int) -> None:  # noqa: D102
+    def hit(self, block_id: int) -> None:
         rules.note_hit(self.pool, block_id)
 
     def __len__(self) -> int:
@@ -259,17 +259,17 @@ class Ranked(EvictionPolicy):
     def rank(self, block_id: int) -> tuple[float, ...]:
         """Return the order of a block among the victims; no two blocks are equal."""
 
-    def insert(self, block_id: int) -> None:  # noqa: D102
+    def insert(self, block_id: int) -> None:
         rank = self._rank_of[block_id] = self.rank(block_id)
         heappush(self._heap, (rank, block_id))
         if len(self._heap) > 2 * len(self._rank_of) + 64:  # mostly entries that count no more
             self._heap = [(rank, block_id) for block_id, rank in self._rank_of.items()]
             heapify(self._heap)
 
-    def remove(self, block_id: int) -> None:  # noqa: D102
+    def remove(self, block_id: int) -> None:
         del self._rank_of[block_id]
 
-    def evict(self) -> int:  # noqa: D102
+    def evict(self) -> int:
         while True:
             rank, block_id = heappop(self._heap)
             if self._rank_of.get(block_id) == rank:

@@ -57,16 +57,16 @@ class EvictionRules(RulePart, EvictionPolicy):
     laid_out: EvictionRules  # the instance over that pool's memory
 
     @property
-    def runs_by_rules(self) -> bool:  # noqa: D102 - see EvictionPolicy
+    def runs_by_rules(self) -> bool:
         return True
 
-    def prepare(self, pool: BlockPool, memory: Memory) -> Any:  # noqa: D102
+    def prepare(self, pool: BlockPool, memory: Memory) -> Any:
         made = self.lay_out(pool.part, memory, {"block": len(pool.blocks)})
         made.pool = pool
         self.laid_out = made
         return made
 
-    def tell_time(self, clock: Callable[[], float], state: Any) -> None:  # noqa: D102
+    def tell_time(self, clock: Callable[[], float], state: Any) -> None:
         self.clock = self.laid_out.clock = clock
         view = getattr(self.laid_out, "view", None)
         if view is not None:

@@ -36,7 +36,7 @@ class ForkedManager(PagedManager):
         if len(self.groups) != 1 or self.groups[0].kind != FULL:
             raise ValueError("num_samples: sequences that share blocks need full attention")
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         super().lay_out(kv, memory, num_request_blocks)
         kv.enable_prefix_caching = False
         kv.beam_switch = self.config.beam_switch if self.config.use_beam_search else 0.0
@@ -45,14 +45,14 @@ class ForkedManager(PagedManager):
         blocks = self.num_usable + 1
         kv.places, kv.moved_to = memory.ints(blocks), memory.ints(blocks)
 
-    def num_tables(self) -> int:  # noqa: D102
+    def num_tables(self) -> int:
         return self.config.max_num_samples
 
-    def hit_blocks(self, num_tokens: int) -> list[list[int]]:  # noqa: D102
+    def hit_blocks(self, num_tokens: int) -> list[list[int]]:
         del num_tokens
         return []
 
-    def fits(self, request: Request) -> bool:  # noqa: D102
+    def fits(self, request: Request) -> bool:
         return fits_forked(self.sizes, request)
 
     def block_ids(self, request: Request) -> list[list[int]]:
@@ -70,7 +70,7 @@ class ForkedManager(PagedManager):
         """Entries of all block tables: the blocks there would be without sharing."""
         return sum(len(t) for r, _ in self.held_requests() for t in self.block_ids(r))
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         held = self.held_requests()
         tables = [(0, table) for r, _ in held for table in self.block_ids(r)]
         self.pool.check_integrity(tables, forked=True)

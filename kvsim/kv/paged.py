@@ -115,7 +115,7 @@ class PagedManager(RuleManager):
 
     # -- laying out ----------------------------------------------------------------------------
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         config = self.config
         assign(kv, config)
         kv.manager = self.rules_of
@@ -249,7 +249,7 @@ class PagedManager(RuleManager):
         """Block tables of one request."""
         return len(self.groups)
 
-    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         smallest = min(kv.hash_block_size, *(spec.block_size for spec in self.groups))
         width = cdiv(self.config.max_model_len, smallest) + 2
         width += max((kv.groups[g].num_spec_blocks for g in range(kv.num_groups)), default=0)
@@ -264,14 +264,14 @@ class PagedManager(RuleManager):
         tables = memory.share_out(request_blocks, "tables", BlockTable, self.num_tables())
         memory.share_out(tables, "blocks", Short, width)
 
-    def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
+    def room_for_map(self, kv: KV, memory: Memory) -> None:
         blocks = self.num_usable + 1
         kv.dead_ends, kv.live_ends = memory.floats(blocks), memory.floats(blocks)
         kv.last_ends, kv.unused = memory.floats(blocks), memory.ints(blocks)
 
     # -- the protocol ----------------------------------------------------------------------------
 
-    def hit_blocks(self, num_tokens: int) -> list[list[int]]:  # noqa: D102
+    def hit_blocks(self, num_tokens: int) -> list[list[int]]:
         own_blocks = self.kv.request_blocks[
             self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
         ]
@@ -282,7 +282,7 @@ class PagedManager(RuleManager):
             for spec, table in zip(self.groups, own_blocks.tables, strict=True)
         ]
 
-    def take_hit(self, hit: Hit) -> None:  # noqa: D102
+    def take_hit(self, hit: Hit) -> None:
         own_blocks = self.kv.request_blocks[
             self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
         ]
@@ -298,7 +298,7 @@ class PagedManager(RuleManager):
         kv.groups = [KVGroup(block_size=spec.block_size) for spec in self.groups]
         return kv
 
-    def fits(self, request: Request) -> bool:  # noqa: D102
+    def fits(self, request: Request) -> bool:
         lookahead = self.config.num_lookahead_tokens + self.config.num_draft_tokens
         tokens = min(request.end + lookahead, self.config.max_model_len)
         total = 0
@@ -310,10 +310,10 @@ class PagedManager(RuleManager):
             total += blocks
         return total <= self.num_usable
 
-    def tell_time(self, clock: Callable[[], float]) -> None:  # noqa: D102
+    def tell_time(self, clock: Callable[[], float]) -> None:
         self.eviction.tell_time(clock, self.state)
 
-    def foresee(self, requests: Iterable[Request]) -> None:  # noqa: D102
+    def foresee(self, requests: Iterable[Request]) -> None:
         if self.foresees:
             from kvsim.kv.block_hash import block_keys
 
@@ -327,11 +327,11 @@ class PagedManager(RuleManager):
         """The block pool."""
         return BlockPool.over(self.kv)
 
-    def block_ids(self, request: Request) -> list[list[int]]:  # noqa: D102
+    def block_ids(self, request: Request) -> list[list[int]]:
         own_blocks = self.kv.request_blocks[request.own_blocks]
         return [head(table.blocks, table.length) for table in own_blocks.tables]
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         held = self.held_requests()
         tables = [(g, table) for r, _ in held for g, table in enumerate(self.block_ids(r))]
         copies = self._fenced_copies()

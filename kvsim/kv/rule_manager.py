@@ -94,7 +94,7 @@ class RuleManager(KVCacheManager):
         """The memory's own state."""
         return self.state.kv
 
-    def lookup(self, request: Request) -> Hit:  # noqa: D102 - see KVCacheManager
+    def lookup(self, request: Request) -> Hit:
         num_tokens = rules.look_up(self.kv, request)
         if not num_tokens:
             return NO_HIT._replace(shared_prefix_boundary=request.shared_prefix_boundary)
@@ -108,9 +108,7 @@ class RuleManager(KVCacheManager):
     def take_hit(self, hit: Hit) -> None:
         """Put a hit's blocks where the rules look for those of the next admission."""
 
-    def allocate_slots(  # noqa: D102
-        self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT
-    ) -> bool:
+    def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
         if self.holds(request):
             return rules.allocate_slots(self.kv, request, num_new_tokens)
         self.meet(request)
@@ -137,22 +135,22 @@ class RuleManager(KVCacheManager):
         """Return True if a request holds memory."""
         return request.own_blocks != NONE
 
-    def free(self, request: Request) -> None:  # noqa: D102
+    def free(self, request: Request) -> None:
         rules.free_slots(self.kv, request)
 
-    def retire(self, request: Request) -> None:  # noqa: D102
+    def retire(self, request: Request) -> None:
         rules.retire(self.kv, request)
 
-    def cache_computed(self, request: Request, num_tokens: int) -> None:  # noqa: D102
+    def cache_computed(self, request: Request, num_tokens: int) -> None:
         rules.cache_computed(self.kv, request, num_tokens)
 
-    def swap_out(self, request: Request) -> int:  # noqa: D102
+    def swap_out(self, request: Request) -> int:
         return rules.swap_out(self.kv, request)
 
-    def swap_in(self, request: Request) -> int:  # noqa: D102
+    def swap_in(self, request: Request) -> int:
         return rules.swap_in(self.kv, request)
 
-    def take_transfers(self, requests: Sequence[Request]) -> Transfers:  # noqa: D102
+    def take_transfers(self, requests: Sequence[Request]) -> Transfers:
         del requests
         rules.count_moved(self.kv)
         moved = self.kv.moved
@@ -161,11 +159,11 @@ class RuleManager(KVCacheManager):
         )
 
     @property
-    def num_free(self) -> int:  # noqa: D102
+    def num_free(self) -> int:
         return rules.num_free(self.kv)
 
     @property
-    def usage(self) -> KVUsage:  # noqa: D102
+    def usage(self) -> KVUsage:
         measure(self.kv)
         now = self.kv.usage
         return KVUsage(
@@ -178,10 +176,10 @@ class RuleManager(KVCacheManager):
         )
 
     @property
-    def kv_usage(self) -> float:  # noqa: D102
+    def kv_usage(self) -> float:
         return kv_usage(self.kv)
 
-    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
+    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
         state = self.state
         before = state.num_bins, state.maps, state.refused
         state.num_bins, state.maps, state.refused = num_bins, [0] * num_bins, False

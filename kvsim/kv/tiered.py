@@ -48,7 +48,7 @@ class TieredManager(PagedManager):
         self.num_host_blocks = int(host_gib * 2**30) // self.bytes_per_block
         check_plain("tiered", self)
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         super().lay_out(kv, memory, num_request_blocks)
         kv.pool.has_host = True
         kv.pool.host.num_blocks = self.num_host_blocks
@@ -59,7 +59,7 @@ class TieredManager(PagedManager):
         del num_tokens
         return super().hit_blocks(self.kv.pool.host.num_found * self.block_size)
 
-    def take_hit(self, hit: Hit) -> None:  # noqa: D102
+    def take_hit(self, hit: Hit) -> None:
         super().take_hit(hit)
         self.kv.pool.host.num_found = len(hit.blocks[0]) if hit.blocks else 0
 
@@ -68,7 +68,7 @@ class TieredManager(PagedManager):
         """Contents in host memory."""
         return self.kv.pool.host.contents.queue.length
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         super().check_integrity()
         used = self.num_host_blocks_used
         if used > self.num_host_blocks:

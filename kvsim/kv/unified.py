@@ -83,7 +83,7 @@ class UnifiedManager(PagedManager):
             num_faults=num_faults * self._faults_per_block,
         )
 
-    def check_integrity(self) -> None:  # noqa: D102 - see KVCacheManager
+    def check_integrity(self) -> None:
         super().check_integrity()
         if len(self._resident) > self.num_resident or self._on_host & self._resident.keys():
             raise RuntimeError("a block is in two places, or more are resident than fit")

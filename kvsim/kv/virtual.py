@@ -94,7 +94,7 @@ class VirtualManager(RuleManager):
         self._set_up(kv, Objects())
         return kv
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         self._set_up(kv, memory)
         virtual = kv.virtual
         virtual.num_free_pages = self.num_pages
@@ -103,7 +103,7 @@ class VirtualManager(RuleManager):
         virtual.num_spared = self.config.spared(self.num_pages)
         self.add_request_blocks(kv, memory, num_request_blocks)
 
-    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         new = memory.records(VirtualRange, stop - first)
         rows = memory.share_out(new, "rows", MappedRows, len(self.kinds))
         for k, kind in enumerate(kv.virtual.tensors):
@@ -111,14 +111,14 @@ class VirtualManager(RuleManager):
             memory.share_out(rows[k :: len(self.kinds)], "pages", int, longest * kind.num_tensors)
         kv.virtual.virtual_ranges = [*kv.virtual.virtual_ranges, *new] if first else new
 
-    def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
+    def room_for_map(self, kv: KV, memory: Memory) -> None:
         pages = max(self.num_pages, 1)
         kv.dead_ends, kv.live_ends = memory.floats(pages), memory.floats(pages)
         kv.last_ends, kv.unused = memory.floats(pages), memory.ints(pages)
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def fits(self, request: Request) -> bool:  # noqa: D102 - see KVCacheManager
+    def fits(self, request: Request) -> bool:
         tokens = num_slots_to_map(self.sizes, request, request.end)
         return num_needed_pages(self.sizes, tokens) <= self.num_pages
 
@@ -132,7 +132,7 @@ class VirtualManager(RuleManager):
             found.append(mapped[rows.first * kind.num_tensors :])
         return found
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         virtual, held = self.kv.virtual, self.held_requests()
         pages = [page for _, h in held for kind in self._pages(h) for page in kind]
         free = head(virtual.free_pages, virtual.num_free_pages)

@@ -108,10 +108,10 @@ class Objects:
 
     compiled = False
 
-    def one(self, record: type[R]) -> R:  # noqa: D102 - see Memory
+    def one(self, record: type[R]) -> R:
         return record()
 
-    def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+    def records(self, record: type[R], count: int) -> list[R]:
         if count > MOST_OBJECTS:
             size = count * (record().__sizeof__() + 8)
             raise MemoryError(
@@ -119,31 +119,31 @@ class Objects:
             )
         return [record() for _ in range(count)]
 
-    def room(self, record: type[R], count: int) -> Any:  # noqa: D102
+    def room(self, record: type[R], count: int) -> Any:
         del count
         return Room(record)
 
     blank = records
 
-    def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
+    def ints(self, count: int, value: int = 0) -> Any:
         return [value] * count if value or count <= 64 else Zeros()
 
     shorts = ints
 
-    def floats(self, count: int) -> Any:  # noqa: D102
+    def floats(self, count: int) -> Any:
         return [0.0] * count
 
-    def replace(self, record: Record, **lists: Any) -> None:  # noqa: D102
+    def replace(self, record: Record, **lists: Any) -> None:
         for name, new in lists.items():
             setattr(record, name, new)
 
-    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
+    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
         shares = [items_of(self, item, count) for _ in rows]
         for row, share in zip(rows, shares, strict=True):
             setattr(row, name, share)
         return [one for share in shares for one in share] if is_record(item) else []
 
-    def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
+    def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:
         return Numbers(values) if isinstance(values, np.ndarray) else list(values)
 
 
@@ -168,39 +168,39 @@ class Flat:
         place = (address - first) // whole.array.strides[0]
         return whole[place : place + count]
 
-    def one(self, record: type[R]) -> R:  # noqa: D102
+    def one(self, record: type[R]) -> R:
         return View(filled(record, 1), record, self)  # type: ignore[return-value]
 
-    def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+    def records(self, record: type[R], count: int) -> list[R]:
         return Views(filled(record, count), record, self)  # type: ignore[return-value]
 
-    def room(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+    def room(self, record: type[R], count: int) -> list[R]:
         return self.records(record, count)
 
-    def blank(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+    def blank(self, record: type[R], count: int) -> list[R]:
         return Views(zeros(record, count).view(record.dtype()), record, self)  # type: ignore[return-value]
 
-    def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
+    def ints(self, count: int, value: int = 0) -> Any:
         if not value:
             return Numbers(untouched(8 * count).view(np.int64))
         return Numbers(np.full(count, value, np.int64))
 
-    def shorts(self, count: int, value: int = 0) -> Any:  # noqa: D102
+    def shorts(self, count: int, value: int = 0) -> Any:
         if not value:
             return Numbers(untouched(4 * count).view(np.int32))
         return Numbers(np.full(count, value, np.int32))
 
-    def floats(self, count: int) -> Any:  # noqa: D102
+    def floats(self, count: int) -> Any:
         return Numbers(np.zeros(count))
 
-    def replace(self, record: Any, **lists: Any) -> None:  # noqa: D102
+    def replace(self, record: Any, **lists: Any) -> None:
         for name, new in lists.items():
             old = int(record._array[name]["address"][0])
             setattr(record, name, new)
             if old:
                 self.lists.pop(old, None)  # two names may share a list
 
-    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
+    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
         total = len(rows) * count
         whole = items_of(self, item, total)
         size = whole.array.strides[0] * count
@@ -211,7 +211,7 @@ class Flat:
             insort(self._shared, (first, count, whole), key=itemgetter(0))
         return whole
 
-    def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
+    def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:
         if isinstance(values, range):
             values = np.arange(values.start, values.stop, values.step)
         array = values if isinstance(values, np.ndarray) else np.array(list(values))
@@ -313,7 +313,6 @@ class View:
 
     @property
     def address(self) -> int:
-        """Address of the record in memory."""
         return int(self._array.ctypes.data)
 
     def reset(self) -> None:

@@ -133,5 +133,4 @@ def format_of(kind: Any) -> np.dtype[Any]:
 
 @cache
 def strip_width(kind: Any) -> Any:
-    """Return an annotation without its width."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -106,7 +106,6 @@ def save_hits(answer: Mapping[str, Any], table: NDArray[Any], folder: str | Path
 
 
 def hits_page(answer: Mapping[str, Any]) -> str:
-    """Return the page of hit-rate curves."""
     from kvsim.report.page.document import Document, Table
     from kvsim.report.page.svg import inline_svg
     from kvsim.report.plots.hits import hits

@@ -179,7 +179,6 @@ KINDS: dict[str, Callable[[], Table]] = {
 
 
 def listing(kind: str) -> Table:
-    """Return the table of a kind."""
     if kind not in KINDS:
         raise unknown_name("list", kind, KINDS)
     return KINDS[kind]()

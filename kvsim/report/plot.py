@@ -263,7 +263,6 @@ def features(runs: Runs) -> Figure:
 
 
 def has_features(runs: Runs) -> bool:
-    """Return True if any of these features is on."""
     return bool(plot_features.shown(_named(runs)))
 
 

@@ -114,7 +114,6 @@ class _Block:
         return BlockState.SHARED if len(self.holders) > 1 else BlockState.RUNNING
 
     def update(self, kind: int, request: int) -> None:
-        """Apply an event."""
         if kind in TAKES:
             self.copied &= kind != BlockEvent.ALLOC
             self.holders.append(request)

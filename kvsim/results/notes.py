@@ -18,7 +18,6 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def notes_of(provenance: Mapping[str, Any]) -> list[str]:
-    """Return the notes of a run, from its provenance."""
     said = list(provenance.get("notes", ()))
     reason = provenance.get("backend_reason")
     if reason and reason != ASKED:

@@ -168,7 +168,6 @@ def preempt(state: Replica, k: int) -> None:
 
 
 def note_preemption(state: Replica, k: int) -> None:
-    """Count a preemption."""
     state.requests[k].num_preemptions += 1
     state.preempted[state.num_preempted] = k
     state.num_preempted += 1

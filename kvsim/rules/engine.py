@@ -115,7 +115,6 @@ def look_again(state: Replica) -> None:
 
 
 def begin_step(state: Replica, batch: Batch) -> None:
-    """Begin an empty step."""
     batch.size = 0
     state.num_admitted = state.num_preempted = 0
     state.swapped_bytes = 0
@@ -140,7 +139,6 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
 
 
 def decide(state: Replica, batch: Batch) -> None:
-    """Decide the next step."""
     if state.limits.in_python:
         python_schedule(state, batch)
         return

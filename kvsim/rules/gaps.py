@@ -6,6 +6,5 @@ import math
 
 
 def gap_bin(seconds: float) -> int:
-    """Return the bin of a gap."""
     mantissa, exponent = math.frexp(seconds)
     return (exponent + 1021) * 1024 + int(mantissa * 2048.0) if seconds > 0.0 else 0

@@ -125,7 +125,6 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def free_slots(kv: KV, request: Request) -> None:
-    """Free all memory of a request."""
     if kv.manager == PAGED:
         free_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
@@ -214,7 +213,6 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
 
 
 def has_blocks(kv: KV, request: Request) -> bool:
-    """Return whether a request has block tables."""
     return has_pool(kv) or (kv.manager == PYTHON and python_has_blocks(kv, request))
 
 

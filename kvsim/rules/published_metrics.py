@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def record_load(state: Replica) -> None:
-    """Record the present load of a replica."""
     state.scraped_waiting = num_waiting(state)
     state.scraped_usage = kv_usage(state.kv)
 

@@ -48,7 +48,6 @@ def python_reserve(kv: KV, request: Request) -> int:
 
 
 def python_free(kv: KV, request: Request) -> None:
-    """Have a manager free a request."""
     manager: Any = kv.python
     manager.free(request)
 

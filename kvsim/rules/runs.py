@@ -240,7 +240,6 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
 
 
 def step_time(state: Replica, step: int) -> float:
-    """Return the seconds of one step of a run."""
     if state.cost.price == CONSTANT:
         return state.cost.seconds
     for k in range(state.cost.num_layers):

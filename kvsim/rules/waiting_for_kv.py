@@ -33,7 +33,6 @@ def next_in_line(state: Replica) -> int:
 
 
 def leave_queue(state: Replica, k: int) -> None:
-    """Remove a request from the queue it is in."""
     if state.connector.kind != NO_CONNECTOR:
         row = state.requests[k].request_id
         if state.connector.is_waiting_for_kv[row]:

@@ -200,7 +200,6 @@ def lay_out_scheduler(
 
 
 def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
-    """Write a scheduler's limits into a state."""
     limits, spec = state.limits, config.speculation
     assign(limits, config)
     limits.scheduler = scheduler

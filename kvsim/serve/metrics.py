@@ -93,7 +93,6 @@ class Metrics:
         return metric.labels(*self._labels)
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
-        """Count a request that came."""
         self._arrival[request] = now
         self._histograms["request_params_max_tokens"].observe(max_tokens)
 
@@ -111,7 +110,6 @@ class Metrics:
         self._counters["generation_tokens"].inc(count)
 
     def note_end(self, row: dict[str, Any], reason: str) -> None:
-        """Count a request that ended."""
         request = row["request_id"]
         self._last_token.pop(request, None)
         arrival = self._arrival.pop(request, row["arrival_time"])

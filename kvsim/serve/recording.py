@@ -42,7 +42,6 @@ class Recording:
         self._aborts = Path(f"{path}.aborts.jsonl")
 
     def add(self, engine: Engine, request: int) -> None:
-        """Write a request. Mutates."""
         self._file.write(json.dumps(engine.trace_row(request)).encode() + b"\n")
         if isinstance(self._file, gzip.GzipFile):
             self._file.flush(zlib.Z_SYNC_FLUSH)

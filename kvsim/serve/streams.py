@@ -28,7 +28,6 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chunked(data: bytes) -> bytes:
-    """Return data as a chunk of HTTP."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -147,7 +146,6 @@ class Sample:
 
     @property
     def token_ids(self) -> list[int]:
-        """Ids of the tokens so far."""
         return [output_id(self.content, k) for k in range(self.count)]
 
     @property

@@ -60,7 +60,6 @@ def named_output(token_id: int, newest: int) -> tuple[int, int] | None:
 
 
 def output_text(token_id: int) -> str:
-    """Return the text of an output token."""
     return f" ~{token_id - FIRST_OUTPUT:x}"
 
 
@@ -73,7 +72,6 @@ class StandIn:
         self._pieces: dict[int, str] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
         return [self._number(piece) for piece in PIECE.findall(text)]
 
     def _number(self, piece: str) -> int:
@@ -131,7 +129,6 @@ class OfFile:
         return list(self._model.encode(text, add_special_tokens=False).ids) if text else []
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
         found: list[str] = []
         place = 0
         for k, one in enumerate(ids):

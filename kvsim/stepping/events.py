@@ -39,5 +39,4 @@ class StepNames(RunNames):
         return keys or None
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
-        """Return the ids of a request's tokens."""
         return self._tokens(row, first, stop)

@@ -74,7 +74,6 @@ class GrowingTrace:
     def append(
         self, arrival_time: float, values: Mapping[str, int], segments: Sequence[Span]
     ) -> None:
-        """Append a request. Mutates."""
         count = len(self)
         if count == len(self._arrival_time):
             self._arrival_time = doubled(self._arrival_time)
@@ -122,7 +121,7 @@ class GrowingContents(Contents):
     def __len__(self) -> int:
         return self._count
 
-    def lay_out(self, record: TraceRecord, memory: Memory) -> None:  # noqa: D102 - see Contents
+    def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         super().lay_out(record, memory)
         self._memory = memory
         record.has_eos = record.has_ranks = False  # until a request asks for it
@@ -134,7 +133,6 @@ class GrowingContents(Contents):
         self._state = state
 
     def append(self, arrival_time: float, values: Mapping[str, int], spans: Sequence[Span]) -> None:
-        """Append a request. Mutates."""
         row = self._count
         if row + 1 == len(self.table):
             self._grow()

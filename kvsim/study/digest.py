@@ -58,7 +58,6 @@ def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
 
 @cache
 def kvsim_version() -> str:
-    """Return the version that is installed."""
     try:
         return version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed

@@ -98,7 +98,6 @@ class Wish(NamedTuple):
 
 
 def read_objective(name: str) -> Objective:
-    """Return an objective by name."""
     for one in get_args(Objective):
         if one == name:
             found: Objective = one

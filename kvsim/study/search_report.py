@@ -164,7 +164,6 @@ def _title(outcome: Outcome) -> str:
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """Return the notes of a configuration's runs."""
     return merged(trial.notes for trial in outcome.trials.runs.values())
 
 

@@ -247,7 +247,6 @@ def gpus_by_card(config: RunConfig) -> dict[str, int]:
 
 
 def num_gpus(config: RunConfig) -> int:
-    """Count the GPUs of all replicas."""
     return sum(gpus_by_card(config).values())
 
 

@@ -55,7 +55,6 @@ def activation_traffic(config: TrainingConfig, stored: int) -> Traffic:
 
 
 def add(parts: list[Traffic]) -> Traffic:
-    """Add up."""
     return Traffic(*(sum(column) for column in zip(*parts, strict=True))) if parts else Traffic()
 
 

@@ -46,7 +46,6 @@ class TrainingShape(NamedTuple):
 
     @property
     def num_layer_params(self) -> int:
-        """Parameters of all layers."""
         return self.num_params - self.num_embedding_params - self.num_head_params
 
     def lora_params(self, rank: int) -> int:

@@ -75,7 +75,6 @@ def formats() -> list[str]:
 
 
 def known() -> list[Format]:
-    """Return all formats, by name."""
     return [_FORMATS[name] for name in formats()]
 
 

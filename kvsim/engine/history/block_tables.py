@@ -81,26 +81,25 @@ class FlatTables(BlockTables):
         pool: Any = state.kv.pool
         self._keys = pool.blocks.array[: pool.num_usable + 1]
 
-    def rows(self) -> Ints:  # noqa: D102
+    def rows(self) -> Ints:
         places, requests = self._places, self._state.requests
         assert isinstance(requests, Views)
         ids = requests.array["request_id"]
         return np.where(places == NONE, NONE, ids[places])
 
-    def lengths(self) -> Ints:  # noqa: D102
+    def lengths(self) -> Ints:
         return self._lengths.copy()
 
-    def blocks(self, own_blocks: int, table: int, first: int, stop: int) -> list[int]:  # noqa: D102
+    def blocks(self, own_blocks: int, table: int, first: int, stop: int) -> list[int]:
         found: list[int] = self._blocks[own_blocks, table, first:stop].tolist()
         return found
 
-    def keys(self) -> Ints:  # noqa: D102
+    def keys(self) -> Ints:
         keys: Ints = self._keys["key"] * self._keys["hashed"]
         return keys
 
 
 def tables_of(state: Replica) -> BlockTables:
-    """Return what reads the block tables of a replica."""
     return FlatTables(state) if isinstance(state.kv.request_blocks, Views) else BlockTables(state)
 
 

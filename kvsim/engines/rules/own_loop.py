@@ -51,7 +51,6 @@ def abort_in_engine(state: Replica, row: int) -> bool:
 
 
 def engine_died(state: Replica) -> bool:
-    """Return whether the scheduler has died."""
     return state.engines.sglang.is_dead
 
 

@@ -55,17 +55,17 @@ class Sglang(Engine):
 
         return MARK
 
-    def check(  # noqa: D102
+    def check(
         self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
     ) -> None:
         from kvsim.engines.sglang.setup import check_pair
 
         check_pair(config, allocator, kind, scheduler)
 
-    def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:  # noqa: D102
+    def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:
         return not config.disable_overlap_schedule
 
-    def resolve(  # noqa: D102
+    def resolve(
         self,
         config: Config,
         memory: Memory,
@@ -79,77 +79,77 @@ class Sglang(Engine):
         allocator.params.setdefault("eviction", config.radix_eviction_policy)
         return with_sglang(config, memory, layout, kv_config, scheduler_config)
 
-    def capacity(self, config: Config) -> Capacity:  # noqa: D102
+    def capacity(self, config: Config) -> Capacity:
         from kvsim.engines.sglang.capacity import capacity_of
 
         return capacity_of(config)
 
-    def describe_pool(self, capacity: Capacity) -> str:  # noqa: D102
+    def describe_pool(self, capacity: Capacity) -> str:
         return (
             f"{capacity.num_tokens:,} tokens (max_total_num_tokens) in pages of "
             f"{capacity.block_size}: {capacity.logged_concurrency:,.2f} requests of the context "
             "length"
         )
 
-    def grow(self, state: Replica, memory: StateMemory, first: int, count: int) -> None:  # noqa: D102
+    def grow(self, state: Replica, memory: StateMemory, first: int, count: int) -> None:
         from kvsim.engines.sglang.records.growth import more_progress
 
         more_progress(state, memory, first, count)
 
-    def block_table(self, state: Replica, place: int) -> list[int]:  # noqa: D102
+    def block_table(self, state: Replica, place: int) -> list[int]:
         from kvsim.engines.sglang.history import pages_of
 
         return pages_of(state, place)
 
-    def variants(self, specialized: Mapping[str, int]) -> Variants:  # noqa: D102
+    def variants(self, specialized: Mapping[str, int]) -> Variants:
         from kvsim.engines.sglang.variants import variants
 
         return variants(specialized)
 
-    def entries(self) -> dict[str, Any]:  # noqa: D102
+    def entries(self) -> dict[str, Any]:
         from kvsim.engines.sglang.compiled import ENTRIES
 
         return ENTRIES
 
-    def copied_tokens(self, state: Replica) -> list[int]:  # noqa: D102
+    def copied_tokens(self, state: Replica) -> list[int]:
         from kvsim.engines.sglang.kv.radix_check import nodes_of_copies
 
         tree = state.kv.radix
         return [tree.nodes[k].end for k in nodes_of_copies(tree)]
 
-    def watch(self, state: Replica) -> RadixWatch:  # noqa: D102
+    def watch(self, state: Replica) -> RadixWatch:
         from kvsim.engines.sglang.history import RadixWatch
 
         return RadixWatch(state)
 
-    def held(self, state: Replica) -> list[int]:  # noqa: D102
+    def held(self, state: Replica) -> list[int]:
         from kvsim.engines.sglang.kv.radix_check import holders
 
         return holders(state)
 
-    def with_store(self, setup: Setup, config: Config, store: Store) -> Setup:  # noqa: D102
+    def with_store(self, setup: Setup, config: Config, store: Store) -> Setup:
         from kvsim.engines.sglang.fleet.setup import with_storage
 
         return with_storage(setup, config, store)
 
-    def store_reads(self, reader: Pool, store: Store, fabric: Fabric) -> StorageReads:  # noqa: D102
+    def store_reads(self, reader: Pool, store: Store, fabric: Fabric) -> StorageReads:
         from kvsim.engines.sglang.fleet.storage_reads import StorageReads
 
         return StorageReads(reader, store, fabric, reader.gateways.prompt_keys)
 
-    def startup_of(self, text: str) -> Startup:  # noqa: D102
+    def startup_of(self, text: str) -> Startup:
         from kvsim.engines.sglang.calibration import startup_of
 
         return startup_of(text)
 
-    def case_kind(self, content: Mapping[str, Any]) -> type[Any] | None:  # noqa: D102
+    def case_kind(self, content: Mapping[str, Any]) -> type[Any] | None:
         from kvsim.engines.sglang.cases.case import RadixCase, SglangCase
 
         if "sglang" not in content:
             return None
         return RadixCase if "ops" in content else SglangCase
 
-    def play(self, case: Any, *, check: bool, compiled: bool) -> Iterator[dict[str, Any]]:  # noqa: D102
+    def play(self, case: Any, *, check: bool, compiled: bool) -> Iterator[dict[str, Any]]:
         from kvsim.engines.sglang.cases.case import RadixCase
         from kvsim.engines.sglang.cases.player import SglangPlayer
         from kvsim.engines.sglang.cases.radix import RadixPlayer
@@ -158,7 +158,7 @@ class Sglang(Engine):
             return RadixPlayer(case, compiled=compiled).play()
         return SglangPlayer(case, compiled=compiled).play(check=check)
 
-    def parts_of(self, case: Any) -> Parts:  # noqa: D102
+    def parts_of(self, case: Any) -> Parts:
         from kvsim.engines.sglang.cases.case import RadixCase, parts_of
 
         return parts_of(case.config.schedule if isinstance(case, RadixCase) else case.config)

@@ -119,7 +119,6 @@ def host_tokens(num_tokens: int, page_size: int) -> int:
 
 
 def most_running(pool_tokens: int, context_length: int, asked: int | None) -> int:
-    """Return max_running_requests."""
     most = asked
     if most is None:
         most = int(pool_tokens / context_length * 512)

@@ -49,7 +49,6 @@ def reader(rows: Any, name: str) -> Callable[[int], int]:
 
 
 def chain(jump: Callable[[int], int], page: int, count: int) -> list[int]:
-    """Return pages that follow each other."""
     found = [page] if count > 0 else []
     for _ in range(count - 1):
         page += 1 + jump(page)

@@ -77,14 +77,12 @@ def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
 
 
 def page_size_of(config: Config) -> int:
-    """Return tokens per page."""
     if config.page_size is not None:
         return config.page_size
     return config.block_size or 1
 
 
 def chunk_of(config: Config, memory: Memory) -> int | None:
-    """Return the tokens of a chunk, None without chunks."""
     size = page_size_of(config)
     if config.chunked_prefill_size is None:
         return default_chunk(memory.gpu) // size * size or size

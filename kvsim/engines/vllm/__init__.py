@@ -33,7 +33,7 @@ class Vllm(Engine):
 
         return MARK
 
-    def startup_of(self, text: str) -> Startup:  # noqa: D102
+    def startup_of(self, text: str) -> Startup:
         from kvsim.engines.vllm.calibration import startup_of
 
         return startup_of(text)

@@ -122,13 +122,13 @@ class UtilisationBands(FlowControl):
         self.most_waiting = math.inf if most_waiting is None else most_waiting
         self._sheds = sheds
 
-    def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
+    def saturation(self, replicas: Sequence[Scraped]) -> float:
         if not replicas:
             return 1.0  # no replica could take a request
         full = [max(one.num_waiting / self._queue, one.kv_usage / self._kv) for one in replicas]
         return sum(full) / len(full)
 
-    def shedding(self, priority: int, saturation: float) -> float:  # noqa: D102
+    def shedding(self, priority: int, saturation: float) -> float:
         if not self._sheds or priority <= 0:
             return 0.0
         return min(300.0 * saturation**5, 1.0)
@@ -171,16 +171,14 @@ class PrefillQueue(FlowControl):
         self.interval = interval
         self.most_waiting = math.inf if most_waiting is None else most_waiting
 
-    def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
+    def saturation(self, replicas: Sequence[Scraped]) -> float:
         return 0.0 if replicas else 1.0  # no replica could take a request
 
-    def prefill_saturation(  # noqa: D102
-        self, num_tokens: Sequence[int], max_num_batched_tokens: int
-    ) -> float:
+    def prefill_saturation(self, num_tokens: Sequence[int], max_num_batched_tokens: int) -> float:
         most = self._threshold * max_num_batched_tokens
         return 1.0 if min(num_tokens, default=0) > most else 0.0
 
-    def rank(self, request: Waiting) -> float:  # noqa: D102
+    def rank(self, request: Waiting) -> float:
         if self._order == "lcfs":
             return -request.time
         return float(request.num_uncached_tokens) if self._order == "wspt" else 0.0

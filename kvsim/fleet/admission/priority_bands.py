@@ -18,11 +18,9 @@ class PriorityBands:
         self._num_pushed = 0
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
         return self._number
 
     def push(self, row: int, priority: int, tenant: int, rank: float = 0.0) -> None:
-        """Add a request. Mutates."""
         line = self._bands.setdefault(priority, {}).setdefault(tenant, [])
         heappush(line, (rank, self._num_pushed, row))
         self._num_pushed += 1

@@ -70,10 +70,9 @@ class Admission(Feature):
 
     @property
     def num_held_back(self) -> int:  # type: ignore[override]
-        """Number of requests that are held back."""
         return len(self._line)
 
-    def on_send(self, row: int) -> bool:  # noqa: D102
+    def on_send(self, row: int) -> bool:
         now, priority = self._world.now, int(self._trace.priority[row])
         saturation = self._saturation()
         probability = self._control.shedding(priority, saturation)

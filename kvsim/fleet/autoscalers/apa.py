@@ -45,7 +45,7 @@ class AibrixAutoscaler(Autoscaler):
         self._up, self._down = up_tolerance, down_tolerance
         self._past: deque[tuple[float, float]] = deque()
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         current = max(pool.num_replicas, 1)
         self._past.append((pool.now, pool.total(self._metric) / current))
         while self._past[0][0] < pool.now - self._window:

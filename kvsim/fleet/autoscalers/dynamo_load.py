@@ -36,7 +36,7 @@ class LoadPlanner(Autoscaler):
         self._up, self._down = up, down
         self._prefill_up, self._prefill_down = prefill_up, prefill_down
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         number = pool.num_replicas
         if pool.num_starting:
             return number

@@ -43,7 +43,7 @@ class LatencyPlanner(Autoscaler):
         self._every, self._asked, self._floor = throughput_interval, 0.0, 0
         self._forecast = Forecast(predictor)
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         if self._every and pool.now >= self._asked + self._every:
             self._asked = pool.now
             needed = replicas_for(pool, self._every, self._itl, self._forecast)

@@ -38,7 +38,7 @@ class ThroughputPlanner(Autoscaler):
         self._itl = itl
         self._forecast = Forecast(predictor)
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         return replicas_for(pool, self.interval, self._itl, self._forecast) or pool.num_replicas
 
 

@@ -48,7 +48,7 @@ class HorizontalPodAutoscaler(Autoscaler):
         self._past: deque[tuple[float, int]] = deque()
         self._sizes: deque[tuple[float, int]] = deque()
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         current = pool.num_replicas
         wanted = recommend(current, pool.total(self._metric), self._target, self._tolerance)
         self._sizes.append((pool.now, current))

@@ -49,7 +49,7 @@ class PodAutoscaler(Autoscaler):
         self._pace = Stabilizer(cooldown)
         self._past: deque[tuple[float, float]] = deque()
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         current = max(pool.num_replicas, 1)
         self._past.append((pool.now, pool.total(self._metric)))
         while self._past[0][0] < pool.now - max(self._stable, self._panic):

@@ -29,7 +29,7 @@ class Freeness(Autoscaler):
     def __init__(self, *, up: Limit = 10.0, down: Limit = 60.0) -> None:
         self._up, self._down = up, down
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         number = pool.num_replicas
         if pool.num_starting:
             return number

@@ -45,7 +45,7 @@ class SaturationAnalyzer(Autoscaler):
         self._spare_kv, self._spare_queue = spare_kv, spare_queue
         self._seen: dict[int, deque[tuple[float, Load]]] = defaultdict(deque)
 
-    def look(self, pool: PoolLoad) -> None:  # noqa: D102
+    def look(self, pool: PoolLoad) -> None:
         for one in pool.ready:
             seen = self._seen[one.replica]
             seen.append((pool.now, one))
@@ -60,7 +60,7 @@ class SaturationAnalyzer(Autoscaler):
             num_waiting=max(load.num_waiting for load in loads),
         )
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         number, ready = pool.num_replicas, map(self._peak, pool.ready)
         free = [r for r in ready if r.kv_usage < self._kv and r.num_waiting < self._queue]
         if pool.num_unplaced or not free or self._is_short(*self.spare(free)):

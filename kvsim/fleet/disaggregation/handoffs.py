@@ -122,7 +122,7 @@ class Handoffs(Feature):
             self.begin(row, source, target, num_tokens, now)
         return True
 
-    def on_ended(self, member: Member, rows: list[int], time: float) -> bool:  # noqa: D102
+    def on_ended(self, member: Member, rows: list[int], time: float) -> bool:
         if member.role != "prefill":
             self.forget_refused(rows, time)
             return False
@@ -280,7 +280,7 @@ class Handoffs(Feature):
         found[apart] = [self._own_tokens[row] for row in apart]
         self._main.own_hits = found
 
-    def settle(self, totals: Mapping[int, Totals]) -> None:  # noqa: D102
+    def settle(self, totals: Mapping[int, Totals]) -> None:
         del totals
         table = self._main.table
         if self._transfer_time.any():

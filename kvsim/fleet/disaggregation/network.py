@@ -48,7 +48,6 @@ class Network:
     def start(
         self, key: int, source: Hashable, target: Hashable, num_bytes: float, now: float
     ) -> None:
-        """Start a transfer. Mutates."""
         self._pass(now)
         remaining = 0.0 if self._bandwidth == math.inf else float(num_bytes)
         self._transfers[key] = Transfer(source, target, remaining)

@@ -60,7 +60,7 @@ def placed(rule: Disaggregation, request: PlacementContext) -> Place:
 class Always(Disaggregation):
     """Disaggregate every prompt, as the plain proxies of the engines do."""
 
-    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:
         del request
         return "apart"
 
@@ -80,7 +80,7 @@ class Uncached(Disaggregation):
     def __init__(self, *, tokens: Whole = 16) -> None:
         self._tokens = tokens
 
-    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:
         left = request.num_prompt_tokens - request.num_cached_tokens
         return "apart" if 0 < self._tokens <= left else "decode"
 
@@ -118,7 +118,7 @@ class Conditional(Disaggregation):
         self._prefill_busy = prefill_busy
         self._decode_busy = decode_busy
 
-    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:
         most = self._decode_busy * request.num_kv_tokens
         if self._decode_busy and request.num_scheduled_tokens > most:
             return "apart"
@@ -156,7 +156,7 @@ class MixedPool(Disaggregation):
     def __init__(self, *, tokens: Whole = 8192) -> None:
         self._tokens = tokens
 
-    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:
         prompt, pending = request.num_prompt_tokens, request.num_pending_tokens
         if pending and pending + prompt > self._tokens:
             return "decode"

@@ -110,7 +110,7 @@ class Fetches(Feature):
 
     # -- a request arrives -------------------------------------------------------------------------
 
-    def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
+    def on_submit(self, member: Member, row: int, now: float) -> None:
         if member.role == self.pool.role and member.life is not Life.FAILED:
             self._offer(row, member, now)
 
@@ -166,7 +166,6 @@ class Fetches(Feature):
         return found
 
     def _over(self, tier: str) -> Transfers:
-        """Return the transfers of a tier."""
         if tier not in self._transfers:
             own = self._store.fabrics.get(tier)
             fabric = self._fabric if own is None else fabric_of(own)
@@ -249,7 +248,6 @@ class Fetches(Feature):
             self.pool.table["transfer_time"] = self._transfer_time
 
     def describe(self) -> dict[str, Any]:
-        """Return statistics of the fetches for the summary."""
         times = self._transfer_time[self._transfer_time > 0]
         described = {
             **self._counts,

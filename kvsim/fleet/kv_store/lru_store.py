@@ -26,11 +26,9 @@ class LruStore:
         self.num_evicted = 0
 
     def __len__(self) -> int:
-        """Number of entries."""
         return len(self._held)
 
     def __contains__(self, key: Hashable) -> bool:
-        """Return whether an entry is stored."""
         return key in self._held
 
     def touch(self, keys: Iterable[Hashable]) -> None:

@@ -42,7 +42,6 @@ def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
 def fetches_of(
     world: World, drive: FleetClock, reader: Pool, store: Store, fabric: Fabric
 ) -> Feature:
-    """Return the feature by which a pool reads a store."""
     engine = engine_by_policy(reader.setup.scheduler_type.rules_of)
     if engine.reads_store_itself:
         return engine.store_reads(reader, store, fabric)

@@ -90,7 +90,7 @@ class LiveMigrations(Feature):
         self._downtimes: list[float] = []
         self._num_refused = 0
 
-    def processes(self) -> list[Process]:  # noqa: D102
+    def processes(self) -> list[Process]:
         return [self._process()]
 
     def _process(self) -> Process:

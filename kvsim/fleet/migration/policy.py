@@ -117,7 +117,7 @@ class Freest(Migration):
         self._threshold, self._victim = threshold, victim
         self.interval, self.most_stages, self.last_blocks = interval, most_stages, last_blocks
 
-    def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:  # noqa: D102
+    def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:
         order = sorted(range(len(replicas)), key=lambda k: replicas[k].freeness)
         leaving = [k for k in order if replicas[k].is_leaving]
         staying = [k for k in order if not replicas[k].is_leaving]
@@ -125,13 +125,13 @@ class Freest(Migration):
         takes = [k for k in staying if replicas[k].freeness >= self._threshold]
         return list(zip(leaving + gives, reversed(takes), strict=False))
 
-    def pick(self, candidates: Sequence[Candidate]) -> Candidate:  # noqa: D102
+    def pick(self, candidates: Sequence[Candidate]) -> Candidate:
         if self._victim == "first":
             return min(candidates)
         sign = 1 if self._victim == "shortest" else -1
         return min(candidates, key=lambda one: (sign * one.num_tokens, one.row))
 
-    def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:  # noqa: D102
+    def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:
         if source.is_leaving:
             return target.num_free - target.num_wanted >= num_blocks
         left, taken = source.with_one(-num_blocks), target.with_one(num_blocks)

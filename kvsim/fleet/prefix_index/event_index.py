@@ -53,7 +53,7 @@ class PlainEventIndex(PrefixIndex):
         self._group = group
         self._numbers: list[dict[int, int]] = [{} for _ in range(num_replicas)]
 
-    def take(  # noqa: D102
+    def take(
         self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
     ) -> None:
         part = events[start:stop]
@@ -85,6 +85,6 @@ class PlainEventIndex(PrefixIndex):
             del numbers[key]
             self.remove(place, key)
 
-    def forget(self, replica: int) -> None:  # noqa: D102
+    def forget(self, replica: int) -> None:
         super().forget(replica)
         self._numbers[replica] = {}

@@ -128,7 +128,6 @@ class EventReader:
             self._tell(place, chunks)
 
     def _apply(self, place: int, until: float) -> None:
-        """Apply all updates up to a time."""
         coming = self._coming[place]
         last, stop = -1, 0
         for number, chunk in enumerate(coming):

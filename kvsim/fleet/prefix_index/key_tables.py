@@ -117,7 +117,6 @@ class CompiledEventIndex:
         return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
 
     def size(self, replica: int) -> int:
-        """Return the number of entries of a replica."""
         return int(self._sizes[replica])
 
     def forget(self, replica: int) -> None:

@@ -90,7 +90,6 @@ class LiveIndex:
         return sum(1 << place for place in np.flatnonzero(held).tolist())
 
     def size(self, replica: int) -> int:
-        """Return the number of entries of a replica."""
         if not self._addresses[replica]:
             return 0
         self._learn_all()
@@ -141,13 +140,13 @@ class LiveReader(EventReader):
         if is_short_of_room(replica.state.kv.pool.log):
             replica.event_log.widen()
 
-    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+    def replace(self, place: int, replica: Replica) -> None:
         if self._shown[place].address:
             self._shown[place].event_log.on_full = None  # it is not read any more
         super().replace(place, replica)
         self._follow(place, replica)
 
-    def update(self, now: float) -> None:  # noqa: D102
+    def update(self, now: float) -> None:
         self.index.until = now - self._delay
 
     @property

@@ -37,12 +37,12 @@ class LogReader(EventReader):
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
         self._spilled = [one.event_log.spilled for one in self._replicas]
 
-    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+    def replace(self, place: int, replica: Replica) -> None:
         super().replace(place, replica)
         self._taken[place] = 0
         self._look_up()
 
-    def update(self, now: float) -> None:  # noqa: D102
+    def update(self, now: float) -> None:
         if self._keeps or self.listeners:
             super().update(now)
             return

@@ -117,12 +117,12 @@ class RoutedRequest(IncomingRequest):
         self._prompt_keys = prompt_keys
         self._paths: dict[int, NDArray[np.int64]] = {}
 
-    def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:  # noqa: D102
+    def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:
         if not lookahead and (block_size, 0) not in self._keys:
             self._keys[block_size, 0] = self.prefix_path(block_size).tolist()
         return super().prefix_keys(block_size, lookahead)
 
-    def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:  # noqa: D102
+    def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:
         if lookahead:
             return super().prefix_path(block_size, lookahead)
         if block_size not in self._paths:

@@ -58,11 +58,11 @@ class AibrixPrefixCache(RuleRouter):
         self._k = k
         self._entries = {"entry_tokens": chunk_tokens, "max_entries": max_entries}
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.prefixes = PrefixAffinity(facts, **self._entries)  # type: ignore[arg-type]
 
-    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+    def make_state(self, memory: Memory) -> Balance:
         state = memory.one(Balance)
         state.imbalance, state.deviations = self._imbalance, self._k
         return state

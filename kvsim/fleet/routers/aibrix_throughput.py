@@ -35,14 +35,14 @@ class AibrixThroughput(RuleRouter):
     def __init__(self, *, scrape_interval: Interval = 5.0) -> None:
         self.scrape_interval = scrape_interval
 
-    def make_state(self, memory: Memory) -> TokenRates:  # noqa: D102
+    def make_state(self, memory: Memory) -> TokenRates:
         state, number = memory.one(TokenRates), self.facts.num_replicas
         state.as_of = memory.list_of([self.facts.start_time] * number)
         state.prompt_tokens, state.generation_tokens = memory.ints(number), memory.ints(number)
         state.rates = memory.floats(number)
         return state
 
-    def on_leave(self, replica: int) -> None:  # noqa: D102
+    def on_leave(self, replica: int) -> None:
         state = self.state
         state.as_of[replica], state.rates[replica] = self.facts.start_time, 0.0
         state.prompt_tokens[replica] = state.generation_tokens[replica] = 0

@@ -54,7 +54,7 @@ class BoundedLoads(RuleRouter):
         self.num_pieces = max(prefix_tokens // PIECE, 1)
         self._points = points
 
-    def make_state(self, memory: Memory) -> BoundedRing:  # noqa: D102
+    def make_state(self, memory: Memory) -> BoundedRing:
         state, ring = memory.one(BoundedRing), HashRing(self.facts.num_replicas, self._points)
         state.epsilon = self._epsilon
         state.points, state.owners = (
@@ -63,7 +63,7 @@ class BoundedLoads(RuleRouter):
         state.num_points = len(ring.points)
         return state
 
-    def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:  # noqa: D102
+    def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
         super().describe(request, cached)
         pieces = request.prefix_keys(PIECE)[: self.num_pieces]
         self.placement.ring_key = mix(POINT, pieces[-1] if pieces else request.request_id)

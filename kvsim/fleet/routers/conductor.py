@@ -58,14 +58,14 @@ class Conductor(Router):
         self._asked_threshold, self._threshold = threshold, threshold or 1.0
         self.event_delay = event_delay
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         if facts.fetch_time is None and not facts.decodes_only:
             refuse_unread("without --kv-store peer", threshold=self._asked_threshold)
         self._prefix_affinity = PrefixAffinity(facts, "precise")
         self._queues: list[dict[int, float]] = [{} for _ in range(facts.num_replicas)]
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         cached, steps = self._prefix_affinity.cached_tokens(request), self._steps(request, replicas)
         times = [0.0] * len(replicas)
         if self.facts.decodes_only:
@@ -118,6 +118,6 @@ class Conductor(Router):
         late = self._ttft_slo is not None and ttft > self._ttft_slo
         return late or (self._tbt_slo is not None and step > self._tbt_slo)
 
-    def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         del time
         self._queues[replica].pop(request_id, None)  # decode replicas have no queue of prompts

@@ -123,7 +123,7 @@ class Dynamo(Router):
         """Return whether the router picks the smallest cost, by the replicas' events."""
         return self._events and not self._temperature
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         kind: Kind = "precise" if self._events else "approximate"
         size = facts.entry_tokens
@@ -134,7 +134,7 @@ class Dynamo(Router):
         self._num_prefilling = np.zeros(facts.num_replicas)
         self._num_blocks = np.zeros(facts.num_replicas)
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         # At dozens of replicas a loop over them would be most of a decision.
         cached = self._prefix_affinity.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
@@ -193,16 +193,16 @@ class Dynamo(Router):
         self._prefix_affinity.sent(request, choice)
         self.predicted_tokens = cached
 
-    def on_leave(self, replica: int) -> None:  # noqa: D102
+    def on_leave(self, replica: int) -> None:
         self._prefix_affinity.forget(replica)
         self._blocks[replica].clear()
         self._num_blocks[replica] = self._num_prefilling[replica] = 0
 
-    def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         del time
         self._num_prefilling[replica] -= self._sent[request_id].num_uncached_tokens
 
-    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
         del time, num_tokens
         sent = self._sent.pop(request_id)
         self._num_blocks[replica] -= self._blocks[replica].remove(sent.path) + sent.has_rest

@@ -166,13 +166,13 @@ class LlmD(RuleRouter):
         self._most = headroom == "most"
         self._explore_late = EXPLORE_LATE if explore_late is None else explore_late
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.prefixes = PrefixAffinity(facts, self._kind, **self._entries)
         self._cold = NoHitLru()
         self._homes: dict[int, int] = {}  # of sessions
 
-    def make_state(self, memory: Memory) -> ScoreWeights:  # noqa: D102
+    def make_state(self, memory: Memory) -> ScoreWeights:
         state = memory.one(ScoreWeights)
         state.prefix, state.queue, state.kv = self._prefix, self._queue, self._kv
         state.running, state.active, state.tokens = self._running, self._active, self._tokens
@@ -181,11 +181,11 @@ class LlmD(RuleRouter):
         return state
 
     @property
-    def is_plain(self) -> bool:  # noqa: D102
+    def is_plain(self) -> bool:
         others = self._session, self._no_hit_lru, self._latency, self._affinity
         return self._picker != "weighted-random" and not any(others)
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         if self.is_plain:
             return super().choose(request, replicas)
         cached = self.prefixes.cached_tokens(request)
@@ -205,7 +205,7 @@ class LlmD(RuleRouter):
         self.predicted_tokens = cached[chosen]
         return choice
 
-    def on_leave(self, replica: int) -> None:  # noqa: D102
+    def on_leave(self, replica: int) -> None:
         self.prefixes.forget(replica)
         self._cold.forget(replica)
         self._homes = {k: home for k, home in self._homes.items() if home != replica}
@@ -272,7 +272,6 @@ class LlmD(RuleRouter):
     def _latencies(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[float]:
-        """Score the predicted latencies of some replicas."""
         if not self._latency:
             return [0.0] * len(replicas)
         headrooms = self._headrooms(request, replicas, cached)
@@ -299,7 +298,6 @@ class LlmD(RuleRouter):
         return totals
 
     def _pick(self, totals: Sequence[float]) -> int:
-        """Return the index of one of the totals."""
         draws, number = self.placement.draws, len(totals)
         draw_words(draws, self.facts.rng, fewest=FEWEST_WORDS + number)
         if self._picker == "random":

@@ -70,11 +70,11 @@ class LlmDTokenAware(RuleRouter):
             index, event_delay, block_size, lru_entries, max_blocks
         )
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.prefixes = PrefixAffinity(facts, self._kind, **self._entries)
 
-    def make_state(self, memory: Memory) -> TokenBound:  # noqa: D102
+    def make_state(self, memory: Memory) -> TokenBound:
         state = memory.one(TokenBound)
         state.affinity = self._affinity
         state.most_ahead = (self._rate or self.facts.prefill_rate) * self._max_wait

@@ -73,7 +73,7 @@ class Preble(Router):
         self._own_prefill = own_prefill
         self._entry_tokens = entry_tokens
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         size, number = self._entry_tokens, facts.num_replicas
         self._capacity = max(facts.num_kv_tokens // size, 1)
@@ -88,7 +88,7 @@ class Preble(Router):
         self._outputs, self._tpots = empty[:number], empty[number:]
         self._output, self._tpot = [0.0] * number, [FIRST_TPOT] * number  # their medians
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         now, prompt = request.arrival_time, request.num_prompt_tokens
         cached, keys = (
             self._prefix_affinity.cached_tokens(request),
@@ -135,11 +135,11 @@ class Preble(Router):
         self.branch = "balanced"
         return argmin(loads)
 
-    def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         del replica
         self._first_tokens[request_id] = time
 
-    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
         first = self._first_tokens.pop(request_id, time)
         self._outputs[replica].append(num_tokens)
         self._output[replica] = median(self._outputs[replica])

@@ -99,23 +99,23 @@ class ProductionStack(RuleRouter):
         self.event_delay = None if policy == "prefixaware" else delay
         self.looks_at_replicas = policy == "loadaware" or relief is not None
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         kind = "approximate" if self._policy == "prefixaware" else "precise"
         self.prefixes = PrefixAffinity(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
         self._ring = HashRing(facts.num_replicas, POINTS)
         self._rate = RequestRate(facts.num_replicas, WINDOW)
 
-    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+    def make_state(self, memory: Memory) -> Balance:
         state = memory.one(Balance)
         state.ratio = self._beta
         return state
 
     @property
-    def is_plain(self) -> bool:  # noqa: D102
+    def is_plain(self) -> bool:
         return self._policy == "loadaware"
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         if self.is_plain:
             return super().choose(request, replicas)
         cached = self.prefixes.cached_tokens(request)

@@ -19,6 +19,6 @@ class Random(Router):
 
     takes_changes = True
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         del request
         return int(self.facts.rng.integers(len(replicas)))

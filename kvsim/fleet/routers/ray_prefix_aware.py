@@ -74,11 +74,11 @@ class RayPrefixAware(RuleRouter):
             "target": eviction_target,
         }
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.prefixes = TextTree(facts, **self._tree_options)  # type: ignore[arg-type]
 
-    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+    def make_state(self, memory: Memory) -> Balance:
         state = memory.one(Balance)
         state.least_match, state.imbalance = self._match_rate, self._gate
         return state

@@ -22,7 +22,7 @@ class RoundRobin(Router):
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         del request
         choice = self._next % len(replicas)
         self._next = (choice + 1) % len(replicas)

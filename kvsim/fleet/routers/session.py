@@ -37,12 +37,12 @@ class Session(Router):
         self._points = points
         self._window = window
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self._ring = HashRing(facts.num_replicas, self._points)
         self._rate = RequestRate(facts.num_replicas, self._window)
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         del replicas
         if request.session_id >= 0:
             self.branch = "session"

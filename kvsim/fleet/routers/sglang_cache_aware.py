@@ -67,7 +67,7 @@ class SglangCacheAware(RuleRouter):
         self._most = max_tree_size
         self._entry_tokens = entry_tokens
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.prefixes = TextTree(
             facts,
@@ -77,7 +77,7 @@ class SglangCacheAware(RuleRouter):
             target=self._most,
         )
 
-    def make_state(self, memory: Memory) -> Balance:  # noqa: D102
+    def make_state(self, memory: Memory) -> Balance:
         state = memory.one(Balance)
         state.least_match, state.imbalance, state.ratio = self._threshold, self._abs, self._rel
         return state

@@ -37,7 +37,7 @@ class VllmDataParallel(RuleRouter):
         self.scrape_interval = scrape_interval
         self._count_sent = count_sent
 
-    def make_state(self, memory: Memory) -> CountedSince:  # noqa: D102
+    def make_state(self, memory: Memory) -> CountedSince:
         state, number = memory.one(CountedSince), self.facts.num_replicas
         state.counts_sent = self._count_sent
         state.sent = memory.ints(number)

@@ -78,7 +78,6 @@ class SentIndex:
         self._counters, self._sizes = np.zeros(4, np.int64), np.zeros(num_replicas, np.int64)
 
     def columns(self) -> tuple[NDArray[np.int64], ...]:
-        """Return the arrays."""
         held, named = self._held, self._named
         tables = held.keys, held.values, named.keys, named.values
         return *tables, self._links, self._ends, self._counters, self._sizes
@@ -182,7 +181,6 @@ class ArrivalLoop:
         return *columns, tokens
 
     def _known(self, number: int) -> tuple[Any, ...]:
-        """Return what is known of the replicas' pools."""
         affinity = affinity_of(self._router)
         if affinity is None or not affinity.is_precise:
             none = np.zeros(len(self._replicas), np.int64)
@@ -191,7 +189,6 @@ class ArrivalLoop:
         return *self._reader.columns(), sent
 
     def _limits(self) -> tuple[float, float, float, float]:
-        """Return the limits of the index of what was sent."""
         affinity, tree = affinity_of(self._router), self._router.prefixes
         most = math.inf if affinity is None else float(affinity.max_entries)
         if not isinstance(tree, TextTree):

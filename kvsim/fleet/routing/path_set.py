@@ -40,7 +40,6 @@ class PathSet:
         return self._num_own(path, place)
 
     def clear(self) -> None:
-        """Remove all paths. Mutates."""
         self._paths.clear()
 
     def _num_own(self, path: bytes, place: int) -> int:

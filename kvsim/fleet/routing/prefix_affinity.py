@@ -105,7 +105,6 @@ class PrefixAffinity:
         return len(self.keys(request))
 
     def size(self, replica: int) -> int:
-        """Return the number of entries of a replica."""
         return self.index.size(replica)
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:

@@ -16,7 +16,6 @@ class RequestRate:
         self._counts = [0] * num_replicas
 
     def count(self, replica: int, now: float) -> None:
-        """Record a request. Mutates."""
         self._sent.append((now, replica))
         self._counts[replica] += 1
 

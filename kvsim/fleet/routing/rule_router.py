@@ -47,7 +47,7 @@ class RuleRouter(Router):
     state: Any = None
     placement: Placement
 
-    def start(self, facts: Facts) -> None:  # noqa: D102
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self.lay_out(Objects())
 
@@ -109,7 +109,7 @@ class RuleRouter(Router):
             if self.reads_sizes and self.prefixes is not None:
                 one.num_entries = self.prefixes.size(view.index)
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         cached = self.prefixes.cached_tokens(request) if self.prefixes is not None else []
         self.describe(request, cached)
         self.see(replicas, cached)

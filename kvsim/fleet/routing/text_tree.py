@@ -50,7 +50,6 @@ class TextTree:
         return self.affinity.cached_tokens(request)
 
     def size(self, replica: int) -> int:
-        """Return the size of a replica's tree, in entries."""
         return self.affinity.size(replica)
 
     def sent(self, request: IncomingRequest, replica: int) -> None:

@@ -86,7 +86,6 @@ class Failures:
 
     @property
     def planned(self) -> Planned | None:
-        """The failure that is planned, if any."""
         return None
 
 
@@ -122,7 +121,7 @@ class FailuresAtARate(Failures):
         )
         self._gpu_hours = gpu_hours
 
-    def draw(self, num_gpus: int) -> float:  # noqa: D102
+    def draw(self, num_gpus: int) -> float:
         return float(self.rng.exponential(self._gpu_hours * 3600.0 / num_gpus))
 
 
@@ -156,5 +155,5 @@ class PlannedFailure(Failures):
         self._planned = Planned(time, replica, pool)
 
     @property
-    def planned(self) -> Planned:  # noqa: D102
+    def planned(self) -> Planned:
         return self._planned

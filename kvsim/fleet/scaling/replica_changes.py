@@ -40,7 +40,7 @@ class Constant(Autoscaler):
     def __init__(self, number: int) -> None:
         self.least, self.most = 0, number
 
-    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+    def desired(self, pool: PoolLoad) -> int:
         return pool.num_replicas
 
 
@@ -111,7 +111,6 @@ class ReplicaChanges(Feature):
         return ChangingPool(pool, lifecycle, scaling)
 
     def _plan_failure(self, planned: Planned) -> None:
-        """Schedule the failure of one replica. Mutates."""
         time, place, role = planned
         changing = [one for one in self._pools if role in (one.pool.role, None)]
         if not changing:
@@ -123,7 +122,7 @@ class ReplicaChanges(Feature):
             raise ValueError(f"failures: replica={place}: must be below {number}")
         self._world.call_at(self._world.now + time, partial(lifecycle.fail_at, place))
 
-    def processes(self) -> list[Process]:  # noqa: D102
+    def processes(self) -> list[Process]:
         return [one.scaling.process() for one in self._pools]
 
     @property

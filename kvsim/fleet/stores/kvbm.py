@@ -57,13 +57,11 @@ class BlockManager(Store):
         self._uses: dict[tuple[int, int], tuple[int, float]] = {}  # frequency, and when
         self._num_gone = 0  # evictions of replicas that are gone
 
-    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:
         self._room = tuple(size // entry_bytes for size in self._bytes)
         reader.listeners.append(self._coming.take)
 
-    def look_up(  # noqa: D102
-        self, keys: Sequence[int], replica: int, now: float
-    ) -> list[Portion]:
+    def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         for time, place, stored in self._coming.due(now):
             for key in stored if place != GONE else ():
                 self._put(place, key, max(1, self._frequency(place, key, time)), time)
@@ -78,14 +76,14 @@ class BlockManager(Store):
             Portion(tier, f"{tier} {replica}", len(list(same))) for tier, same in groupby(found)
         ]
 
-    def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:  # noqa: D102
+    def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         return self.look_up(keys, replica, now)
 
-    def read(self, keys: Sequence[int], replica: int, now: float) -> None:  # noqa: D102
+    def read(self, keys: Sequence[int], replica: int, now: float) -> None:
         for key in keys:
             self._put(replica, key, 2 * max(1, self._frequency(replica, key, now)), now)
 
-    def forget(self, replica: int) -> None:  # noqa: D102
+    def forget(self, replica: int) -> None:
         self._coming.forget(replica)
         self._num_gone += self._of(replica)[0].num_evicted
         del self._tiers[replica]

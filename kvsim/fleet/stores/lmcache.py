@@ -57,14 +57,12 @@ class LMCache(Store):
         self._ends: dict[int, float] = {}  # last blocks of prompts' chunks, and since when
         self._num_gone = 0  # evictions of replicas that are gone
 
-    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:
         self._per_chunk = max(1, self._chunk_tokens // reader.entry_tokens)
         self._chunk_bytes = entry_bytes * self._per_chunk
         reader.listeners.append(self._coming.take)
 
-    def look_up(  # noqa: D102
-        self, keys: Sequence[int], replica: int, now: float
-    ) -> list[Portion]:
+    def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         ends = keys[self._per_chunk - 1 :: self._per_chunk]
         for key in ends:
             self._ends.setdefault(key, now)
@@ -88,7 +86,7 @@ class LMCache(Store):
             for tier, same in groupby(found)
         ]
 
-    def forget(self, replica: int) -> None:  # noqa: D102
+    def forget(self, replica: int) -> None:
         self._coming.forget(replica)
         self._num_gone += self._num_evicted(replica)
         for tier in ("host", "disk"):

@@ -59,16 +59,14 @@ class Mooncake(Store):
         self._share = {"mark": mark, "batch": batch}
         self._coming = Deliveries(delay)
 
-    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:
         memory, disk = (
             math.inf if size == math.inf else size // entry_bytes for size in self._bytes
         )
         self._memory, self._disk = LruStore(memory, **self._share), LruStore(disk)
         reader.listeners.append(self._coming.take)
 
-    def look_up(  # noqa: D102
-        self, keys: Sequence[int], replica: int, now: float
-    ) -> list[Portion]:
+    def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         self._put(now)
         found = list(self._tiers(keys))
         self._memory.touch(key for key, tier in zip(keys, found, strict=False) if tier == "memory")

@@ -32,13 +32,11 @@ class Peer(Store):
     def __init__(self, *, delay: Delay = 0.0) -> None:
         self.event_delay = delay
 
-    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:
         del entry_bytes
         self._reader = reader
 
-    def look_up(  # noqa: D102
-        self, keys: Sequence[int], replica: int, now: float
-    ) -> list[Portion]:
+    def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         held = self._reader.index.match(keys, now)
         held[replica] = 0
         best = max(range(len(held)), key=held.__getitem__)

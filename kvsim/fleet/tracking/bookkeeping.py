@@ -155,7 +155,6 @@ def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _num_requests(table: NDArray[Any], numbers: Iterable[int]) -> list[float]:
-    """Return the number of requests of each replica."""
     known = list(numbers)
     counts = np.bincount(table["replica"][_was_sent(table)], minlength=max(known) + 1)
     return [float(counts[number]) for number in known]

@@ -46,25 +46,25 @@ class CompiledLifecycleEvents:
         self._afters = np.full(number, -1)
         self._counts = np.zeros((places, 2), np.int64)
 
-    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+    def replace(self, place: int, replica: Replica) -> None:
         self.lose(place)
         self._waits[self._waits == place] = -1
         self._addresses[place] = replica.address
         self._seen[place] = -math.inf
 
-    def lose(self, place: int) -> None:  # noqa: D102
+    def lose(self, place: int) -> None:
         self._addresses[place] = 0
         self._firsts[place] = self._lasts[place] = -1
         self._counts[place] = 0
 
-    def send(self, request_id: int, place: int) -> None:  # noqa: D102
+    def send(self, request_id: int, place: int) -> None:
         if not self._addresses[place]:  # a request is on one list only, and this one is never read
             self._waits[request_id] = place
             return
         lines = self._firsts, self._lasts, self._afters
         self._send(request_id, place, self._waits, lines, self._counts)
 
-    def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
+    def withdraw(self, request_id: int, place: int) -> bool:
         waited = bool(self._waits[request_id] == place)
         self._waits[request_id] = -1
         if not self._addresses[place]:
@@ -82,7 +82,7 @@ class CompiledLifecycleEvents:
         self._counts[place] -= (1, waited)
         return waited
 
-    def move(self, request_id: int, place: int, target: int) -> None:  # noqa: D102
+    def move(self, request_id: int, place: int, target: int) -> None:
         self.withdraw(request_id, place)
         self.send(request_id, target)
         self._waits[request_id] = -1
@@ -93,7 +93,7 @@ class CompiledLifecycleEvents:
         lines = self._firsts, self._lasts, self._afters
         return self._seen, self._table, self._waits, self._tokens, lines, self._counts
 
-    def collect(self) -> list[EventRow]:  # noqa: D102
+    def collect(self) -> list[EventRow]:
         lines = self._firsts, self._lasts, self._afters
         times, facts = self._collect(
             *(self._addresses, self._seen, self._table),

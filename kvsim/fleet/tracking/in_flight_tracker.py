@@ -70,7 +70,6 @@ class InFlightTracker:
     def send(
         self, gateway: int, place: int, request: IncomingRequest, num_uncached_tokens: int
     ) -> None:
-        """Record that a gateway sends a request. Mutates."""
         sent = Sent(gateway, place, request.num_prompt_tokens, num_uncached_tokens)
         self._sent[request.request_id] = sent
         self._lifecycle_events.send(request.request_id, place)

@@ -63,28 +63,28 @@ class PythonLifecycleEvents:
         self._lost: set[int] = set()
         self._seen = [-math.inf for _ in replicas]  # clock at the last collection
 
-    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+    def replace(self, place: int, replica: Replica) -> None:
         self._replicas[place] = replica
         self._alive[place], self._waiting[place] = {}, {}
         self._seen[place] = -math.inf
         self._lost.discard(place)
 
-    def lose(self, place: int) -> None:  # noqa: D102
+    def lose(self, place: int) -> None:
         self._lost.add(place)
 
-    def send(self, request_id: int, place: int) -> None:  # noqa: D102
+    def send(self, request_id: int, place: int) -> None:
         self._alive[place][request_id] = None
         self._waiting[place][request_id] = None
 
-    def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
+    def withdraw(self, request_id: int, place: int) -> bool:
         del self._alive[place][request_id]
         return self._waiting[place].pop(request_id, True) is None
 
-    def move(self, request_id: int, place: int, target: int) -> None:  # noqa: D102
+    def move(self, request_id: int, place: int, target: int) -> None:
         self.withdraw(request_id, place)
         self._alive[target][request_id] = None
 
-    def collect(self) -> list[EventRow]:  # noqa: D102
+    def collect(self) -> list[EventRow]:
         lifecycle_events: list[EventRow] = []
         for place, replica in enumerate(self._replicas):
             if place in self._lost:

@@ -35,7 +35,6 @@ def bucket_of(parent: int, span: Span, mask: int) -> int:
 
 
 def is_child(nodes: Ints, child: int, node: int, span: Span) -> bool:
-    """Return whether a node is the child of another by a span."""
     return bool(
         nodes[child, 0] == node
         and nodes[child, 1] == span[0]

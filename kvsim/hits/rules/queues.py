@@ -31,7 +31,6 @@ def append(links: Shorts, end: int, block: int) -> None:
 
 
 def unlink(links: Shorts, block: int) -> None:
-    """Remove a block from its queue."""
     older, newer = links[block, OLDER], links[block, NEWER]
     links[older, NEWER], links[newer, OLDER] = newer, older
 

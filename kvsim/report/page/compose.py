@@ -39,12 +39,10 @@ KINDS = {
 
 
 def page_of(runs: Result | Comparison) -> str:
-    """Return the page of a run or of a comparison."""
     return run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
 
 
 def run_page(result: Result) -> str:
-    """Return the page of one run."""
     page = Document(f"{result.config.allocator}: {deployment(result)}", served(result))
     page.words(of_run(result.summary), "lead")
     page.table(_latency_table(result.summary))
@@ -53,7 +51,6 @@ def run_page(result: Result) -> str:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Return the page of a comparison."""
     first, by = next(iter(comparison.results.values())), comparison.by
     again = f"kvsim compare CONFIG.toml --{by}s {','.join(comparison.results)} runs them again"
     compared = (by,) if by == "allocator" else ("engine", "allocator", "scheduler")

@@ -86,7 +86,6 @@ class Document:
         self.parts.append(f"<p{of}>{escape(text)}</p>")
 
     def table(self, table: Table) -> None:
-        """Add a table."""
         self.parts.append(table.html())
 
     def command(self, text: str, name: str) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def array_append(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
-    """Append the k-th record."""
     if line.stop >= line.size:
         array_compact(line, rows)
     line.entries[line.stop] = k
@@ -39,7 +38,6 @@ def array_compact(line: ArrayQueue, rows: Sequence[Block]) -> None:
 
 
 def array_remove(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
-    """Remove the k-th record from any position."""
     line.entries[rows[k].slot] = NONE
 
 

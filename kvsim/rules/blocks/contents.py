@@ -35,7 +35,6 @@ def add_content(contents: Contents, key: int) -> None:
 
 
 def drop_content(contents: Contents, k: int) -> None:
-    """Remove the content at an index."""
     row = contents.rows[k]
     bucket = row.key & contents.bucket_mask
     at = contents.buckets[bucket]

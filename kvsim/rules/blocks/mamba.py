@@ -217,7 +217,6 @@ def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
 
 
 def has_key(kv: KV, k: int, key: int) -> bool:
-    """Return whether a block has this key."""
     return kv.pool.blocks[k].hashed and kv.pool.blocks[k].key == key
 
 

@@ -43,7 +43,6 @@ MOST_IN_VAIN = 8
 
 
 def begin_connected(state: Replica) -> None:
-    """Begin a step."""
     state.connector.num_loads = 0
 
 

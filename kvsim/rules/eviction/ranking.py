@@ -23,7 +23,6 @@ def give_rank(pool: BlockPool, k: int) -> None:
 
 
 def insert_ranked(pool: BlockPool, k: int) -> None:
-    """Insert a free block that has a rank into its ranking."""
     note = pool.notes[k]
     if note.has_entry == 0:
         note.has_entry = 1

@@ -26,7 +26,6 @@ SMALL, MAIN = 0, 1
 
 
 def queue_up(pool: BlockPool, k: int, queue: int) -> None:
-    """Append a block to a queue."""
     pool.notes[k].ranking = queue
     pool.rankings[queue].num_queued += 1
     give_rank(pool, k)
@@ -44,7 +43,6 @@ def cached_s3fifo(pool: BlockPool, k: int) -> None:
 
 
 def hit_s3fifo(pool: BlockPool, k: int) -> None:
-    """Count a hit."""
     note = pool.notes[k]
     note.num_hits = min(note.num_hits + 1, MAX_HITS)
 

@@ -49,7 +49,6 @@ def free_piece(space: AddressSpace, start: int, size: int) -> None:
 
 
 def add_start(row: HolesOfSize, start: int) -> None:
-    """Add a hole."""
     at = row.count
     while at > 0 and row.starts[at - 1] < start:
         row.starts[at] = row.starts[at - 1]
@@ -109,7 +108,6 @@ def add_hole(space: AddressSpace, at: int, start: int, size: int) -> None:
 
 
 def remove_hole(space: AddressSpace, at: int) -> None:
-    """Remove the hole at an index from the list."""
     space.num_holes -= 1
     for later in range(at, space.num_holes):
         space.holes[later].start = space.holes[later + 1].start

@@ -55,7 +55,6 @@ def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked:
 
 
 def free_pieces(space: AddressSpace, pieces: Allocations, count: int) -> None:
-    """Free the first ``count`` pieces."""
     for k in range(count):
         free_piece(space, pieces.starts[k], pieces.size)
 
@@ -92,7 +91,6 @@ def retire_contiguous(kv: KV, request: Request, pieces: Allocations) -> None:
 
 
 def free_contiguous(kv: KV, request: Request) -> None:
-    """Free the pieces of a request."""
     memory, count = kv.contiguous, request.num_samples
     pieces = memory.pieces[request.own_blocks]
     if not kv.request_blocks[request.own_blocks].retired:

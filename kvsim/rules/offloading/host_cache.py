@@ -55,7 +55,6 @@ def pin_chunk(host: HostCache, k: int) -> None:
 
 
 def unpin_chunk(host: HostCache, k: int) -> None:
-    """Unpin a chunk that a load has read."""
     chunk = host.chunks[k]
     chunk.pins -= 1
     if chunk.pins == 0:
@@ -65,7 +64,6 @@ def unpin_chunk(host: HostCache, k: int) -> None:
 
 
 def finish_writing(host: HostCache, k: int) -> None:
-    """Record that a chunk is written."""
     host.chunks[k].pins = 0
     host.num_writing -= 1
     host.num_ready += 1
@@ -103,7 +101,6 @@ def add_chunk(host: HostCache, key: int, order: int) -> int:
 
 
 def new_record(host: HostCache, key: int) -> int:
-    """Create the record of a key."""
     k = host.first_free
     if k == NO_CHUNK:
         host.num_made += 1
@@ -120,7 +117,6 @@ def new_record(host: HostCache, key: int) -> int:
 
 
 def drop_record(host: HostCache, k: int) -> None:
-    """Remove the record of a key."""
     chunk = host.chunks[k]
     bucket = chunk.key & host.bucket_mask
     at = host.buckets[bucket]

@@ -165,7 +165,6 @@ def release_items(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def release_all(state: Replica, request: Request) -> None:
-    """Release all items of a request."""
     release_items(state, request, request.num_prompt_tokens)
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 def begin_features(state: Replica) -> None:
-    """Begin a step."""
     if state.connector.kind != NO_CONNECTOR:
         begin_connected(state)
     if state.limits.has_encoder:

@@ -109,7 +109,6 @@ def extend_prompt(trace: Trace, request: Request, kept: int, place: int) -> None
 
 
 def copy_segment(old: Segment, new: Segment) -> None:
-    """Copy a segment."""
     new.content_id = old.content_id
     new.start = old.start
     new.num_tokens = old.num_tokens

@@ -85,7 +85,6 @@ class SglangCaseConfig(Part):
 
     @property
     def settings(self) -> SglangSettings:
-        """Settings of the scheduler."""
         given = by_name(SglangSettings, self)
         return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
 

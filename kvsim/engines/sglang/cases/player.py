@@ -30,19 +30,19 @@ class SglangPlayer(Player):
         self._requests, self._arriving, self._num_empty = requests, order, 0
         self._alive: set[int] = set()
 
-    def has_work(self, step: int) -> bool:  # noqa: D102
+    def has_work(self, step: int) -> bool:
         del step
         is_idle = not self.state.num_batches and self.state.engines.sglang.is_idle
         return bool(self._arriving or self._alive) or not is_idle
 
-    def begin(self, step: int) -> Entry | None:  # noqa: D102
+    def begin(self, step: int) -> Entry | None:
         due = [row for row in self._arriving if self._requests[row].arrival <= step]
         self._arriving = self._arriving[len(due) :]
         self._alive.update(due)
         self.submit(due, [0.0] * len(due))
         return {"s": step}
 
-    def advance(self, entry: Entry) -> bool:  # noqa: D102
+    def advance(self, entry: Entry) -> bool:
         state, table = self.state, self.table
         stop = self.first_stop()
         rejected = table["finish_reason"] == FinishReason.REJECTED

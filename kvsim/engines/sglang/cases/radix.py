@@ -41,7 +41,6 @@ class Handle(NamedTuple):
 
     @classmethod
     def of(cls, tree: Radix, place: int) -> Handle:
-        """Return a handle of a node."""
         return cls(place, tree.nodes[place].end, tree.nodes[place].created)
 
     def is_alive(self, tree: Radix) -> bool:
@@ -76,13 +75,13 @@ class RadixPlayer(Player):
         if not self._has_host:
             self.replica.log_frees(4 * case.config.size)
 
-    def has_work(self, step: int) -> bool:  # noqa: D102
+    def has_work(self, step: int) -> bool:
         return step < len(self._ops)
 
-    def begin(self, step: int) -> Entry | None:  # noqa: D102
+    def begin(self, step: int) -> Entry | None:
         return {"s": step}
 
-    def advance(self, entry: Entry) -> bool:  # noqa: D102
+    def advance(self, entry: Entry) -> bool:
         row, tree, size = entry["s"], self._tree, self._tree.pages.page_size
         op = self._ops[row]
         entry.update(OPERATIONS.get(op[0], RadixPlayer._evict)(self, row, op))

@@ -41,5 +41,4 @@ def prompt_pieces(segments: Iterable[Sequence[int]]) -> list[Span]:
 
 
 def token(segment: int, index: int) -> int:
-    """Return a token of a segment."""
     return 10 + (segment * 1000003 + index * 7919) % RING

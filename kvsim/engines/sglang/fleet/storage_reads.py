@@ -51,7 +51,7 @@ class StorageReads(Feature):
         self._page_bytes = transfer_bytes(pool.setup, self._tokens)
         store.start(self._reader, self._page_bytes)  # type: ignore[arg-type] # it only listens
 
-    def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
+    def on_submit(self, member: Member, row: int, now: float) -> None:
         if member.role == self.pool.role and member.life is not Life.FAILED:
             self._offer(row, member, now)
 
@@ -86,7 +86,6 @@ class StorageReads(Feature):
         return base, seconds
 
     def describe(self) -> dict[str, Any]:
-        """Return statistics of the reads for the summary."""
         read = [member.replica.state.storage for member in self.pool.members]
         tokens, number = (sum(getattr(s, n) for s in read) for n in ("num_tokens", "num_reads"))
         seconds = sum(one.seconds for one in read)

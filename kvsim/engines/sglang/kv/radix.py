@@ -96,7 +96,7 @@ class RadixManager(RuleManager):
         """Slots, SGLang's max_total_num_tokens."""
         return self.num_gpu_blocks * self.block_size
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         kv.manager = self.rules_of
         kv.max_model_len = self.config.max_model_len
         kv.enable_prefix_caching = self.config.enable_prefix_caching
@@ -117,22 +117,22 @@ class RadixManager(RuleManager):
                 kv.hash_block_size = self.block_size
                 lay_out_told(kv, memory)
 
-    def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
+    def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
         kv.num_request_blocks += count  # what requests hold is written down beside them
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         """Lay out nothing: pages are linked to each other."""
 
-    def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
+    def room_for_map(self, kv: KV, memory: Memory) -> None:
         pages = self.num_gpu_blocks + self.window_slots // self.block_size + 1
         kv.dead_ends, kv.live_ends = memory.floats(pages), memory.floats(pages)
         kv.last_ends, kv.unused = memory.floats(pages), memory.ints(pages)
 
-    def fits(self, request: Request) -> bool:  # noqa: D102 - see KVCacheManager
+    def fits(self, request: Request) -> bool:
         longest, prompt = min(self.config.max_model_len, self.pool_size), request.num_prompt_tokens
         return prompt < longest - SPARE_TOKENS and prompt + self.block_size < self.pool_size
 
-    def check_integrity(self) -> None:  # noqa: D102
+    def check_integrity(self) -> None:
         nodes = check_tree(self.state)
         if self.window:
             check_windows(self.state, TreeView(self.state.kv.radix), nodes)

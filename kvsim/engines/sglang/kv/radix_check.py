@@ -38,7 +38,6 @@ class Seen(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of it."""
         return self.end - self.start
 
 
@@ -63,7 +62,6 @@ class TreeView:
         self.rows = [Seen(k, *row) for k, row in enumerate(zip(*columns, strict=True))]
 
     def chain(self, page: int, count: int) -> list[int]:
-        """Return pages that follow each other."""
         found, following = [], self.next_page
         for k in range(count):
             found.append(page)
@@ -127,7 +125,6 @@ def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
 
 
 def holders(state: Replica) -> list[int]:
-    """Return the requests that hold a row."""
     return [
         k
         for k in range(state.num_requests)

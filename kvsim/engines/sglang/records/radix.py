@@ -90,7 +90,6 @@ class Pages(Record):
 
     @property
     def num_unused_slots(self) -> int:
-        """Free slots."""
         return self.num_left * self.page_size
 
 

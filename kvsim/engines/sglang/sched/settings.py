@@ -73,7 +73,7 @@ class SglangSettings(EngineSettings):
             policy = "fcfs"
         return Order[policy.upper().replace("-", "_")]
 
-    def lay_out(self, state: Replica, memory: Memory) -> None:  # noqa: D102
+    def lay_out(self, state: Replica, memory: Memory) -> None:
         scheduler = state.engines.sglang
         assign(scheduler, self)
         scheduler.pool_size = self.max_total_num_tokens
@@ -100,7 +100,7 @@ class SglangSettings(EngineSettings):
         scheduler.states_left = memory.floats(2 * most + 2)
         scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
 
-    def lay_out_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:  # noqa: D102
+    def lay_out_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:
         if self.storage is None:
             return
         storage = state.storage
@@ -108,6 +108,6 @@ class SglangSettings(EngineSettings):
         storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
         storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
 
-    def check_open_trace(self) -> None:  # noqa: D102
+    def check_open_trace(self) -> None:
         if self.storage is not None:
             raise ValueError("hicache_storage_backend: needs a trace; simulate takes it")

@@ -116,7 +116,6 @@ def settle_leaf(tree: Radix, k: int) -> None:
 
 
 def leave_heap(tree: Radix, k: int) -> None:
-    """Remove a leaf from the heap."""
     leaves = leaves_of(tree, k)
     place, last = tree.nodes[k].place, leaves.heap[leaves.count]
     tree.nodes[k].place = 0

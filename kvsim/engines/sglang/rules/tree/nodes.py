@@ -26,7 +26,6 @@ def name_node(tree: Radix, k: int, salt: int) -> None:
 
 
 def enter_bucket(tree: Radix, k: int) -> None:
-    """Add a node to the bucket of its key."""
     node = tree.nodes[k]
     bucket = node.key & tree.bucket_mask
     node.chain = tree.buckets[bucket]
@@ -34,7 +33,6 @@ def enter_bucket(tree: Radix, k: int) -> None:
 
 
 def leave_bucket(tree: Radix, k: int) -> None:
-    """Remove a node from the bucket of its key."""
     node = tree.nodes[k]
     bucket = node.key & tree.bucket_mask
     at = tree.buckets[bucket]

@@ -23,7 +23,6 @@ def ceil_page(num_tokens: int, page_size: int) -> int:
 
 
 def page_after(pages: Pages, page: int) -> int:
-    """Return the page that follows another."""
     return page + 1 + pages.links[page].jump
 
 

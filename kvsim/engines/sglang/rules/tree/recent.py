@@ -20,7 +20,6 @@ def join_recent(tree: Radix, k: int, newer: int) -> None:
 
 
 def leave_recent(tree: Radix, k: int) -> None:
-    """Remove a node."""
     remove(tree.recent, tree.recent_places, k)
 
 
