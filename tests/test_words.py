@@ -1,4 +1,4 @@
-"""Retired names and idioms of the glossary are refused in help, messages and docstrings."""
+"""Retired names and idioms are refused in help, messages, docstrings and tables of fields."""
 
 from __future__ import annotations
 
@@ -97,6 +97,17 @@ def test_texts_use_the_words_of_the_glossary() -> None:
         for said in texts(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
         if (words := refused(said))
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_reference_of_fields_uses_them_too() -> None:
+    lines = [
+        Said(f"{path.name}:{number}", line, is_docstring=False)
+        for path in sorted((ROOT / "docs/reference/fields").glob("*.csv"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    ]
+    wrong = [f"{said.where}: {', '.join(words)}" for said in lines if (words := refused(said))]
+    assert len(lines) > 100
     assert not wrong, "\n".join(wrong)
 
 
