@@ -83,12 +83,11 @@ def waste(runs: Runs) -> Figure:
     axes = figure.subplots()
     base = np.zeros(len(named))
     for cause in HELD:
-        key = cause.summary_key
-        heights = np.array([100 * r.summary["kv_cache"][key] for r in named.values()])
+        heights = [_share(r, cause) for r in named.values()]
         axes.bar(range(len(named)), heights, bottom=base, color=CAUSES[cause][0], width=0.7)
-        for x, (height, bottom) in enumerate(zip(heights, base, strict=True)):
-            _number(axes, x, height, bottom, "white" if cause in DARK else "black")
         base += heights
+    for x, run in enumerate(named.values()):
+        _numbers(axes, x, [_share(run, cause) for cause in HELD])
     room = 0.6 if len(named) > 1 else 1.2
     axes.set_xlim(-room, len(named) - 1 + room)
     axes.set_xticks(range(len(named)), [k.replace("+", "\n+") for k in named], fontsize=8)
@@ -99,15 +98,23 @@ def waste(runs: Runs) -> Figure:
     return figure
 
 
-def _number(axes: Axes, x: int, height: float, bottom: float, color: str) -> None:
-    """Write a bar's share into it, or next to it where it is too flat."""
-    if height < 0.05:
-        return
-    y = min(bottom + height / 2, 98.5)
-    if height < 3:
-        axes.text(x + 0.37, y, f"{height:.1f}", va="center", fontsize=8)
-    else:
-        axes.text(x, y, f"{height:.1f}", ha="center", va="center", fontsize=8, color=color)
+def _share(run: Result, cause: Cause) -> float:
+    """Return the percentage of the KV memory held that has a cause."""
+    return 100.0 * float(run.summary["kv_cache"][cause.summary_key])
+
+
+def _numbers(axes: Axes, x: int, heights: list[float]) -> None:
+    """Write each share into its part of a bar, or next to the bar if the part is too flat."""
+    top, highest_label = sum(heights), 98.5
+    for cause, height in zip(reversed(HELD), reversed(heights), strict=True):
+        y, top = top - height / 2, top - height
+        if height >= 3:
+            color = "white" if cause in DARK else "black"
+            axes.text(x, y, f"{height:.1f}", ha="center", va="center", fontsize=8, color=color)
+        elif height >= 0.05:
+            y = min(y, highest_label)
+            axes.text(x + 0.37, y, f"{height:.1f}", va="center", fontsize=8)
+            highest_label = y - 4.0  # the height of a label
 
 
 def _fractions(result: Result) -> float | None:
