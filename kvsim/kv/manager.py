@@ -98,7 +98,7 @@ class KVCacheConfig:
     host_slots, write_policy : tokens of host memory behind a tree, and when nodes are copied to it
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
-    prefix_match_unit : tokens that a block's key covers; by default the greatest common divisor of all block sizes
+    prefix_match_unit : tokens that a block's key covers, by default the gcd of all block sizes
     mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     num_cache_shards : ranks of decode context parallelism that share out each block of tokens
     """
