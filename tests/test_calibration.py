@@ -221,7 +221,7 @@ def test_measured_loops_that_were_held_out_are_met_better(
     assert after < before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_measured_loop_that_was_held_out_is_met_better(sample_data: Path, tmp_path: Path) -> None:
     paths = loops(sample_data, tmp_path, 8)
     keys = ((1024, 128, 8), (4096, 128, 8), (1024, 128, 16), (4096, 128, 16), (1024, 512, 16))

@@ -84,7 +84,7 @@ def test_only_what_fits_in_four_gpus_is_a_placement() -> None:
     assert BARS["B4"].sets == distserve_placement.SETS
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_bar_finds_the_better_placement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +105,7 @@ def test_the_bar_finds_the_better_placement(
     assert early < 20 < late
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_kvsim_search_finds_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profile_in(tmp_path, **{"1": LATE, "2": EAGER})
     main(

@@ -139,7 +139,7 @@ def test_a_file_is_imported_again_after_an_edit(tmp_path):
     assert np.sum([name.startswith("numbers_of_mine_") for name in sys.modules]) == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_checked_mode_names_the_rule_that_writes_out_of_bounds(tmp_path):
     policy_with("return 1", tmp_path)
     file = tmp_path / "mine.py"
