@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from kvsim.allowed import allowed
 from kvsim.errors import unknown_name
@@ -34,6 +34,47 @@ suffix_decoding_min_token_prob
 """
 #: Keys of vLLM's that change no number here.
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
+
+
+#: Flags of speculation.
+SPECULATION_FLAGS = ("num_lookahead_tokens", "speculative_config")
+#: Ignored by a KV-cache manager without slots for drafts.
+KEEPS_NO_DRAFTS = {"num_lookahead_tokens": "it keeps no slots for drafts"}
+
+
+class Lookahead(BaseModel):
+    """Slots beyond the scheduled tokens, where they are asked for without speculation."""
+
+    num_lookahead_tokens: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftSlots:
+    """Slots and names of blocks under speculation, as a KV-cache manager sees them.
+
+    Parameters
+    ----------
+    num_lookahead_tokens : slots beyond the scheduled tokens
+    num_draft_tokens : most tokens of a step that are only drafts
+    num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
+    num_unnamed_tokens : at the end of the computed tokens; their blocks have no keys yet
+    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
+    drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
+    draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
+    """
+
+    num_lookahead_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_hash_lookahead_tokens: int = 0
+    num_unnamed_tokens: int = 0
+    num_prefill_lookahead_tokens: int = 0
+    drops_last_block: bool = False
+    draft_groups: tuple[int, ...] = ()
+
+    @property
+    def num_slots_ahead(self) -> int:
+        """Slots that a request owns at most beyond its tokens."""
+        return self.num_lookahead_tokens + self.num_draft_tokens
 
 
 @dataclass(frozen=True)

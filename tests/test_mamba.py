@@ -24,10 +24,11 @@ from kvsim.rules.blocks.mamba import (
     states_to_admit,
     states_to_grow,
 )
-from kvsim.rules.blocks.paged import need_to_admit, need_to_grow, num_slots
+from kvsim.rules.blocks.paged import need_to_admit, need_to_grow
 from kvsim.rules.blocks.partial_keys import copy_own, name_part
 from kvsim.rules.blocks.pool import append_blocks, cache, forget
 from kvsim.rules.blocks.prefix import find_inside, find_window
+from kvsim.rules.blocks.slots import num_slots
 from kvsim.rules.blocks.window import drop_gap
 from kvsim.trace import Trace
 

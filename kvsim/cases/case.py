@@ -26,7 +26,7 @@ from kvsim.kv.manager import KVCacheConfig
 from kvsim.lora import LoRAConfig
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
-from kvsim.speculation import MAX_DRAFTS, Method, SpeculativeConfig
+from kvsim.speculation import MAX_DRAFTS, Lookahead, Method, SpeculativeConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ class Spec(Part):
         )
 
 
-class CaseConfig(Part):
+class CaseConfig(Part, Lookahead):
     """Settings that the schedule depends on; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
@@ -106,7 +106,6 @@ class CaseConfig(Part):
     mamba_shared_prefix_checkpoint: bool = False
     num_cache_shards: Count = 1
     retention_interval: Whole | None = 0
-    num_lookahead_tokens: Whole = 0
     summary: bool = False
     clock_ties: bool = True
     allocator: str = "paged"

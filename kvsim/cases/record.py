@@ -19,6 +19,7 @@ from kvsim.fleet.simulate import requests_asked, serve, with_samples
 from kvsim.kv.paged import PagedManager
 from kvsim.results.tables import FinishReason
 from kvsim.sched.queue import WaitingQueue
+from kvsim.speculation import Lookahead
 from kvsim.trace.endings import EOS
 from kvsim.trace.family import names_of
 
@@ -209,6 +210,8 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     own: dict[str, Any] = vars(limits).copy()
     for name in ("speculation", "seed"):
         del own[name]
+    for name in ("enable_prefix_caching", "watermark", *Lookahead.model_fields):
+        own[name] = getattr(memory, name)
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]
         own["eviction"] = setup.allocator.params.get("eviction", "lru")
@@ -222,11 +225,8 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     return CaseConfig(
         num_gpu_blocks=kv.num_gpu_blocks,
         block_size=kv.block_size,
-        enable_prefix_caching=memory.enable_prefix_caching,
-        watermark=memory.watermark,
         scheduler_reserve_full_isl=memory.reserve_full_isl,
         retention_interval=memory.prefix_cache_retention_interval,
-        num_lookahead_tokens=memory.num_lookahead_tokens,
         pipeline_parallel_size=setup.config.pipeline_parallel_size,
         summary=summary,
         scheduler=setup.scheduler,

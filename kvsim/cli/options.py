@@ -12,6 +12,7 @@ import click
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
 from kvsim.lora import LORA_FLAGS
+from kvsim.speculation import SPECULATION_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,7 +68,6 @@ SECTIONS = {
         "mamba_cache_mode",
         "mamba_ssm_cache_dtype",
         "encoder_cache_size",
-        "num_lookahead_tokens",
     ),
     "Scheduler limits": (
         "max_model_len",
@@ -79,7 +79,7 @@ SECTIONS = {
         "async_scheduling",
         "disable_chunked_mm_input",
     ),
-    "Speculation and adapters": ("speculative_config", *LORA_FLAGS),
+    "Speculation and adapters": (*SPECULATION_FLAGS, *LORA_FLAGS),
     "Scheduling": (
         "scheduler",
         "scheduling_policy",

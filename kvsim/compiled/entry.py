@@ -35,7 +35,8 @@ SMALL = frozenset(
     name
     for line in (
         "append remove push_front cdiv",
-        "num_skipped past_the_end num_missing num_slots set_next_bookkeeping",
+        "num_skipped past_the_end num_missing num_slots slots_up_to end_within",
+        "has_lookahead set_next_bookkeeping",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
         "find touch ask_for_key ask_for_victim ask_for_bucket ask_for_entry take_block",
         "array_append array_remove array_popleft append_blocks",

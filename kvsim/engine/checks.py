@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engine.settings import by_name
 from kvsim.engines.policies import VLLM
 from kvsim.results.kv_events import check_path
 from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import own_order_scheduler
+from kvsim.speculation import DraftSlots
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
@@ -94,10 +96,9 @@ def check_speculation(
             "max_num_batched_tokens, max_num_scheduled_tokens and long_prefill_token_threshold "
             "must not be smaller"
         )
-    if config.num_lookahead_tokens:
-        raise ValueError(
-            "num_lookahead_tokens: follows from speculative_config; give one of the two"
-        )
+    for name, value in by_name(DraftSlots, config).items():
+        if value:
+            raise ValueError(f"{name}: follows from speculative_config; give one of the two")
 
 
 def check_scheduler(

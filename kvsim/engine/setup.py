@@ -38,6 +38,7 @@ from kvsim.sched.scheduler import (
     scheduler_factory,
     scheduler_type,
 )
+from kvsim.speculation import SPECULATION_FLAGS
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -100,10 +101,9 @@ class Setup(Parts):
                 "serves one sequence per request; vllm serves each sequence as a "
                 "request, and paged under vllm-v0 and contiguous-* serve several"
             )
-        if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
-            raise ValueError(
-                "num_samples: several sequences exclude num_lookahead_tokens and speculative_config"
-            )
+        if self.kv_config.num_slots_ahead:
+            excluded = " and ".join(SPECULATION_FLAGS)
+            raise ValueError(f"num_samples: several sequences exclude {excluded}")
         smallest = self.scheduler_config.max_num_seqs
         if self.config.num_samples and self.config.num_samples > smallest:
             raise ValueError(

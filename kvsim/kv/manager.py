@@ -13,6 +13,7 @@ import numpy as np
 from kvsim.budget.pages import StateCache
 from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
+from kvsim.speculation import DraftSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,8 +65,8 @@ KEEPS_NO_PREFIXES = MappingProxyType({"enable_prefix_caching": "it keeps no pref
 
 
 @dataclass(frozen=True)
-class KVCacheConfig:
-    """Memory and use of a KV-cache manager.
+class KVCacheConfig(DraftSlots):
+    """Memory and use of a KV-cache manager, drafts included.
 
     Parameters
     ----------
@@ -79,13 +80,6 @@ class KVCacheConfig:
     reserve_full_isl : admit only what fits with its full current length
     reserve_output : take the whole output's slots at admission, because the scheduler never
         preempts
-    num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
-    num_draft_tokens : most tokens of a step that are only drafts
-    num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
-    num_unnamed_tokens : at the end of the computed tokens; their blocks have no keys yet
-    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
-    drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
-    draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
     swap_space_bytes : host memory for swapped-out KV
     max_num_samples : most sequences of a request
@@ -112,13 +106,6 @@ class KVCacheConfig:
     watermark: float = 0.0
     reserve_full_isl: bool = True
     reserve_output: bool = False
-    num_lookahead_tokens: int = 0
-    num_draft_tokens: int = 0
-    num_hash_lookahead_tokens: int = 0
-    num_unnamed_tokens: int = 0
-    num_prefill_lookahead_tokens: int = 0
-    drops_last_block: bool = False
-    draft_groups: tuple[int, ...] = ()
     prefix_cache_retention_interval: int | None = 0
     swap_space_bytes: int = 0
     max_num_samples: int = 1

@@ -299,7 +299,7 @@ class PagedManager(RuleManager):
         return kv
 
     def fits(self, request: Request) -> bool:
-        lookahead = self.config.num_lookahead_tokens + self.config.num_draft_tokens
+        lookahead = self.config.num_slots_ahead
         tokens = min(request.end + lookahead, self.config.max_model_len)
         total = 0
         for spec, cap in zip(self.groups, self.admission_caps, strict=True):

@@ -22,7 +22,8 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
 from kvsim.records.memory import Objects, assign, head
 from kvsim.records.virtual import MappedRows, TensorKind, VirtualRange
-from kvsim.rules.managers.virtual import num_needed_pages, num_rows, num_slots_to_map
+from kvsim.rules.blocks.slots import num_slots
+from kvsim.rules.managers.virtual import num_needed_pages, num_rows
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -119,7 +120,7 @@ class VirtualManager(RuleManager):
     # -- the protocol --------------------------------------------------------------------------
 
     def fits(self, request: Request) -> bool:
-        tokens = num_slots_to_map(self.sizes, request, request.end)
+        tokens = num_slots(self.sizes, request, request.end)
         return num_needed_pages(self.sizes, tokens) <= self.num_pages
 
     def _pages(self, own_blocks: int) -> list[list[int]]:

@@ -92,7 +92,7 @@ class KV(Record):
     bytes_per_block: int = 0
     max_model_len: int = 0
     watermark_blocks: int = 0
-    num_lookahead_tokens: int = 0
+    num_lookahead_tokens: int = 0  # slots to own beyond those of the scheduled tokens
     num_hash_lookahead_tokens: int = 0  # after a block that its key covers
     num_unnamed_tokens: int = 0  # at the end of what is computed, not named yet
     drops_last_block: bool = False  # of a hit: a drafter has no state of it

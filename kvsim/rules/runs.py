@@ -19,6 +19,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
 from kvsim.rules.blocks.paged import cache_blocks, past_the_end
 from kvsim.rules.blocks.pool import append_blocks
+from kvsim.rules.blocks.slots import end_within, slots_up_to
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.group_runs import (
     begin_groups,
@@ -203,7 +204,7 @@ def sort_by_phase(state: Replica) -> int:
             state.kv.request_blocks[request.own_blocks],
             request.num_computed_tokens,
         )
-        taking = own_blocks.tables[0].length * size - computed - state.kv.num_lookahead_tokens
+        taking = end_within(state.kv, own_blocks.tables[0].length * size) - computed
         filling = own_blocks.num_cached_tokens - computed - 1 + ahead
         join_phase(state, taking, 2 * place)
         if state.kv.enable_prefix_caching and (taking - filling) % size != 0:
@@ -228,8 +229,7 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
         own_blocks = kv.request_blocks[request.own_blocks]
         table = own_blocks.tables[0]
         end = request.num_computed_tokens + step + 1
-        slots = min(end + kv.num_lookahead_tokens, kv.max_model_len)
-        if slots > table.length * group.block_size:
+        if slots_up_to(kv, end) > table.length * group.block_size:
             group.num_internal -= past_the_end(request, group, table)
             append_blocks(kv.pool, group, table, 1)
             group.num_internal += past_the_end(request, group, table)

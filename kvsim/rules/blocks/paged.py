@@ -27,6 +27,7 @@ from kvsim.rules.blocks.pool import (
     free_blocks,
     touch,
 )
+from kvsim.rules.blocks.slots import end_within, has_lookahead, num_slots
 from kvsim.rules.blocks.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction.policies import note_arrival
@@ -61,13 +62,6 @@ def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
     if slots <= table.length * group.block_size:
         return 0
     return cdiv(slots, group.block_size) - table.length
-
-
-def num_slots(kv: KV, request: Request, end: int) -> int:
-    """Return the slots to own when the tokens up to ``end`` are scheduled."""
-    if kv.reserve_output:
-        end = max(end, request.max_slots)
-    return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def num_found(kv: KV, group: KVGroup, hit: int) -> int:
@@ -198,7 +192,7 @@ def only_fills(kv: KV, request: Request, end: int) -> bool:
 
     With asynchronous scheduling every decode is such a token; the one after it names the block.
     """
-    if kv.has_windows or kv.has_states or kv.num_lookahead_tokens > 0:
+    if kv.has_windows or kv.has_states or has_lookahead(kv):
         return False
     return end == request.next_bookkeeping_at + 1 and request.num_tokens < end
 
@@ -246,7 +240,7 @@ def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) ->
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         # One token short: the token that fills the last block also names it.
-        last = table.length * group.block_size - 1 - kv.num_lookahead_tokens
+        last = end_within(kv, table.length * group.block_size - 1)
         if group.kind > CHUNKED:
             last = last_quiet_state(kv, request, group, table, last)
         quiet = min(quiet, last)

@@ -17,12 +17,12 @@ from kvsim.rules.blocks.paged import (
     most_blocks,
     need_to_admit,
     num_missing,
-    num_slots,
     past_the_end,
     set_next_bookkeeping,
     share_hit,
 )
 from kvsim.rules.blocks.pool import append_blocks
+from kvsim.rules.blocks.slots import num_slots, slots_of_drafts
 from kvsim.rules.blocks.window import drop_out_of_window
 from kvsim.rules.connector.pinned import rejoin, set_apart
 from kvsim.rules.eviction.policies import note_arrival
@@ -163,7 +163,7 @@ def missing_blocks(state: Replica, request: Request) -> int:
     """Return the blocks that a request lacks until its prompt is computed, drafts included."""
     kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
     if state.limits.num_drafts > 0:
-        length += 1 + state.limits.num_drafts + kv.num_lookahead_tokens
+        length += slots_of_drafts(state)
     return need_with_table(kv, request, length, length, True)
 
 
@@ -174,7 +174,6 @@ def reserved_blocks(state: Replica) -> int:
         total += missing_blocks(state, state.requests[state.connector.prefills[at]])
     if state.limits.num_drafts > 0:
         for g in range(kv.num_groups):
-            ahead = 1 + state.limits.num_drafts + kv.num_lookahead_tokens
             if kv.groups[g].kind < MAMBA:
-                total += cdiv(ahead, kv.groups[g].block_size)
+                total += cdiv(slots_of_drafts(state), kv.groups[g].block_size)
     return total

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.blocks.slots import end_within, num_slots, slots_up_to
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -38,7 +39,7 @@ def num_needed_pages(kv: KV, num_tokens: int) -> int:
         kind = memory.tensors[k]
         rows = num_rows(memory, kind, num_tokens)
         if kind.window > 0 and not kv.reserve_output:
-            held = kind.window - 1 + memory.max_in_flight_tokens + kv.num_lookahead_tokens
+            held = slots_up_to(kv, kind.window - 1 + memory.max_in_flight_tokens)
             rows = min(rows, num_rows(memory, kind, held) + 1)
         total += rows * kind.num_tensors
     return total
@@ -51,13 +52,6 @@ def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
         rows = virtual_range.rows[k]
         total += (rows.end - rows.first) * memory.tensors[k].num_tensors
     return total
-
-
-def num_slots_to_map(kv: KV, request: Request, end: int) -> int:
-    """Return the slots to own when the tokens up to ``end`` are scheduled."""
-    if kv.reserve_output:
-        end = max(end, request.max_slots)
-    return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
@@ -128,7 +122,7 @@ def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> 
     memory, quiet = kv.virtual, kv.max_model_len
     for k in range(memory.num_kinds):
         mapped = virtual_range.rows[k].end * memory.page_bytes // memory.tensors[k].token_bytes
-        quiet = min(quiet, mapped - kv.num_lookahead_tokens)
+        quiet = min(quiet, end_within(kv, mapped))
     request.next_bookkeeping_at = quiet
 
 
@@ -144,7 +138,7 @@ def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tok
         virtual_range.rows[k].first = 0
         virtual_range.rows[k].end = 0
         virtual_range.rows[k].seen_from = 0
-    if not map_pages(memory, virtual_range, num_slots_to_map(kv, request, num_tokens), spared):
+    if not map_pages(memory, virtual_range, num_slots(kv, request, num_tokens), spared):
         return False
     request.num_filled = num_tokens
     kv.num_filled += num_tokens
@@ -174,7 +168,7 @@ def grow_virtual(kv: KV, request: Request, end: int) -> bool:
     if kv.has_windows:
         unmap_out_of_window(kv, request, virtual_range)
     count_virtual_range(memory, request, virtual_range, -1)
-    mapped = map_pages(memory, virtual_range, num_slots_to_map(kv, request, end), 0)
+    mapped = map_pages(memory, virtual_range, num_slots(kv, request, end), 0)
     count_virtual_range(memory, request, virtual_range, 1)
     set_quiet_virtual(kv, request, virtual_range)
     return mapped

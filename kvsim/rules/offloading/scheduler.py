@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.blocks.slots import end_within
 from kvsim.rules.offloading.host_cache import find_chunk, pin_chunk
 from kvsim.rules.offloading.jobs import (
     add_block,
@@ -204,7 +205,7 @@ def set_quiet_until(state: Replica, request: Request) -> None:
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     quiet = kv.max_model_len
     for g in range(offloading.num_groups):
-        quiet = min(quiet, side.num_known[g] * kv.groups[g].block_size - kv.num_lookahead_tokens)
+        quiet = min(quiet, end_within(kv, side.num_known[g] * kv.groups[g].block_size))
         end = (side.cursors[g] + 1) * offloading.groups[g].chunk_tokens
         if end <= request.num_prompt_tokens or not offloading.prompt_only:
             quiet = min(quiet, end - 1)

@@ -22,6 +22,7 @@ from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, RADIX
 from kvsim.records.queue import Neighbours
+from kvsim.speculation import KEEPS_NO_DRAFTS
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -51,9 +52,9 @@ class RadixManager(RuleManager):
     ignores = MappingProxyType(
         {
             "watermark": "its scheduler counts on a share of what requests may generate",
-            "num_lookahead_tokens": "it keeps no slots for drafts",
             "max_num_batched_tokens": "chunked_prefill_size bounds the prompts of a step",
             "long_prefill_token_threshold": "chunked_prefill_size bounds the prompts of a step",
+            **KEEPS_NO_DRAFTS,
             "max_num_active_seqs": "max_running_requests bounds those that run",
         }
     )

@@ -1,0 +1,37 @@
+"""Slots to own for scheduled tokens: one each, and the lookahead beyond, where a drafter writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.request import Request
+
+
+def has_lookahead(kv: KV) -> bool:
+    """Return whether requests own slots beyond their tokens."""
+    return kv.num_lookahead_tokens > 0
+
+
+def num_slots(kv: KV, request: Request, end: int) -> int:
+    """Return the slots to own when the tokens up to ``end`` are scheduled."""
+    if kv.reserve_output:
+        end = max(end, request.max_slots)
+    return slots_up_to(kv, end)
+
+
+def slots_up_to(kv: KV, end: int) -> int:
+    """Do as :func:`num_slots`, where nothing is taken for later."""
+    return min(end + kv.num_lookahead_tokens, kv.max_model_len)
+
+
+def end_within(kv: KV, slots: int) -> int:
+    """Return how many scheduled tokens some slots suffice for."""
+    return slots - kv.num_lookahead_tokens
+
+
+def slots_of_drafts(state: Replica) -> int:
+    """Return the most slots of a step that drafts: its token, the drafts, and the lookahead."""
+    return 1 + state.limits.num_drafts + state.kv.num_lookahead_tokens
