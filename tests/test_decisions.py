@@ -11,7 +11,7 @@ DECISIONS = ROOT / "DECISIONS.md"
 RECORD = re.compile(r"^## D(\d+)\. .+\n(.*)\n((?:- |  ).*\n)+", re.MULTILINE)
 MAX_SENTENCES = 5
 
-FOLDED = re.compile(r"^D(\d+) \(folded into D(\d+)\)$", re.MULTILINE)
+FOLDED = re.compile(r"^D(\d+) \(D(\d+)\)$", re.MULTILINE)
 STATUS = re.compile(r"\d{4}-\d{2}-\d{2}, accepted")
 CITED = re.compile(r"(?<![\w.#/-])D([1-9]\d{0,2})\b")
 

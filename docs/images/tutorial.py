@@ -14,6 +14,7 @@ from kvsim.cli import main as cli
 HERE = Path(__file__).parent
 TUTORIAL = HERE.parent / "tutorial.md"
 COLOURS = 64
+MAXCOVERAGE = Image.Quantize.MAXCOVERAGE  # keeps the small patches of a legend
 
 #: Picture of the page: figure in the folders that the commands write.
 PICTURES = {
@@ -34,7 +35,7 @@ def main() -> None:
                 cli(words[1:])
         for name, figure in PICTURES.items():
             picture = Image.open(Path(folder) / figure).convert("RGB")
-            small = picture.quantize(COLOURS, dither=Image.Dither.NONE)
+            small = picture.quantize(COLOURS, method=MAXCOVERAGE, dither=Image.Dither.NONE)
             small.save(HERE / f"{name}.png", optimize=True)
 
 
