@@ -51,6 +51,15 @@ class Options(TypedDict, total=False):
     swa_full_tokens_ratio: float
     """sglang: tokens in the sliding-window pool per token in the full-attention pool."""
 
+    mamba_full_memory_ratio: float
+    """sglang: bytes of Mamba and linear-attention states per byte of KV."""
+
+    max_mamba_cache_size: int | None
+    """sglang: states in GPU memory [by mamba-full-memory-ratio]."""
+
+    mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"]
+    """sglang: which states of a prompt the radix tree gets."""
+
     enable_hierarchical_cache: bool
     """sglang: cache evicted prefixes in host memory (HiCache)."""
 

@@ -68,7 +68,8 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
     if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
         raise ValueError(
             f"allocator {config.allocator!r}: {memory.model.name} has Mamba or "
-            "linear-attention states; only paged without host memory has blocks for them"
+            "linear-attention states; only paged without host memory has blocks for them "
+            "(engine vllm)"
         )
     if config.scheduler not in (None, "vllm"):
         raise ValueError(

@@ -84,6 +84,12 @@ def capacity_table(capacity: Capacity) -> RenderableType:
 def _states(states: Mapping[str, int] | None) -> list[str]:
     if states is None:
         return []
+    if "slots" in states:
+        return [
+            f"{states['num_layers']} layers have a state: {states['bytes_per_state']:,} bytes per "
+            f"slot and GPU; {states['slots']:,} slots (max_mamba_cache_size), "
+            f"{states['blocks_per_request']} per running request"
+        ]
     return [
         f"{states['num_layers']} layers have a state: {states['bytes_per_state']:,} "
         f"bytes per request and GPU, {states['padding_bytes']:,} bytes of padding to the "

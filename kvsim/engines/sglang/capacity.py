@@ -18,6 +18,7 @@ from kvsim.engines.sglang.setup import (
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
     from kvsim.config import Config
+    from kvsim.engines.sglang.setup import Pools
 
 
 def capacity_of(config: Config) -> Capacity:
@@ -26,7 +27,7 @@ def capacity_of(config: Config) -> Capacity:
     memory = resolve_memory(config)
     check_layers(config, memory, memory.layout)
     pools = pools_of(config, memory, memory.layout)
-    settings = settings_of(config, memory, pools.tokens, overlap=True)
+    settings = settings_of(config, memory, pools, overlap=True)
     size, longest = page_size_of(config), memory.limits.max_model_len
     window, token_bytes, _ = pool_bytes_of(
         memory.layout, hybrid=not config.disable_hybrid_kv_cache_manager
@@ -41,7 +42,8 @@ def capacity_of(config: Config) -> Capacity:
     counts = {str(length): at_once(length) for length in lengths_to(longest)}
     fraction, free = fraction_of(config, memory)
     pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
-    total = memory.budget.weights + pools.num_bytes if pinned else int(free * fraction)
+    used = pools.num_bytes + (pools.states.num_bytes if pools.states else 0)
+    total = memory.budget.weights + used if pinned else int(free * fraction)
     return Capacity(
         **deployment_fields(config, memory),
         block_size=size,
@@ -55,13 +57,28 @@ def capacity_of(config: Config) -> Capacity:
             "total": total,
             "weights": memory.budget.weights,
             "kv_cache": pools.num_bytes,
+            **({"states": pools.states.num_bytes} if pools.states else {}),
         },
         kv_cache_bytes_interval=None,
         num_gpu_blocks_range=None,
         fits=at_once(longest) > 0,
         assumptions=_assumptions(config, memory, fraction, settings.max_running_requests),
         engine="sglang",
+        states=_states(memory, pools),
     )
+
+
+def _states(memory: Memory, pools: Pools) -> dict[str, int] | None:
+    """Return the states of a model that has them; SGLang's need no padding."""
+    if pools.states is None:
+        return None
+    return {
+        "num_layers": memory.model.num_state_layers,
+        "bytes_per_state": pools.states.state_bytes,
+        "padding_bytes": 0,
+        "blocks_per_request": pools.states.per_request,
+        "slots": pools.states.slots,
+    }
 
 
 def _assumptions(config: Config, memory: Memory, fraction: float, running: int) -> tuple[str, ...]:

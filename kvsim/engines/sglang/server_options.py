@@ -40,6 +40,15 @@ class SglangOptions(BaseModel):
         description="sglang: tokens in the sliding-window pool per token in the full-attention "
         "pool",
     )
+    mamba_full_memory_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        0.9, description="sglang: bytes of Mamba and linear-attention states per byte of KV"
+    )
+    max_mamba_cache_size: Count | None = Field(
+        None, description="sglang: states in GPU memory [by mamba-full-memory-ratio]"
+    )
+    mamba_radix_cache_strategy: Literal[
+        "auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"
+    ] = Field("auto", description="sglang: which states of a prompt the radix tree gets")
     enable_hierarchical_cache: bool = Field(
         False, description="sglang: cache evicted prefixes in host memory (HiCache)"
     )

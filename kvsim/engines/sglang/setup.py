@@ -20,6 +20,13 @@ from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.settings import SglangSettings
 from kvsim.engines.sglang.server_options import SglangOptions
+from kvsim.engines.sglang.states import (
+    StatePool,
+    slots_per_request,
+    state_bytes,
+    state_pool,
+    strategy_of,
+)
 from kvsim.kv.manager import ALLOCATORS
 
 if TYPE_CHECKING:
@@ -61,12 +68,14 @@ def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
         return
     kinds = {layer.kind for layer in layout.layers}
     windows = {layer.window or 0 for layer in layout.layers if layer.kind == "sliding"}
-    others, remedy = kinds - {"full", "sliding"}, "disable_hybrid_kv_cache_manager"
+    others, remedy = kinds - {"full", "sliding", "mamba"}, "disable_hybrid_kv_cache_manager"
     reason = ""
     if others:
         reason = f"has {', '.join(sorted(others))} layers, whose pools are not modelled"
     elif len(windows) > 1:
         reason = f"has windows of {sorted(windows)} tokens; SGLang's pools are modelled for one"
+    elif kinds >= {"sliding", "mamba"}:
+        reason = "has windows and states; SGLang's pools are modelled for one of them"
     elif kinds == {"sliding"}:
         reason = "has sliding layers alone, for which SGLang's older tree is not modelled"
     if reason:
@@ -94,11 +103,15 @@ def _has_tree(config: Config) -> bool:
 
 
 class Pools(NamedTuple):
-    """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes."""
+    """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes.
+
+    ``states`` is the pool of states, None for a model without them.
+    """
 
     tokens: int
     windows: int
     num_bytes: int
+    states: StatePool | None = None
 
 
 def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
@@ -112,6 +125,8 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     num_bytes = memory.num_gpu_blocks * memory.plan.bytes_per_block
     if by_rule and not pinned:
         num_bytes = _left_for_kv(config, memory)
+    states = _state_pool(config, memory, num_bytes)
+    num_bytes -= states.num_bytes if states else 0
     size = page_size_of(config)
     window, token_bytes, window_bytes = pool_bytes_of(
         layout, hybrid=not config.disable_hybrid_kv_cache_manager
@@ -133,7 +148,37 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
         )
     if window:
         check_window_pool(config, memory, window, windows)
-    return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes)
+    return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes, states)
+
+
+def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | None:
+    """Return the pool of states in memory that would be the KV pool's."""
+    model, tp = memory.model, config.tensor_parallel_size
+    if not model.num_state_layers:
+        return None
+    pool = state_pool(
+        num_bytes,
+        state_bytes(model, config.mamba_ssm_cache_dtype, tp),
+        slots_per_request(
+            strategy_of(config, model, page_size=page_size_of(config)),
+            has_tree=_has_tree(config),
+            overlap=not config.disable_overlap_schedule,
+        ),
+        ratio=config.mamba_full_memory_ratio,
+        slots=config.max_mamba_cache_size,
+        max_running=_asked_running(config),
+    )
+    if pool.slots < pool.per_request:
+        raise ValueError(
+            f"{model.name}: {pool.slots} slots for states, and a request takes "
+            f"{pool.per_request}: SGLang would not start; raise mamba_full_memory_ratio, "
+            "mem_fraction_static or tensor_parallel_size"
+        )
+    return pool
+
+
+def _asked_running(config: Config) -> int | None:
+    return config.max_running_requests or config.max_num_seqs
 
 
 def host_slots_of(config: Config, pools: Pools) -> int:
@@ -194,14 +239,16 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
     )
 
 
-def settings_of(config: Config, memory: Memory, pool: int, *, overlap: bool) -> SglangSettings:
-    """Return the settings of SGLang's scheduler over a pool of ``pool`` tokens."""
-    longest = memory.limits.max_model_len
-    asked = config.max_running_requests or config.max_num_seqs
+def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) -> SglangSettings:
+    """Return the settings of SGLang's scheduler over its pools."""
+    longest, pool = memory.limits.max_model_len, pools.tokens
+    running = most_running(pool, longest, _asked_running(config))
+    if pools.states:
+        running = min(running, pools.states.slots // pools.states.per_request)
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
     resolved = {
         "page_size": page_size_of(config),
-        "max_running_requests": most_running(pool, longest, asked),
+        "max_running_requests": running,
         "chunked_prefill_size": chunk_of(config, memory),
         "disable_overlap_schedule": not overlap,
         "disable_radix_cache": not _has_tree(config),
@@ -229,7 +276,7 @@ def with_sglang(
     check_layers(config, memory, layout)
     pools = pools_of(config, memory, layout)
     overlap = scheduler_config.async_scheduling
-    settings = settings_of(config, memory, pools.tokens, overlap=overlap)
+    settings = settings_of(config, memory, pools, overlap=overlap)
     kv_config = replace(
         kv_config,
         block_size=settings.page_size,
