@@ -30,6 +30,7 @@ from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.lora import LoRAConfig
+from kvsim.parametric import with_names
 from kvsim.pool_config import PoolConfig
 from kvsim.server_options import Length, ServerOptions
 from kvsim.speculation import SpeculativeConfig
@@ -79,6 +80,7 @@ class Validated(BaseModel):
         ValueError
             One line that names the field, its value and what is allowed.
         """
+        values = with_names(values)
         for name, value in values.items():
             if name not in cls.model_fields:
                 raise unknown_name("option", name, cls.model_fields)

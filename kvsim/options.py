@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.kv_events import KVEventsConfig
     from kvsim.kv_transfer import KVTransferConfig
+    from kvsim.parametric import PartLike
     from kvsim.pool_config import PoolConfig
     from kvsim.speculation import SpeculativeConfig
 
@@ -20,6 +21,9 @@ class Options(TypedDict, total=False):
     ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None is the
     choice of the engine for model and GPU. An option without a value is left out.
     """
+
+    eviction: PartLike
+    """eviction policy of the prefix cache, a parameter of the allocator [lru]."""
 
     hf_overrides: str | Mapping[str, Any] | None
     """values to replace in the model's config.json, as vLLM's JSON object."""
@@ -297,16 +301,16 @@ class Options(TypedDict, total=False):
     vllm_version: str
     """vLLM version, for its memory accounting."""
 
-    allocator: str
+    allocator: PartLike
     """KV-cache manager: BASE[+KEY[=VALUE]]..., see kvsim list allocators."""
 
-    scheduler: str | None
+    scheduler: PartLike | None
     """NAME[+KEY=VALUE]... [orca for contiguous-* and dynamic, else vllm]."""
 
-    router: str
+    router: PartLike
     """routing policy: NAME[+KEY=VALUE]..."""
 
-    flow_control: str | None
+    flow_control: PartLike | None
     """policy of the queue before the router: NAME[+KEY=VALUE]..."""
 
     num_prefill_workers: int | None
@@ -315,10 +319,10 @@ class Options(TypedDict, total=False):
     num_decode_workers: int | None
     """number of decode workers, for disaggregated prefill."""
 
-    prefill_router: str | None
+    prefill_router: PartLike | None
     """routing policy of the prefill workers [that of --router]."""
 
-    disaggregation: str
+    disaggregation: PartLike
     """which prompts prefill workers compute: NAME[+KEY=VALUE]..."""
 
     kv_transfer_protocol: Literal["pull", "push"]
@@ -327,7 +331,7 @@ class Options(TypedDict, total=False):
     kv_transfer_fabric: str
     """network of KV transfers."""
 
-    kv_store: str | None
+    kv_store: PartLike | None
     """where replicas read KV that they have not cached: NAME[+KEY=VALUE]..."""
 
     kv_recompute_threshold: int
@@ -344,13 +348,13 @@ class Options(TypedDict, total=False):
     planned time [turns start as planned, answered or not].
     """
 
-    autoscaler: str | None
+    autoscaler: PartLike | None
     """autoscaler: NAME[+max=N][+KEY=VALUE]..."""
 
     cold_start: float | str
     """seconds until a new replica takes requests, or parts[+KEY=VALUE]..."""
 
-    migration: str | None
+    migration: PartLike | None
     """policy that moves running requests: NAME[+KEY=VALUE]..."""
 
     failures: str | None
@@ -359,7 +363,7 @@ class Options(TypedDict, total=False):
     pool: tuple[PoolConfig, ...] | Sequence[Mapping[str, Any]] | None
     """pools of replicas with options of their own; only in a TOML file."""
 
-    cost_model: str
+    cost_model: PartLike
     """model of the step time: NAME[+KEY=VALUE]..."""
 
     backend: Literal["auto", "python", "compiled"]

@@ -26,6 +26,7 @@ from kvsim import engines
 from kvsim.allowed import allowed, takes_whole_numbers, whole_number
 from kvsim.entry_points import offers
 from kvsim.errors import must_be, unknown_name
+from kvsim.parametric import FILES, NAMES, UNNAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
 
 #: A comma where a + belongs: what follows it is another key.
 _FURTHER_KEYS = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")
@@ -68,6 +68,7 @@ def import_file(path: str) -> ModuleType:
         except BaseException:
             del sys.modules[name]
             raise
+        FILES[name] = path
     return sys.modules[name]
 
 
@@ -157,6 +158,7 @@ class Registry(Generic[T]):
             if name in self._factories:
                 raise ValueError(f"{self.what} {name!r} is already registered")
             self._factories[name] = factory
+            NAMES[factory] = name
             return factory
 
         return decorate
@@ -204,6 +206,8 @@ class Registry(Generic[T]):
             return self._get_installed(name)
         if name in self._factories:
             return self._factories[name]
+        if name in UNNAMED:
+            return self._checked(UNNAMED[name], repr(name))
         if ":" in name:
             return self._import(name)
         first, comma, rest = name.partition(",")

@@ -24,6 +24,7 @@ ROOMS = (
         "evidence",
         "files",
         "entry_points",
+        "parametric",
         "registry",
         "own_rules",
         "trace",

@@ -24,6 +24,16 @@ from typing import Unpack
 
 import kvsim
 import workloads
+from kvsim.fleet.routers.dynamo import Dynamo
+from kvsim.kv.eviction import FIFO
+from kvsim.plugins.scheduling import Request, SchedulerRules
+
+
+class Shortest(SchedulerRules):
+    ageing: float = 0.0
+
+    def priority(self, request: Request, now: float) -> float:
+        return request.num_prompt_tokens - self.ageing * now
 
 
 def p99(rate: float, **options: Unpack[kvsim.Options]) -> float:
@@ -53,6 +63,7 @@ def study(**options: Unpack[kvsim.Options]) -> int:
 shared: kvsim.Options = {"model": "llama-3-8b", "gpu": "a100-80gb", "max_model_len": "8k"}
 p99(2.0, **shared)
 p99(2.0, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+p99(2.0, router=Dynamo(temperature=0.5), eviction=FIFO(), scheduler=Shortest(ageing=2.0))
 '''
 WRONG = {
     "p99(2.0, block_sise=16)\n": 'Unexpected keyword argument "block_sise"',
@@ -74,8 +85,9 @@ def generator() -> ModuleType:
 def test_the_options_are_the_fields_of_the_configuration() -> None:
     module = generator()
     assert module.options_file() == module.FILE.read_text("utf-8"), "run python docs/generate.py"
-    assert kvsim.Options.__annotations__.keys() == Config.model_fields.keys()
-    assert RunOptions.__annotations__.keys() == RunConfig.model_fields.keys()
+    in_the_allocator = {"eviction"}
+    assert kvsim.Options.__annotations__.keys() == Config.model_fields.keys() | in_the_allocator
+    assert RunOptions.__annotations__.keys() == RunConfig.model_fields.keys() | in_the_allocator
     assert not kvsim.Options.__required_keys__
 
 

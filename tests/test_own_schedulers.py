@@ -11,7 +11,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.own_rules.part import per_block
-from kvsim.plugins.scheduling import Request, SchedulerRules, per_replica
+from kvsim.plugins.scheduling import Request, SchedulerRules, check_scheduler, per_replica
 from kvsim.registry import import_file
 from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.testing import equal_tables
@@ -149,6 +149,22 @@ def test_a_path_and_its_parameters_are_a_scheduler():
             trace, model="llama-3-8b", gpu="l4", backend="python", scheduler=SHORTEST + joined
         )
         assert result.summary["completed"] == 3
+
+
+def test_rules_keep_the_promises_of_a_scheduler() -> None:
+    check_scheduler(Counting, num_runs=3)
+    check_scheduler(ShortestFirst(ageing=2), num_runs=1)
+
+
+def test_the_check_finds_a_scheduler_that_depends_on_more_than_its_calls() -> None:
+    calls = iter(range(10_000))
+
+    class Fickle(SchedulerRules):
+        def priority(self, request: Request, now: float) -> float:
+            return next(calls) * 7919 % 101
+
+    with pytest.raises(AssertionError, match="two runs differ in the requests table"):
+        check_scheduler(Fickle, num_runs=20)
 
 
 def simulate_with(kind: type, **options: Any) -> None:

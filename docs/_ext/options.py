@@ -28,6 +28,14 @@ ALSO = {
     "pool": "Sequence[Mapping[str, Any]]",
 }
 
+#: Options that name a part, and take it as an object, too.
+OF_PARTS = frozenset(
+    (
+        *("allocator", "scheduler", "router", "prefill_router", "flow_control", "cost_model"),
+        *("disaggregation", "kv_store", "autoscaler", "migration"),
+    )
+)
+
 #: Columns of a line, as ``ruff format`` has them.
 WIDTH = 100
 
@@ -49,6 +57,9 @@ class Options(TypedDict, total=False):
     ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None is the
     choice of the engine for model and GPU. An option without a value is left out.
     """
+
+    eviction: PartLike
+    """eviction policy of the prefix cache, a parameter of the allocator [lru]."""
 '''
 
 RUN = '''
@@ -78,6 +89,9 @@ def _fields(fields: Mapping[str, FieldInfo], imports: dict[str, set[str]]) -> st
 def _field(name: str, field: FieldInfo, imports: dict[str, set[str]]) -> str:
     """Return an option with its type, and its help as the text that an editor shows."""
     parts = _types(field.annotation, imports)
+    if name in OF_PARTS:
+        imports.setdefault("kvsim.parametric", set()).add("PartLike")
+        parts[parts.index("str")] = "PartLike"
     if name in ALSO:
         parts.insert(-1 if parts[-1] == "None" else len(parts), ALSO[name])
     said = str(field.description).removesuffix(".") + "."

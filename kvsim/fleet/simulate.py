@@ -23,6 +23,7 @@ from kvsim.fleet.clients import Clients
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.routing.router import make_router
 from kvsim.fleet.serve_fleet import serve_fleet
+from kvsim.parametric import text_of
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
 from kvsim.results.notes import ASKED
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.options import Options
+    from kvsim.parametric import PartLike
     from kvsim.results.result import Result
     from kvsim.trace import Trace
     from kvsim.trace.family import Family
@@ -206,7 +208,7 @@ def _watcher(on_progress: Callable[[int], object] | None) -> Callable[[], object
 
 def compare(
     trace: Trace,
-    allocators: Sequence[str] = DEFAULT_ALLOCATORS,
+    allocators: Sequence[PartLike] = DEFAULT_ALLOCATORS,
     *,
     engines: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
@@ -220,7 +222,7 @@ def compare(
     Parameters
     ----------
     trace : the requests
-    allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``
+    allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``, or objects
     engines : names of engines
     on_progress : called periodically as ``on_progress(allocator, num_ended)``
     **options : as for :func:`simulate`
@@ -240,7 +242,8 @@ def compare(
     """
     if engines is not None:
         return compare_engines(Config.build(**options), trace, engines, on_progress=on_progress)
-    return run_comparison(Config.build(**options), trace, allocators, on_progress=on_progress)
+    names = allocators if isinstance(allocators, str) else [text_of(one) for one in allocators]
+    return run_comparison(Config.build(**options), trace, names, on_progress=on_progress)
 
 
 def run_comparison(

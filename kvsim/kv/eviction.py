@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvsim.parametric import Parametric
 from kvsim.records.contents import Content
 from kvsim.records.eviction import PYTHON_POLICY, Eviction, Note, Ranking
 from kvsim.records.eviction import Ranked as RankedEntry
@@ -29,7 +30,7 @@ MANY = 1 << 20
 ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
 
-class EvictionPolicy(ABC):
+class EvictionPolicy(Parametric, ABC):
     """Order of the blocks with reusable content that no request references.
 
     A policy never touches reference counts or hashes; the block pool asks it for a victim only
@@ -111,16 +112,16 @@ class EvictionPolicy(ABC):
 
     # What a policy may want to know besides; by default it does not.
 
-    def cached(self, block_id: int, key: int) -> None:  # noqa: B027
+    def cached(self, block_id: int, key: int) -> None:
         """Record the key of a block in use. Mutates."""
 
-    def hit(self, block_id: int) -> None:  # noqa: B027
+    def hit(self, block_id: int) -> None:
         """Record a prefix hit on a block, free or in use, before ``remove``. Mutates."""
 
-    def foresee(self, accesses: Sequence[Sequence[int]]) -> None:  # noqa: B027
+    def foresee(self, accesses: Sequence[Sequence[int]]) -> None:
         """Receive the keys of every prompt of the trace, in order of arrival. Mutates."""
 
-    def arrived(self, keys: Sequence[int]) -> None:  # noqa: B027
+    def arrived(self, keys: Sequence[int]) -> None:
         """Record that a prompt with these keys was admitted. Mutates."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from kvsim.budget.pages import StateCache
 from kvsim.budget.planner import plan_groups
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry
 from kvsim.speculation import DraftSlots
 
@@ -151,7 +152,7 @@ class KVCacheConfig(DraftSlots):
         )
 
 
-class KVCacheManager(ABC):
+class KVCacheManager(Parametric, ABC):
     """Assigns memory to the KV of each request.
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
@@ -182,6 +183,7 @@ class KVCacheManager(ABC):
         None if pieces are so long that a copy's fixed time does not matter
     """
 
+    NEEDS = 1  # its configuration
     default_scheduler = "vllm"
     needs_scheduler: str | None = None
     has_block_table = True

@@ -25,6 +25,7 @@ from typing import (
 
 import numpy as np
 
+from kvsim.parametric import Parametric
 from kvsim.records.memory import Numbers, View, Views, copied
 from kvsim.records.record import Record, is_record, item_of, strip_width
 from kvsim.registry import convert_params
@@ -107,7 +108,7 @@ class _Signature:
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(per_block, per_request, per_replica))
-class RulePart:
+class RulePart(Parametric):
     """Base of a user's rules.
 
     A field with a number is a parameter, ``NAME+KEY=VALUE``; one with :func:`per_block`,

@@ -15,6 +15,7 @@ from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.lora import LoRAConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.parametric import Parametric
 from kvsim.records import engine as records
 from kvsim.records.connector import Connector  # noqa: TC001 - a field of a dataclass
 from kvsim.records.growth import adopt
@@ -228,7 +229,7 @@ def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig)
     batch.entries = memory.records(records.Entry, config.max_running + 1)
 
 
-class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
+class Scheduler(Parametric, ABC):
     """Owns the waiting queue and the running list; schedules the tokens of each step.
 
     A scheduler of one's own overrides :meth:`schedule`: it begins a plan, adds requests to it, and
@@ -250,6 +251,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     rules_of : whose rules it follows, a :class:`kvsim.engines.policies.Policy`
     """
 
+    NEEDS = 2  # manager and configuration
     reserves_output = False
     looks_up_prefix = True
     supports_async = False

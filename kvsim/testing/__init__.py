@@ -1,12 +1,20 @@
 """Checks for tests: of kvsim itself, and of the parts that others plug in.
 
-``check_allocator``, ``check_eviction`` and ``check_router`` drive a part through random small
-traces; ``check_result`` and ``equal_tables`` look at what a run wrote down.
+``check_allocator``, ``check_eviction``, ``check_router`` and ``check_scheduler`` drive a part
+through random small traces; ``check_result`` and ``equal_tables`` look at what a run wrote down.
 """
 
 from kvsim.testing.allocator import check_allocator
 from kvsim.testing.eviction import check_eviction
 from kvsim.testing.results import check_result, equal_tables
 from kvsim.testing.router import check_router
+from kvsim.testing.scheduler import check_scheduler
 
-__all__ = ["check_allocator", "check_eviction", "check_result", "check_router", "equal_tables"]
+__all__ = [
+    "check_allocator",
+    "check_eviction",
+    "check_result",
+    "check_router",
+    "check_scheduler",
+    "equal_tables",
+]

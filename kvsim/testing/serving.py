@@ -9,16 +9,18 @@ from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.simulate import serve
+from kvsim.parametric import Parametric, text_of
 from kvsim.results.tables import FinishReason
 from kvsim.testing.results import check_result, equal_tables
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
 
     from kvsim.engine.replica import Replica
+    from kvsim.parametric import PartLike
     from kvsim.registry import Registry
     from kvsim.results.result import Result
 
@@ -52,12 +54,13 @@ def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
 
 
 @contextmanager
-def named(registry: Registry[T], part: str | Callable[..., T]) -> Iterator[str]:
+def named(registry: Registry[T], part: PartLike) -> Iterator[str]:
     """Register a part under a name during its check; a name is used unchanged."""
-    if isinstance(part, str):
-        yield part
+    if isinstance(part, str | Parametric):
+        yield text_of(part)
         return
-    with registry.lend(part) as name:
+    factory: Any = part
+    with registry.lend(factory) as name:
         yield name
 
 

@@ -11,6 +11,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Interval,
     Limit,
 )
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Waiting(NamedTuple):
 Fairness = Literal["round-robin", "global"]
 
 
-class FlowControl(ABC):
+class FlowControl(Parametric, ABC):
     """Holds requests back while the fleet is saturated.
 
     Attributes

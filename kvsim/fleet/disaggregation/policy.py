@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.fleet.parameters import Share, Weight, Whole  # noqa: TC001 - checked when one is made
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Place = Literal["apart", "decode", "prefill"]
 
 
-class Disaggregation(ABC):
+class Disaggregation(Parametric, ABC):
     """Places each request, once its decode replica is chosen.
 
     Attributes

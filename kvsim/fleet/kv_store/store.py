@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Portion(NamedTuple):
     num_entries: int
 
 
-class Store(ABC):
+class Store(Parametric, ABC):
     """Locates the prefixes of prompts.
 
     An entry is a block of the replicas, named by a key that covers all tokens before it.

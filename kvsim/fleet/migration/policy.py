@@ -11,6 +11,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Interval,
     Whole,
 )
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Candidate(NamedTuple):
     num_tokens: int
 
 
-class Migration(ABC):
+class Migration(Parametric, ABC):
     """Chooses the requests that move, and their targets.
 
     Attributes

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.parameters import number_of_replicas
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 REJECT = -1
 
 
-class Router(ABC):
+class Router(Parametric, ABC):
     """Chooses a replica for each request, in order of arrival.
 
     Attributes declare what a router reads, and it sees nothing else; each can be set by a class or
@@ -80,17 +81,13 @@ class Router(ABC):
             list has only those that accept requests.
         """
 
-    def on_first_token(  # noqa: B027 - not every router wants to know
-        self, request_id: int, replica: int, time: float
-    ) -> None:
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         """Handle the first token of a request of this gateway. Mutates."""
 
-    def on_finish(  # noqa: B027
-        self, request_id: int, replica: int, time: float, num_tokens: int
-    ) -> None:
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
         """Handle the end of a request of this gateway, with its output tokens. Mutates."""
 
-    def on_leave(self, replica: int) -> None:  # noqa: B027
+    def on_leave(self, replica: int) -> None:
         """Handle the loss of a replica and of its cache; its index may be used again. Mutates."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.fleet.parameters import number_of_replicas
 from kvsim.fleet.scaling.traffic import Traffic
+from kvsim.parametric import Parametric
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class PoolLoad:
         return waiting + running if metric == "requests" else sum(r.kv_usage for r in self.ready)
 
 
-class Autoscaler(ABC):
+class Autoscaler(Parametric, ABC):
     """Sets the number of replicas of a pool, from time to time.
 
     Attributes
@@ -128,7 +129,7 @@ class Autoscaler(ABC):
     def desired(self, pool: PoolLoad) -> int:
         """Return the desired number of replicas; it is kept between least and most. Mutates."""
 
-    def look(self, pool: PoolLoad) -> None:  # noqa: B027 - not every one remembers
+    def look(self, pool: PoolLoad) -> None:
         """Record the load of a pool between two decisions, and right before one. Mutates."""
 
 

@@ -1,0 +1,113 @@
+"""Parts as objects: what made them, as the text that names them in a configuration."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Self
+
+#: Names of built-in parts, by class or function.
+NAMES: dict[object, str] = {}
+#: The file of a module that was imported by its path.
+FILES: dict[str, str] = {}
+#: What no text can say, such as a class in a function, by a name for this process.
+UNNAMED: dict[str, Callable[..., Any]] = {}
+
+
+class _SignatureOfInit:
+    """The signature of a class is that of its ``__init__``."""
+
+    def __get__(self, instance: object, cls: Any) -> inspect.Signature:
+        init = cls.__init__
+        if init is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(init)
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+class Parametric:
+    """Base of parts that an option takes as an object, too: they know how they were made.
+
+    The object stands for its class and parameters: every replica or gateway has one of its own.
+    """
+
+    __signature__: ClassVar[Any] = _SignatureOfInit()
+    #: Arguments by position that kvsim gives; without them a call only says what to make.
+    NEEDS: ClassVar[int] = 0
+    _made_by: partial[Any]
+
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        if cls.NEEDS and not args and not inspect.isabstract(cls) and "config" not in params:
+            return partial(cls, **params)  # type: ignore[return-value]
+        made = super().__new__(cls)
+        made.__dict__["_made_by"] = partial(cls, *args, **params)
+        return made
+
+
+#: What an option takes that names a part: a text, an object, a class, or a function that makes it.
+PartLike = str | Parametric | Callable[..., object]
+
+
+def is_part(value: object) -> bool:
+    """Return whether a value of an option is a part, not its name."""
+    return isinstance(value, Parametric) or callable(value)
+
+
+def text_of(part: PartLike, plus: str = "+") -> str:
+    """Return ``NAME+KEY=VALUE`` for a part that is given as an object, a class or a function.
+
+    A class has a name, or is found by its module or file. What no text can say, such as a class in
+    a function or a parameter that is an array, has a name for this process alone.
+    """
+    if isinstance(part, str):
+        return part
+    made: Any = part._made_by if isinstance(part, Parametric) else part
+    factory, given, params = made, (), {}
+    if isinstance(made, partial):
+        factory, given, params = made.func, made.args, made.keywords
+    texts = {key: _value_text(value) for key, value in params.items()}
+    if given or None in texts.values():
+        return _unnamed(made, factory)
+    keys = (f"{plus}{key.replace('_', '-')}={text}" for key, text in texts.items())
+    return "".join([NAMES.get(factory) or _path_of(factory), *keys])
+
+
+def _value_text(value: object) -> str | None:
+    """Return a parameter as a text; None if it has none."""
+    if is_part(value):
+        return text_of(value, ":")  # type: ignore[arg-type]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    is_plain = isinstance(value, str | bool | int | float) and text and "+" not in text
+    return text if is_plain else None
+
+
+def _path_of(factory: Any) -> str:
+    """Return the import path of a class or function, or a name for this process alone."""
+    module, name = factory.__module__, getattr(factory, "__qualname__", "")
+    path = FILES.get(module, module)
+    found = getattr(sys.modules.get(module), name, None) is factory
+    return f"{path}:{name}" if found and not {"+", "="} & set(path) else _unnamed(factory, factory)
+
+
+def _unnamed(made: Callable[..., Any], factory: Any) -> str:
+    """Return a name for this process alone, the same for the same maker."""
+    base = f"{factory.__module__}:{getattr(factory, '__qualname__', 'part')}".replace("+", "-")
+    number = 1
+    while UNNAMED.setdefault(f"{base}-{number}", made) is not made:
+        number += 1
+    return f"{base}-{number}"
+
+
+def with_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Return options with the names of parts in place of objects, the eviction policy's included.
+
+    That one is a parameter of the allocator.
+    """
+    named = {name: text_of(value) if is_part(value) else value for name, value in values.items()}
+    policy = named.pop("eviction", None)
+    if policy is not None:
+        allocator = named.get("allocator", "paged")
+        named["allocator"] = f"{allocator}+eviction={str(policy).replace('+', ':')}"
+    return named
