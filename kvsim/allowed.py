@@ -19,7 +19,7 @@ _POWER = re.compile(r"(\d+)(?:\.(\d+))?[eE]\+?(\d{1,2})")
 
 
 def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
-    """Return what is allowed, or None where the annotation is of another kind.
+    """Return the allowed values in words, None for other annotations.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def takes_whole_numbers(annotation: Any) -> bool:
 
 
 def _read(annotation: Any, metadata: list[Any]) -> tuple[list[Any], list[Any], bool]:
-    """Return the kinds of value in an annotation, what bounds them, and whether None is one."""
+    """Return the types in an annotation, their bounds, and whether None is allowed."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         inner, *more = typing.get_args(annotation)
@@ -90,7 +90,7 @@ def _literals(kind: Any) -> tuple[Any, ...]:
 
 
 def _list(values: list[Any]) -> str:
-    """Return two values with an or, and more as a list."""
+    """Join two values with "or", more values as a list."""
     texts = [str(value) for value in values]
     return " or ".join(texts) if len(texts) < 3 else f"one of {', '.join(texts)}"
 
@@ -108,7 +108,7 @@ def _bounds(metadata: list[Any]) -> list[str]:
 
 
 def field_error(error: ValidationError, model: type[BaseModel]) -> FieldError:
-    """Return the one line about the first thing pydantic refused of a configuration."""
+    """Return a one-line message for pydantic's first error in a configuration."""
     first = error.errors()[0]
     name, *inner = [str(part) for part in first["loc"]] or ["config"]
     if first["type"] == "value_error":  # raised by a validator, not by pydantic

@@ -63,7 +63,7 @@ class Validated(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _words(cls, value: object, info: ValidationInfo) -> object:
-        """Read ``none`` as no value where there may be none, and 1e3 as a whole number."""
+        """Read ``none`` as no value where that is allowed, and 1e3 as a whole number."""
         field = cls.model_fields[str(info.field_name)]
         if not isinstance(value, str):
             return value
@@ -94,7 +94,7 @@ class Validated(BaseModel):
         return config
 
     def _check(self) -> None:
-        """Raise ValueError for what no field can see alone."""
+        """Raise ValueError for conflicts between fields."""
 
 
 class Config(Validated, EngineOptions, ServerOptions):
@@ -375,7 +375,7 @@ class Config(Validated, EngineOptions, ServerOptions):
                 raise unknown_name("logged part", part, LOGGED_PARTS)
 
     def to_toml(self) -> str:
-        """Write down everything that differs from the defaults."""
+        """Return a TOML text of everything that differs from the defaults."""
         values: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -446,7 +446,7 @@ class Config(Validated, EngineOptions, ServerOptions):
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits that name the configuration."""
+        """Sixteen hex digits that identify the configuration."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
 
 

@@ -60,7 +60,7 @@ class Displayed:
 
 
 class Tabular(Displayed, ABC):
-    """A result with rows: as a structured array, a DataFrame and a figure.
+    """A result with rows, as a structured array, a DataFrame or a figure.
 
     ``plotted_by`` is the path of the function that draws it.
     """
@@ -133,7 +133,7 @@ def _at(path: str) -> Any:
 
 
 def _console(*, record: bool = False) -> Console:
-    """Return a console that prints nowhere, as wide as the terminal, or as a pipe is."""
+    """Return a console without output, with the width of the terminal or of a pipe."""
     from rich.console import Console
 
     width = shutil.get_terminal_size((WIDTH, 24)).columns

@@ -42,14 +42,14 @@ class Offer(NamedTuple):
             raise ValueError(f"cannot import {what} {self.name!r}: {self} ({reason})") from error
 
     def is_imported_as(self, part: object) -> bool:
-        """Return True if it names a part that is already imported. Imports nothing."""
+        """Return True if the part is already imported. Imports nothing."""
         module = sys.modules.get(self.entry.module)
         return module is not None and getattr(module, self.entry.attr, None) is part
 
 
 @cache
 def _every_group() -> dict[str, list[EntryPoint]]:
-    """Look through the installed packages: some milliseconds, so once for all registries."""
+    """Read the entry points of installed packages, once for all registries."""
     from importlib.metadata import entry_points
 
     found = entry_points()
@@ -58,7 +58,7 @@ def _every_group() -> dict[str, list[EntryPoint]]:
 
 
 def offers(group: str) -> dict[str, list[Offer]]:
-    """Return what installed packages offer in a group, by name. Imports none of it."""
+    """Return the offers of installed packages in a group, by name. Imports none of them."""
     found: dict[str, list[Offer]] = {}
     for entry in _every_group().get(group, []):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "without a name"

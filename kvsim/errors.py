@@ -42,7 +42,7 @@ def shown_numbers(numbers: Sequence[int]) -> str:
 
 
 def too_large(error: MemoryError | OverflowError) -> ValueError:
-    """Build the error for memory that the system refuses, with its size if known."""
+    """Build the error for a refused allocation of memory, with its size if known."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     if shape is not None and dtype is not None:  # of NumPy
         size = math.prod(shape) * dtype.itemsize
@@ -87,7 +87,7 @@ _MUST_BE = {
 
 
 def must_be(error: Mapping[str, Any]) -> str:
-    """Return what pydantic found wrong with a value, in plain words.
+    """Return pydantic's error for a value, in plain words.
 
     ``error`` is an entry of ``ValidationError.errors()``.
 

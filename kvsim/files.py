@@ -36,7 +36,7 @@ MAX_UNFOLDED = 2**30
 
 
 class _Unfolding(io.RawIOBase):
-    """The content of a gzipped file, as far as the limit; closes the file with itself."""
+    """The content of a gzipped file, up to the limit; closing it closes the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._content, self._left = file, gzip.GzipFile(fileobj=file), MAX_UNFOLDED
@@ -123,7 +123,7 @@ def temporary_in(folder: Path) -> Path:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Raise ValueError that names the path where the system refuses to write it."""
+    """Raise ValueError with the path if the system refuses to write it."""
     try:
         yield
     except OSError as error:
@@ -264,7 +264,7 @@ def discard(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Delete what killed processes have left unfinished in a folder, once it is old."""
+    """Delete old unfinished files of killed processes in a folder."""
     with suppress(OSError):
         for path in folder.glob(TEMPORARY):
             with suppress(OSError):

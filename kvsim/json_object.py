@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parsed(given: object, example: str) -> dict[str, Any]:
-    """Return a JSON object that is given as such or as a text.
+    """Return a JSON object given as a dict or as text.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def parsed(given: object, example: str) -> dict[str, Any]:
 def read_object(
     given: object, kind: type[Any], what: str, example: str, ignored: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of a JSON object, given as text or as a dict, by field; nulls left out.
+    """Return the values of a JSON object, given as text or dict, by field, without nulls.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def import_modules(package: str) -> None:
 
 
 def import_file(path: str) -> ModuleType:
-    """Import a file of Python by its path; again only after it was edited.
+    """Import a Python file by its path; again only after an edit.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def import_file(path: str) -> ModuleType:
 
 @contextmanager
 def current_folder() -> Iterator[None]:
-    """Put the current folder last on Python's path, for as long as a user's part is imported.
+    """Put the current folder last on Python's path while a user's part is imported.
 
     For no longer: any package that is imported later might try for a module that is not installed,
     and would run a file of that name that lies there.
@@ -125,7 +125,7 @@ class Registry(Generic[T]):
         self._installed: dict[str, Callable[..., T]] = {}
 
     def _load(self) -> None:
-        """Import the package's modules, once, and see what installed packages offer.
+        """Import the package's modules and the offers of installed packages, once.
 
         Each module registers what it holds. Other threads wait until it is done.
         """
@@ -177,7 +177,7 @@ class Registry(Generic[T]):
             del self._factories[name]
 
     def names(self) -> list[str]:
-        """All names that can be used, sorted; those in :meth:`problems` are left out."""
+        """All usable names, sorted, without those in :meth:`problems`."""
         self._load()
         return sorted({*self._factories, *self._offers} - set(self.problems()))
 
@@ -358,7 +358,7 @@ def _type_of(factory: Callable[..., object], parameter: str) -> Any:
 
 
 def overridden(part: object, names: Iterable[str]) -> list[str]:
-    """Return the methods that a user's class overrides, so that the rules of its base do not apply.
+    """Return the overridden methods of a user's class, to which the rules of its base do not apply.
 
     The base is the nearest class that names its rules (``rules_of``).
     """

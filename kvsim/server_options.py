@@ -15,7 +15,7 @@ AUTO = -1
 
 
 def _length(value: object) -> object:
-    """Read vLLM's ``auto`` as its -1; anything else below 1 is no length."""
+    """Read vLLM's ``auto`` as -1; refuse any other length below 1."""
     if isinstance(value, str) and value.lower() == "auto":
         return AUTO
     number = re.fullmatch(r"\s*\+?(-?\d+)(\.0*)?\s*", str(value))
@@ -56,7 +56,7 @@ class ServerOptions(BaseModel):
     @field_validator("cudagraph_capture_sizes", mode="before")
     @classmethod
     def _sizes(cls, value: object) -> object:
-        """Read a list, or its text with commas or blanks between."""
+        """Read a list, or a text separated by commas or blanks."""
         if value == "none":
             return None
         if isinstance(value, str):

@@ -43,14 +43,14 @@ KEEPS_NO_DRAFTS = {"num_lookahead_tokens": "it keeps no slots for drafts"}
 
 
 class Lookahead(BaseModel):
-    """Slots beyond the scheduled tokens, where they are asked for without speculation."""
+    """Slots beyond the scheduled tokens, if configured without speculation."""
 
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftSlots:
-    """Slots and names of blocks under speculation, as a KV-cache manager sees them.
+    """Slots and keys of blocks under speculation, as a KV-cache manager sees them.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class DraftSlots:
 
     @property
     def num_slots_ahead(self) -> int:
-        """Slots that a request owns at most beyond its tokens."""
+        """Largest number of slots that a request owns beyond its tokens."""
         return self.num_lookahead_tokens + self.num_draft_tokens
 
 
@@ -188,7 +188,7 @@ class SpeculativeConfig:
 
     @property
     def has_drafter(self) -> bool:
-        """Return True if drafts come from a model, and not from the text."""
+        """Return True if drafts come from a model, not from the text."""
         return self.method not in LOOK_UP
 
     @property
@@ -198,12 +198,12 @@ class SpeculativeConfig:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Most tokens of a step and request that are only drafts."""
+        """Largest number of draft tokens per step and request."""
         return self.num_speculative_tokens
 
     @property
     def num_unnamed_tokens(self) -> int:
-        """Number of last computed tokens that no named block covers yet."""
+        """Number of last computed tokens that no key covers yet."""
         return max(self.num_prefill_lookahead_tokens - 1, 0)
 
     @property
@@ -223,7 +223,7 @@ class SpeculativeConfig:
 
     @property
     def num_hash_lookahead_tokens(self) -> int:
-        """Tokens after a block that its name covers."""
+        """Tokens after a block that its key covers."""
         if self.method not in LACK_THE_NEXT or self.disable_lookahead_block_hashes:
             return 0
         return 0 if self.disable_eagle_block_drop else self.num_prefill_lookahead_tokens
@@ -246,7 +246,7 @@ class SpeculativeConfig:
 
 
 def _method(values: dict[str, Any]) -> Any:
-    """Return the method, read off the drafter's name as vLLM does where it is not given."""
+    """Return the method; if it is not given, derive it from the drafter's name, as vLLM does."""
     method, model = values.get("method"), str(values.get("model", ""))
     if method is None:
         if model.strip("[]") in LOOK_UP:

@@ -52,7 +52,7 @@ def draw_arrivals(
 
 
 def _arrive(gaps: Floats, request_rate: float, raw: bool) -> Floats:
-    """Add gaps up, scaled to the requested mean rate unless they stay as drawn."""
+    """Return the sums of gaps, scaled to the requested mean rate unless kept as drawn."""
     times = np.cumsum(gaps)
     return times if raw else times * (len(gaps) / request_rate / times[-1])
 

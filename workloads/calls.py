@@ -1,4 +1,4 @@
-"""One call of OpenAI's interface, as a log or a batch file holds it."""
+"""One call of OpenAI's interface, from a log or a batch file."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _answer(response: Any) -> str | None:
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the first of these that is a count of tokens; 0 is none."""
+    """Return the first value that is a count of tokens; 0 is none."""
     for name in names:
         value = record.get(name)
         if value is not None and not isinstance(value, bool) and float(value).is_integer():

@@ -20,7 +20,7 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "tool_res
 
 @dataclass(frozen=True)
 class Message:
-    """The speaker, the text, and the number of parts that are no text."""
+    """A message: its speaker, its text, and its number of non-text parts."""
 
     speaker: str
     text: str
@@ -49,7 +49,7 @@ def _message(entry: Mapping[str, Any]) -> Message:
 
 
 def _text(content: Any) -> tuple[str, int]:
-    """Return a content's text, and how many parts of it are none."""
+    """Return a content's text, and its number of non-text parts."""
     if content is None or isinstance(content, str):
         return content or "", 0
     texts, num_other = [], 0
@@ -125,7 +125,7 @@ class Chats:
             self._counted += self._messages.length(last)
 
     def conversation(self, messages: Sequence[Message], place: int, session: int) -> int:
-        """Add a request for each answer that follows another message; returns how many."""
+        """Add a request for each answer that follows another message; return their number."""
         before, last = len(self), NONE
         for message in messages:
             if message.speaker == ASSISTANT and last != NONE and message.text:

@@ -1,4 +1,4 @@
-"""Requests on their way to a Trace: columns that may still lack times or be out of order."""
+"""Requests before they become a Trace: columns may lack times or be out of order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Piece = tuple[int, int, int]
 
 
 def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
-    """Return the front of a content, cut after ``num_tokens``."""
+    """Return the first ``num_tokens`` tokens of a content."""
     front: list[Piece] = []
     for content, start, length in pieces:
         if num_tokens <= 0:
@@ -55,7 +55,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Draft:
-    """Columns of a trace to be, named as its arrays; a column that is None has its default.
+    """Columns of a future trace, named as its arrays; None is the default of a column.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ def random_mm(
     item_tokens: int = 256,
     num_images: int = 0,
 ) -> Trace:
-    """Generate prompts of random text and images after it, as ``vllm bench serve`` does.
+    """Generate prompts of random text followed by images, as ``vllm bench serve`` does.
 
     That is its ``--dataset-name random-mm``; there the model's processor decides
     the number of tokens of an image, here ``item_tokens`` does.

@@ -1,4 +1,4 @@
-"""Prompts that begin alike: shared system prompts, and common beginnings found in real text."""
+"""Prompts with equal beginnings: shared system prompts, and common prefixes of real texts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def shared_prefix(
 def common_prefix_segments(
     prompts: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]
 ) -> tuple[list[list[Piece]], list[int]]:
-    """Name the content of prompts so that they share exactly their common beginnings.
+    """Name the content of prompts so that they share exactly their common prefixes.
 
     Prompt i followed by its output is one sequence. In sorted order each sequence shares with the
     one before it the most it shares with any earlier one, so it takes over that much of its

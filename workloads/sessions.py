@@ -89,7 +89,7 @@ def _check_multi_turn(num_requests: int, turns: float, system: int, max_prompt: 
 def plan(
     draft: Draft, request_rate: float, rng: np.random.Generator, arrival: str = "poisson"
 ) -> Draft:
-    """Give times to requests that have none, and put them in order of arrival.
+    """Draw times for requests without any, and sort them by arrival.
 
     Sessions arrive at ``request_rate`` over their mean number of turns, the turns follow at the
     draft's pace and keep their order. A request without a session is a session of one turn.
@@ -110,7 +110,7 @@ def plan(
 
 
 class Script:
-    """Writes conversations down turn by turn, naming every text and every output.
+    """Builds conversations turn by turn, naming every text and every output.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class Script:
             self.num_tokens += num_tokens
 
     def answer(self, num_tokens: int, place: int = 0) -> None:
-        """Make all texts so far a prompt, and append its output to the session.
+        """Add a request with all texts so far as the prompt, and append its output to the session.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Prompts that are texts: how many tokens they have, and which of them begin alike."""
+"""Prompts given as texts: their numbers of tokens, and their common prefixes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Characters:
         self.note = f"token counts estimated: {chars_per_token:g} characters a token, rounded up"
 
     def count(self, text: str) -> int:
-        """Return how many tokens the characters of a text make."""
+        """Return the number of tokens of a text, by its characters."""
         return math.ceil(len(text) / self._chars)
 
     def tokens(self, text: str) -> list[str]:
@@ -90,12 +90,12 @@ def tokenizer_of(file: str) -> Any:
 
 
 def counter(chars_per_token: float, tokenizer: str | None) -> Counter:
-    """Return how texts are counted: by a tokenizer's file if there is one, else by characters."""
+    """Return the counter of texts: a tokenizer's file if given, else by characters."""
     return Characters(chars_per_token) if tokenizer is None else Tokenized(tokenizer)
 
 
 class Messages:
-    """Names the content of messages, so that prompts share exactly the tokens they begin with.
+    """Names the content of messages, so that prompts share exactly their common prefixes.
 
     A message is known by what was said before it, by its speaker and its text. Messages that
     follow the same one and begin alike share their common tokens; answers of the model are shared
@@ -114,7 +114,7 @@ class Messages:
         self._pieces: list[list[Piece]] = []
 
     def say(self, after: int, speaker: str, text: str) -> int:
-        """Return the place of a message after another; ``NONE`` is before all."""
+        """Return the index of a message after another one; ``NONE`` is the start."""
         key = (after, speaker, text)
         if key not in self._places:
             self._places[key] = self._append(*key)
@@ -152,7 +152,7 @@ class Messages:
         return [piece for place in reversed(chain) for piece in self._pieces[place]]
 
     def _name(self) -> list[list[Piece]]:
-        """Give messages their own content, except for prefixes shared with other messages."""
+        """Number the contents of messages, except for prefixes shared with other messages."""
         pieces: list[list[Piece]] = [
             [(place, 0, length)] if length else [] for place, length in enumerate(self._lengths)
         ]
@@ -166,7 +166,7 @@ class Messages:
         return pieces
 
     def _share(self, group: Sequence[int], pieces: list[list[Piece]]) -> None:
-        """Give each text the content of the prefix that it shares with the text before it."""
+        """Set for each text the content of the prefix that it shares with the previous text."""
         before: Sequence[Any] = ()
         path: list[Piece] = []
         texts = [(self._count.tokens(self._said[place][2]), place) for place in group]
@@ -179,7 +179,7 @@ class Messages:
 
 
 def common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return how many entries two sequences begin with in common."""
+    """Return the length of the common prefix of two sequences."""
     n = 0
     for x, y in zip(a, b, strict=False):
         if x != y:

@@ -93,7 +93,7 @@ def fit_server(
 def _read(
     bench: Sequence[str], hold_out: str | None, range_ratio: float
 ) -> dict[str, list[Measured]]:
-    """Read every file once; the one to be held out is one of them."""
+    """Read every file once, the held-out file included."""
     if hold_out is not None and hold_out not in bench:
         raise ValueError(f"--hold-out {hold_out}: must be one of the files of --bench")
     if len(set(bench)) < len(bench):
@@ -104,7 +104,7 @@ def _read(
 def _split(
     files: dict[str, list[Measured]], hold_out: str | None
 ) -> tuple[list[Measured], list[Measured], list[str]]:
-    """Hold one file out; of a single file, its last run."""
+    """Hold one file out; if there is a single file, hold out its last run."""
     notes = [note for runs in files.values() for run in runs for note in run.notes]
     every = [run for runs in files.values() for run in runs]
     if len(every) < 2:

@@ -46,7 +46,7 @@ def _is_notebook() -> bool:
 
 
 def _in_notebook(total: int) -> Callable[[int], object]:
-    """Display IPython's own bar, which needs no widgets as Rich's does."""
+    """Display IPython's own bar, which unlike Rich's needs no widgets."""
     bar: Any = import_module("IPython.display").ProgressBar(total)
     bar.display()
 

@@ -1,4 +1,4 @@
-"""The requests to serve: a trace that is given, read or generated, with notes on how."""
+"""The requests to serve: a given, read or generated trace, with notes on its origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "s
 
 
 def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
-    """Load or generate what a configuration serves, with notes on how."""
+    """Load or generate the requests of a configuration, with notes on their origin."""
     if config.trace is not None:
         how = (config.request_rate, config.num_requests, config.seed, config.tokenizer)
         requests, notes = load(config.trace, *how)
@@ -132,7 +132,7 @@ def load(
 
 
 def named_trace(text: str, tokenizer: str | None) -> tuple[str, dict[str, Any], list[str]]:
-    """Return a trace's file, the options of its format, and what of them has no effect."""
+    """Return a trace's file, the options of its format, and notes on options without effect."""
     from workloads.readers import options_of, split_options
 
     path, options = split_options(text)

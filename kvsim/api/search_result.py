@@ -67,7 +67,7 @@ class Search(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per configuration: options, requests/s, GPUs, cost, and why it is no answer."""
+        """A row per configuration: options, requests/s, GPUs, cost, and why it was rejected."""
         return structured(self._configurations())
 
     @property

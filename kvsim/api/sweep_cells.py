@@ -1,4 +1,4 @@
-"""The steps of a sweep: plan its cells, run those that are left, read their results."""
+"""The steps of a sweep: plan its cells, run the unfinished ones, read their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Planned(NamedTuple):
-    """A sweep before its runs: its points, their cells, and which of those are to be run.
+    """A sweep before its runs: its points, their cells, and the cells to be run.
 
     ``described`` are the requests, and ``notes`` what to know of them.
     """
@@ -47,7 +47,7 @@ class Planned(NamedTuple):
 def plan_cells(
     study: Study, source: Source, out: str | Path, retry_failed: bool = False
 ) -> Planned:
-    """Plan a sweep in a directory, and look what of it is finished."""
+    """Plan a sweep in a directory, and find its finished cells."""
     points = plan(study)
     notes: dict[str, None] = {}
     described: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ def _failed(errors: Sequence[Row]) -> list[str]:
 
 
 def _notes(points: list[Point], stored: Sequence[Stored], varied: Sequence[str]) -> list[str]:
-    """Return the notes of the cells, once each, with the cells concerned if not all."""
+    """Return each note once, with the names of its cells unless all cells have it."""
     of_cells: dict[str, list[Sequence[str]]] = {}
     for point, one in zip(points, stored, strict=True):
         name = title_of({key: shown(point.varied[key]) for key in varied})

@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 class Engine(NamedTuple):
-    """Memory habits of a vLLM generation. ``since`` is the first version that has them."""
+    """Memory use of a vLLM generation. ``since`` is its first version."""
 
     since: tuple[int, int]
     base_gib: float  # CUDA context, workspaces: not seen by PyTorch
@@ -67,7 +67,7 @@ def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
 
 
 def engine_of(vllm_version: str) -> Engine:
-    """Return the habits of a vLLM version, e.g. ``"0.19.1"``."""
+    """Return the memory use of a vLLM version, e.g. ``"0.19.1"``."""
     version = version_of(vllm_version)
     return [engine for engine in ENGINES if engine.since <= version][-1]
 
@@ -91,12 +91,12 @@ class Budget(NamedTuple):
 
     @property
     def excess(self) -> int:
-        """Bytes by which the parts exceed the total, as parts taken from a log may."""
+        """Bytes by which the parts exceed the total, which is possible for logged parts."""
         return sum(self[1:]) - self.total
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by part, ``total`` first; what only some deployments have, if there is any."""
+        """Bytes by part, ``total`` first; optional parts only if present."""
         order = ("total", "weights", *WEIGHTS, "activations", *WORK, "non_torch", "cuda_graphs")
         sizes = {name: getattr(self, name) for name in (*order, "kv_cache")}
         return {n: size for n, size in sizes.items() if size or n not in (*WEIGHTS, *WORK)}

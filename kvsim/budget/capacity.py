@@ -154,7 +154,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
 def _beside(
     config: Config, model: ModelSpec, dtype: str, quantization: str | None
 ) -> dict[str, int]:
-    """Return the bytes on one GPU that only some deployments have."""
+    """Return the bytes of the optional parts on one GPU."""
     tp, spec, found = config.tensor_parallel_size, config.speculative_config, {}
     if config.lora is not None:
         found["adapters"] = lora_bytes(
@@ -263,7 +263,7 @@ class Capacity(Displayed):
 
     @property
     def scarce(self) -> bool:
-        """Return True if KV is so small a part of the budget that errors in the rest decide it."""
+        """Return True if KV is so small that errors of other parts dominate it."""
         return self.budget_bytes["kv_cache"] < SCARCE * self.budget_bytes["total"]
 
 
@@ -287,7 +287,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         return plan.blocks_for(num_tokens, in_flight, longest)
 
     def at_once(num_blocks: int) -> int:
-        """Return vLLM's quotient; its null block is counted, but holds no tokens."""
+        """Return the requests that fit at once as vLLM logs them, with the null block counted."""
         return blocks // num_blocks if num_blocks < blocks else 0
 
     lengths = lengths_to(longest)
@@ -349,7 +349,7 @@ def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
 
 
 def _states(plan: KVPlan) -> dict[str, int] | None:
-    """Sum up what the groups of state layers hold."""
+    """Sum up the memory of the groups of state layers."""
     groups = [(group, group.state) for group in plan.groups if group.state is not None]
     if not groups:
         return None
@@ -365,7 +365,7 @@ def _states(plan: KVPlan) -> dict[str, int] | None:
 def _range(
     config: Config, memory: Memory, what_if: dict[str, int | None]
 ) -> tuple[int, int] | None:
-    """Blocks over the values that vLLM's versions and GPUs have as defaults."""
+    """Range of blocks over the defaults of vLLM's versions and GPUs."""
     logged = config.logged or {}
     pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
     pinned = pinned or "kv_cache" in logged or "activations" in logged
@@ -385,7 +385,7 @@ def _range(
 
 
 def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
-    """Name what the user left open, in the order of its weight."""
+    """List the assumptions for options that were not given, most important first."""
     parts = (_of_budget, _of_blocks, _of_weights, _of_experts, _of_lengths)
     return tuple(note for part in parts for note in part(config, memory))
 

@@ -1,4 +1,4 @@
-"""The model that drafts tokens: its parameters, what a token of it computes, its KV."""
+"""The model that drafts tokens: its parameters, its work per token, its KV."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _head(model: ModelSpec, spec: SpeculativeConfig, own: ModelSpec) -> Drafter:
 
 
 def _whole(model: ModelSpec) -> Drafter:
-    """Return a model of its own as a drafter."""
+    """Return the drafter for a separate draft model."""
     head = model.vocab_size * model.hidden_size
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     kv_dims = sum(la.num_kv_heads * la.head_dim * la.num_vectors for la in model.layers)
@@ -121,7 +121,7 @@ def _whole(model: ModelSpec) -> Drafter:
 
 
 def _mlp(model: ModelSpec, *, experts: bool) -> tuple[int, int]:
-    """Parameters of a head's MLP, and those that a token multiplies with."""
+    """Parameters of a head's MLP: all, and those used by one token."""
     if experts and model.is_moe:
         shared = model.num_shared_experts * model.num_shared_expert_params
         shared += model.num_router_params + model.num_latent_params

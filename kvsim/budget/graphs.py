@@ -1,4 +1,4 @@
-"""CUDA graphs of a vLLM server: which it captures, and about how much memory they take.
+"""CUDA graphs of a vLLM server: the captured sizes, and an estimate of their memory.
 
 Which ones is vLLM 0.33's rule. Their memory is an estimate, fitted on what servers logged at their
 start ("Estimated CUDA graph memory") by ``python -m experiments.cuda_graphs``.
@@ -61,13 +61,13 @@ def graph_mode(config: Config) -> Mode:
 
 
 def compilation(config: Config) -> dict[str, object]:
-    """Return the compilation configuration that was given."""
+    """Return the given compilation configuration."""
     given: dict[str, object] = json.loads(config.compilation_config or "{}")
     return given
 
 
 def capture_sizes(config: Config) -> tuple[int, ...] | None:
-    """Return the sizes that were given, None if none were.
+    """Return the given sizes, None without any.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def capture_sizes(config: Config) -> tuple[int, ...] | None:
 
 
 def tokens_per_decode(config: Config) -> int:
-    """Return the tokens of a decode: one, and the drafts that it verifies."""
+    """Return the tokens of a decode: one plus the drafts to verify."""
     spec = config.speculative_config
     return 1 if spec is None else 1 + spec.num_speculative_tokens
 
@@ -129,7 +129,7 @@ def _sizes(config: Config, limits: Limits, gpu: GpuSpec, per_decode: int) -> tup
 
 
 def graph_bytes(num_layers: int, count: int, *, num_ranks: int = 1, narrow_kv: bool = False) -> int:
-    """Return about how much memory graphs take on one GPU.
+    """Return the estimated bytes of graphs on one GPU.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Spread(NamedTuple):
-    """By how many GiB logged KV memory was below and above the estimate, and what decides it."""
+    """GiB by which logged KV memory was below and above the estimate, with the deciding part."""
 
     below: float
     above: float
@@ -53,7 +53,7 @@ WHOLE = (0.005, 0.005)
 
 
 def kv_cache_interval(config: Config, memory: Memory) -> tuple[int, int] | None:
-    """Return the least and the most KV memory of one GPU to expect, bytes.
+    """Return the bounds of the expected KV memory of one GPU, bytes.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def kv_cache_interval(config: Config, memory: Memory) -> tuple[int, int] | None:
 
 
 def _spreads(config: Config, memory: Memory) -> Iterator[Spread]:
-    """Yield the spread of every part that a deployment has."""
+    """Yield the spread of each memory part of a deployment."""
     budget, model = memory.budget, memory.model
     rocm = memory.gpu.name.startswith("mi")
     yield Spread(*(OVERHEADS_ROCM if rocm else OVERHEADS), "activations")

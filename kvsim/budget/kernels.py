@@ -1,4 +1,4 @@
-"""Tokens per KV block that vLLM's attention kernels take: its choice, and what none supports.
+"""Tokens per KV block: vLLM's choice for its attention kernels, and unsupported sizes.
 
 The rules of vLLM 0.33 (read): kernels are chosen by card, attention and KV dtype, and the block is
 16 tokens if all of them support that, else the smallest size that all do.

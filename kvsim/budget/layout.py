@@ -131,7 +131,7 @@ class KVLayout:
 
     @property
     def rolling_window(self) -> int | None:
-        """Tokens after which a rolling buffer may overwrite, None if some layer sees all."""
+        """Length of a rolling buffer in tokens, None if some layer sees all tokens."""
         windows = [layer.window for layer in self.layers]
         return None if None in windows else max(w for w in windows if w is not None)
 
@@ -144,7 +144,7 @@ def with_attention(
     head_dim: int,
     kv_lora_rank: int | None = None,
 ) -> AttentionLayer:
-    """Return a layer as it would be with other KV heads (GQA, MQA), a latent, or a sliding window.
+    """Return a layer changed to other KV heads (GQA, MQA), a latent, or a sliding window.
 
     With KV heads of its own, MLA's latent gives way to keys and values of ``head_dim``.
     """

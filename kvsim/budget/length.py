@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def longest_that_fits(
     config: Config, limits: Limits, kv_bytes: int, plan_for: Callable[..., KVPlan]
 ) -> int:
-    """Return the most tokens of a request that the KV memory holds, at most the model's.
+    """Return the longest request that fits into the KV memory, at most the model's length.
 
     As vLLM 0.33 chooses it (read): by bisection, over the blocks that it counts at its start for
     one request, without the null block. The memory is what is left beside a profile run that knows
@@ -66,7 +66,7 @@ def num_blocks_of(config: Config, plan: KVPlan, kv_bytes: int) -> int:
 
 
 def steps_in_flight(config: Config) -> int:
-    """Return the steps that vLLM has under way at once."""
+    """Return vLLM's number of steps in flight."""
     # Asynchronous scheduling, vLLM's default, has one more step in flight.
     overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
     return config.pipeline_parallel_size + overlap

@@ -61,7 +61,7 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
 
 
 def _check_step(config: Config, max_model_len: int, tokens: int) -> None:
-    """Raise ValueError where a step could not hold a whole prompt that may not be cut."""
+    """Raise ValueError if prompts may not be chunked and one exceeds a step."""
     scheduled = config.max_num_scheduled_tokens
     for name, most in (("max_num_batched_tokens", tokens), ("max_num_scheduled_tokens", scheduled)):
         if most is None:
@@ -97,7 +97,7 @@ def length_by_memory(config: Config, model: ModelSpec, limits: Limits) -> str | 
 
 
 def check_context_parallel(config: Config, model: ModelSpec) -> None:
-    """Raise ValueError where context parallelism cannot split the tokens of a block.
+    """Raise ValueError if context parallelism cannot split the tokens of a block.
 
     The conditions of vLLM 0.33 (read).
     """

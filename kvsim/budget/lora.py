@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Linear(NamedTuple):
-    """A matrix that an adapter changes, as wide as it is on one rank."""
+    """A matrix that an adapter changes, with its sizes on one rank."""
 
     inputs: float
     outputs: float

@@ -48,7 +48,7 @@ class _Bucket:
         return sum(cdiv(len(m), num_groups) * page for page, m in self.members.items())
 
     def deal(self) -> list[list[int]]:
-        """Deal the repeats out over the groups; one that would stay empty is left out."""
+        """Distribute the repeats over the groups; omit a group that would stay empty."""
         groups = []
         for index in range(self.num_groups):
             dealt = [layer for m in self.members.values() for layer in m[index :: self.num_groups]]
@@ -57,7 +57,7 @@ class _Bucket:
 
 
 def pack(pages: Sequence[Page]) -> list[list[int]]:
-    """Group layers by bytes; returns the places of each group's layers."""
+    """Group layers by bytes; return the indices of each group's layers."""
     buckets: dict[object, _Bucket] = {}
     for index, page in enumerate(pages):
         buckets.setdefault(page.sort, _Bucket(page)).add(index, page)
@@ -75,12 +75,12 @@ def pack(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _is_state(bucket: _Bucket, repeats: int) -> bool:
-    """Return True if a request holds few blocks of it, so that small groups of it cost little."""
+    """Return True for states, of which a request holds few blocks, so small groups cost little."""
     return bucket.first.kind in STATES or (bucket.first.kind == "sliding" and not repeats)
 
 
 def _repeats_per_group(buckets: Sequence[_Bucket]) -> int:
-    """Repeats of a group: those that leave least of the balanced buckets' groups empty; 0: none.
+    """Return the repeats per group that leave the fewest empty slots; 0 without a balanced bucket.
 
     There is such a number only if some balanced bucket has pages of several sizes.
     """

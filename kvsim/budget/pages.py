@@ -1,4 +1,4 @@
-"""Pages: what one block holds of one layer, and how layers of different pages are made equal."""
+"""Pages: the part of a block for one layer, and rules that make pages of layers equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StateCache(NamedTuple):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that a request holds at most at once in a group."""
+        """Largest number of blocks that a request holds at once in a group."""
         if self.mode == "none":
             return 1 + self.num_speculative_blocks
         return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks

@@ -45,7 +45,7 @@ class KVGroup(NamedTuple):
         return self.block_size * self.num_shares
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Blocks that a request of ``num_tokens`` tokens holds at most at once."""
+        """Largest number of blocks that a request of ``num_tokens`` tokens holds at once."""
         if self.kind == "ring":
             return 1
         if self.state is not None:
@@ -75,7 +75,7 @@ class KVPlan(NamedTuple):
     bytes_per_block: int
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Blocks that a request of ``num_tokens`` tokens holds at most at once, all groups."""
+        """Largest number of blocks that a request of ``num_tokens`` holds at once, all groups."""
         return sum(
             group.blocks_for(num_tokens, max_in_flight_tokens, max_model_len)
             for group in self.groups
@@ -87,7 +87,7 @@ class KVPlan(NamedTuple):
 
     @property
     def scheduler_block_size(self) -> int:
-        """Number of tokens at multiples of which the blocks of all groups end."""
+        """Number of tokens at whose multiples the blocks of all groups end."""
         return lcm(*(group.block_tokens for group in self.groups))
 
     @property
@@ -186,7 +186,7 @@ def _group(pages: Sequence[Page], layers: Sequence[int]) -> KVGroup:
 
 
 def _deal(pages: Sequence[Page]) -> list[list[int]]:
-    """Deal each kind of layer out over groups of one size."""
+    """Divide each kind of layer into groups of one size."""
     buckets: dict[Page, list[int]] = {}
     for index, page in enumerate(pages):
         buckets.setdefault(page, []).append(index)
@@ -199,6 +199,6 @@ def _deal(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Layers per group: the rarest kind's count, or the commonest's if they are close."""
+    """Layers per group: the count of the rarest kind, or of the commonest if they are close."""
     few, many = min(counts), max(counts)
     return many if many < 1.5 * few else few

@@ -68,7 +68,7 @@ def expert_replicas(config: Config) -> int:
 
 
 def expert_parallel_size(config: Config) -> int | None:
-    """Return the number of ranks that whole experts are spread over; None if each is sliced.
+    """Return the number of ranks that share whole experts; None if each expert is sliced.
 
     As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
     """

@@ -47,7 +47,7 @@ def check_quantization(name: str | None) -> None:
 
 
 def part_params(model: ModelSpec) -> dict[str, int]:
-    """Parameters of the parts that a format may touch or leave, embedding and LM head left out."""
+    """Parameters by part that may be quantised, without embedding and LM head."""
     routed, layers = model.num_routed_expert_params, model.num_moe_layers
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     shared = model.num_shared_experts * model.num_shared_expert_params
@@ -66,7 +66,7 @@ def part_params(model: ModelSpec) -> dict[str, int]:
 
 
 def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, int]:
-    """Parameters that a format touches: in routed experts, and in the other layers."""
+    """Quantised parameters: in routed experts, and in the other layers."""
     if quantization is None:
         return 0, 0
     routed = model.num_routed_expert_params

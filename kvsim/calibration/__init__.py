@@ -1,1 +1,1 @@
-"""Step-time and memory constants from the log and the benchmark files of a server of the user's."""
+"""Step-time and memory constants from the log and benchmark files of a user's server."""

@@ -1,4 +1,4 @@
-"""aiperf's ``profile_export.jsonl``: a record per request, with what its client saw.
+"""aiperf's ``profile_export.jsonl``: a record per request with the latencies at the client.
 
 Fields as docs/tutorials/working-with-profile-exports.md of github.com/ai-dynamo/aiperf says.
 """
@@ -18,7 +18,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds":
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read the requests that were profiled and did not fail; warm-up is left out."""
+    """Read the profiled requests that succeeded, without warm-up."""
     del range_ratio
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(_is_record(row) for row in rows):

@@ -1,4 +1,4 @@
-"""Benchmark files: what was sent to a server, and the latencies its client saw."""
+"""Benchmark files: the requests sent to a server, and the latencies at the client."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def measured(
 
 
 def per_token(seconds: Iterable[float], outputs: Iterable[int]) -> list[float]:
-    """Return seconds after the first token over the tokens in them; NaN where there are none."""
+    """Return seconds per token after the first; NaN for a single token."""
     return [
         time / (output - 1) if output > 1 else math.nan
         for time, output in zip(seconds, outputs, strict=True)
@@ -111,21 +111,21 @@ def arrivals_at(rate: float, burstiness: float, number: int) -> list[Any]:
 
 
 def lengths_around(mean: float, range_ratio: float, number: int) -> list[int]:
-    """Return lengths, uniform within a share of their mean; the same for the same numbers."""
+    """Return lengths drawn uniformly around their mean, with a fixed seed."""
     low, high = mean * (1 - range_ratio), mean * (1 + range_ratio)
     drawn = np.random.default_rng([number, round(mean)]).uniform(low, high, number)
     return [max(round(length), 1) for length in drawn.tolist()]
 
 
 def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
-    """Return a note where arrivals were drawn."""
+    """Return a note if arrivals were drawn."""
     if len(arrivals) == 1:
         return ()
     return (f"{name}: has no send times; the means are over {DRAWS} random draws at its rate",)
 
 
 def number(given: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first of these entries that is a number, ``inf`` as a text included."""
+    """Return the first entry that is a number, or the text ``inf``."""
     for name in names:
         value = given.get(name)
         if value is not None and not isinstance(value, bool):

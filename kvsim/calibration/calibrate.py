@@ -1,4 +1,4 @@
-"""Fit a server's constants on its benchmarks: those that the data decide, the others left alone."""
+"""Fit a server's constants on its benchmarks, as far as the data decide them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Z95 = 1.96
 
 
 class Estimate(NamedTuple):
-    """A quantity: its value, its default, the 95 % interval; with a reason if it is unchanged."""
+    """A fitted quantity: value, default, 95 % interval, and the reason if it is unchanged."""
 
     name: str
     what: str
@@ -144,7 +144,7 @@ def _decided(
     starts: Mapping[str, float],
     reasons: dict[str, str],
 ) -> tuple[list[Parameter], Fitted]:
-    """Leave out what the data do not decide, the widest interval first, and note why."""
+    """Remove quantities that the data do not decide, the widest interval first, with reasons."""
     while parameters and (worst := _worst(parameters, found)) is not None:
         reasons[parameters[worst].name] = _reason(parameters, found, worst)
         found = without(found, worst, _begin(parameters[worst], starts), kinds)
@@ -153,7 +153,7 @@ def _decided(
 
 
 def _begin(parameter: Parameter, starts: Mapping[str, float]) -> float:
-    """Return where the fit of a quantity begins: a factor of 1, or seconds in its unit."""
+    """Return the starting value of a quantity: a factor of 1, or seconds in its unit."""
     return 0.0 if parameter.is_share else starts[parameter.name] / parameter.unit
 
 
@@ -177,7 +177,7 @@ def _residuals(
     seen: dict[tuple[float, ...], Any],
     on_progress: Callable[[int], object],
 ) -> Callable[[Floats], Floats]:
-    """Return the errors of numbers; what was simulated once is not simulated again."""
+    """Return the residuals for numbers, from the cache if these were simulated before."""
 
     def residuals(x: Floats) -> Floats:
         values = _values(parameters, x, starts)
@@ -218,7 +218,7 @@ def _reason(parameters: Sequence[Parameter], found: Fitted, place: int) -> str:
 
 
 def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:
-    """Return half the widths of intervals, with what quantities that stay may be off by."""
+    """Return half the interval widths, including the uncertainty of quantities left at default."""
     squares = found.half_widths**2
     for column, likely in left_open:
         squares = squares + (Z95 * likely * found.moved_by(column)) ** 2
@@ -251,7 +251,7 @@ def _estimate(parameter: Parameter, x: float, width: float, start: float) -> Est
 def _errors(
     simulator: Simulator, runs: Sequence[Measured], values: Mapping[str, float]
 ) -> list[Error]:
-    """Return what the defaults and the fit are off by, run by run."""
+    """Return the errors of the defaults and of the fit, run by run."""
     if not runs:
         return []
     targets = targets_of(runs)

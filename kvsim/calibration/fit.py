@@ -49,7 +49,7 @@ class Fitted(NamedTuple):
     weights: Floats
 
     def moved_by(self, column: Floats) -> Floats:
-        """Return by how much the numbers move for a unit of another that moves residuals so."""
+        """Return the change of the numbers that compensates a unit of another one."""
         weighted = self.slope.T * self.weights
         found: Any = np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)
         return -found[0]  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ def fit(
 
 
 def without(found: Fitted, place: int, start: float, kinds: Sequence[str]) -> Fitted:
-    """Return about what a fit finds when one number stays where it began: one linear step away."""
+    """Estimate the fit with one number kept at its start, by one linear step."""
     slope = np.delete(found.slope, place, axis=1)
     back = found.residuals + found.slope[:, place] * (start - found.x[place])
     x, r, weights = np.delete(found.x, place), back, found.weights
@@ -133,7 +133,7 @@ def slope_of(residuals: Callable[[Floats], Floats], x: Floats, r: Floats) -> Flo
 
 
 def spreads(r: Floats, kinds: Sequence[str], num_fitted: int) -> Floats:
-    """Return the standard deviation of each residual's kind, drawn towards that of all."""
+    """Return the standard deviation of each kind of residual, shrunk towards the overall one."""
     free = max(len(r) - num_fitted, 1) / len(r)
     everything = max(float(np.mean(r**2)) / free, 1e-12)
     found = np.empty(len(r))
@@ -160,7 +160,7 @@ def _half_widths(slope: Floats, r: Floats, weights: Floats) -> Floats:
 
 
 def likest(slope: Floats, place: int, others: Sequence[int]) -> tuple[int, float] | None:
-    """Return the other number that moves residuals most as this one does, and how alike: 0 to 1."""
+    """Return the number with the most similar effect on residuals, and the similarity."""
     own = slope[:, place]
     best = None
     for other in others:

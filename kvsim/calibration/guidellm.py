@@ -31,7 +31,7 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
 
 
 def _strategy(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how requests were sent; its place changed with GuideLLM's versions."""
+    """Return how requests were sent; versions of GuideLLM store it in different places."""
     for place in ("config", "scheduler", "args"):
         strategy = (benchmark.get(place) or {}).get("strategy")
         if isinstance(strategy, dict):
@@ -40,7 +40,7 @@ def _strategy(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _requests(rows: list[Mapping[str, Any]]) -> Requests:
-    """Take TPOT without the first token: GuideLLM's ``time_per_output_token_ms`` includes it."""
+    """Return the requests; TPOT excludes the first token, which GuideLLM's own figure includes."""
     kept = [
         row
         for row in rows

@@ -1,4 +1,4 @@
-"""Reports of inference-perf: of a stage, and of every request."""
+"""Reports of inference-perf: per stage, and per request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _is_request(row: Any) -> bool:
 
 
 def _stage(name: str, content: Mapping[str, Any]) -> Measured:
-    """Take every request for the mean one; TPOT from the whole time, as kvsim defines it."""
+    """Read a stage: every request is the mean one, and TPOT follows from the whole time."""
     load, seen = content.get("load_summary") or {}, content["successes"]
     rate = number(load, "achieved_rate", "requested_rate")
     if rate is None:

@@ -1,4 +1,4 @@
-"""Options of a run that a calibration does not have."""
+"""Options of a run that a calibration lacks."""
 
 from __future__ import annotations
 

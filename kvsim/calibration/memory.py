@@ -1,4 +1,4 @@
-"""The memory overhead of a server: what its log leaves between weights and KV cache."""
+"""The memory overhead of a server: the logged memory other than weights and KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few constants that benchmarks of a server can determine, and how each changes its card's."""
+"""The few constants that a server's benchmarks can determine, and their effect on a card's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ LEAST = 1e-7
 
 
 def constants(card: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a card's constants under given parameter values, those that differ from its own."""
+    """Return the constants of a card that differ under given parameter values."""
     rate = efficiency_of(card)
     found: dict[str, Any] = {}
     for parameter, names in FACTORS.items():

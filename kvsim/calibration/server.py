@@ -1,4 +1,4 @@
-"""A server's start-up as a configuration to simulate, and what of it is not modelled."""
+"""A server's start-up as a configuration to simulate, and its unmodelled features."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
 
 
 def _generation(startup: Startup) -> dict[str, Any]:
-    """Return what follows from vLLM's version."""
+    """Return the options that follow from vLLM's version."""
     if not startup.version:
         return {}
     options: dict[str, Any] = {"vllm_version": startup.version}
@@ -119,7 +119,7 @@ def _formats(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(name: str, given: dict[str, Any]) -> str:
-    """Return a model by the name or path that the server had."""
+    """Return a model by the server's name or path of it."""
     if "hf_config_path" in given:
         return PurePath(name).name
     parts = [part for part in PurePath(name).parts if part not in ("/", "snapshots")]
@@ -154,7 +154,7 @@ def _gpu(startup: Startup) -> tuple[str, str]:
 
 
 def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the KV cache as the log has it.
+    """Return the options that pin the KV cache to the log's.
 
     Tokens are blocks only where all layers attend alike; with groups of layers vLLM logs tokens
     of another kind, and the bytes are taken.

@@ -1,4 +1,4 @@
-"""Figures of measured runs as the simulation has them, under given constants."""
+"""Simulated figures of measured runs, under given constants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIGURES = ("ttft", "tpot")
 
 
 class Simulator:
-    """Simulates measured runs under constants that a fit tries.
+    """Simulates measured runs under trial constants.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Simulator:
 
 
 class Targets(NamedTuple):
-    """Measured figures of runs, those that are recorded, and their (run, figure) indices."""
+    """The recorded figures of measured runs, and their (run, figure) indices."""
 
     values: NDArray[np.float64]
     places: tuple[tuple[int, int], ...]

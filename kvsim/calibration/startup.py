@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Startup:
-    """Facts of a log; facts that it lacks are absent.
+    """Facts of a log; missing facts are absent.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ def plain(text: str) -> str:
 
 
 def pairs(text: str) -> dict[str, Any]:
-    """Read ``key=value`` or ``'key': value`` with commas between them, nested or cut off.
+    """Read comma-separated ``key=value`` or ``'key': value``, even if nested or truncated.
 
     What begins with an opening bracket ends with its closing one, else with the line. A value that
     the line's end cuts off is left out.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read one result, or those that ``--append-result`` put after each other.
+    """Read one result, or several that ``--append-result`` wrote one after another.
 
     ``range_ratio`` is the client's ``--random-range-ratio``, which results do not record.
     """
@@ -49,7 +49,7 @@ def _run(name: str, result: Mapping[str, Any], range_ratio: float) -> Measured:
 
 
 def _requests(result: Mapping[str, Any]) -> Requests:
-    """Take the requests that did not fail; a failed one has an error or no output."""
+    """Return the requests that succeeded; a failed one has an error or no output."""
     errors = result.get("errors") or [""] * len(result["ttfts"])
     outputs = result["output_lens"]
     kept = [i for i, error in enumerate(errors) if not error and outputs[i] > 0]

@@ -1,4 +1,4 @@
-"""A case: a small workload, a configuration, and what every step of its schedule did.
+"""A case: a small workload, a configuration, and the log of every step of its schedule.
 
 The form is that of the recorded schedules of the real vLLM 0.33, plain JSON; what kvsim adds for
 other allocators and schedulers is optional.
@@ -38,7 +38,7 @@ Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count |
 
 
 class Encoder(Part):
-    """The encoder of a multimodal model: tokens of a step, and of the cache."""
+    """The encoder of a multimodal model: token limits of a step and of its cache."""
 
     budget: Whole
     cache_size: Whole
@@ -66,7 +66,7 @@ class Spec(Part):
 
     @property
     def config(self) -> SpeculativeConfig:
-        """The same as vLLM has it."""
+        """The same in vLLM's form."""
         return SpeculativeConfig(
             num_speculative_tokens=self.k,
             num_speculative_tokens_per_batch_size=tuple(self.per_batch_size or ()),
@@ -130,7 +130,7 @@ class CaseConfig(Part, Lookahead):
     @model_validator(mode="before")
     @classmethod
     def _with_whole_blocks(cls, data: Any) -> Any:
-        """Turn the local blocks of context parallelism into what tokens fill, over all ranks."""
+        """Replace the per-rank blocks of context parallelism by blocks over all ranks."""
         shards = data.get("dcp", 1) if isinstance(data, dict) else 1
         if not isinstance(shards, int) or shards <= 1:
             return data
@@ -171,12 +171,12 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def num_steps_in_flight(self) -> int:
-        """Steps that may be under way at once."""
+        """Largest number of steps in flight."""
         return self.pipeline_parallel_size + self.async_scheduling
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """Speculative decoding, None without. With a connector, blocks have their plain names."""
+        """Speculative decoding, None without. With a connector, keys have no lookahead."""
         if self.spec is None:
             return None
         plain = {} if self.connector is None else {"disable_lookahead_block_hashes": True}
@@ -287,7 +287,7 @@ class CaseRequest(Part):
 
 
 class Workload(Part):
-    """The requests; those of one step arrive in list order."""
+    """The requests; arrivals of the same step keep the list's order."""
 
     requests: Annotated[list[CaseRequest], Field(min_length=1)]
 

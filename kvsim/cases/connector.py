@@ -30,7 +30,7 @@ Job = tuple[int, int]  # the first step that reports it with its output, and the
 
 
 def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
-    """Return the requests that wait with their blocks, by name."""
+    """Return the names of the requests that wait for KV with their blocks."""
     held = linked(state.requests, state.connector.waiting_for_kv.head)
     return [names[request.request_id] for request in held]
 
@@ -77,7 +77,7 @@ class FakeWorker(Feature):
         connector.keeps[row] = int(kv.remote_decode)
 
     def before(self, entry: Entry) -> None:
-        """Report first, if the next thing to happen is that the oldest batch is taken in."""
+        """Report first, if the output of the oldest batch is processed next."""
         state = self._replica.state
         if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
             return
@@ -85,7 +85,7 @@ class FakeWorker(Feature):
             self.report()
 
     def scheduled(self, entry: Entry) -> None:
-        """Begin the loads of a step, and sends of requests that ended before."""
+        """Start the loads of a step, and the sends of requests that ended before it."""
         step = entry["s"]
         state, connector = self._replica.state, self._connector
         if len(self._steps) < state.num_batches:  # an empty step may be none
@@ -169,7 +169,7 @@ def _is_null(block: int) -> bool:
 
 
 def _due(jobs: list[Job], step: int) -> tuple[list[Job], list[int]]:
-    """Part jobs into those still under way and the rows of those that have ended."""
+    """Split jobs into those in flight and the rows of those that have ended."""
     later = [job for job in jobs if job[0] > step]
     return later, [row for first, row in jobs if first <= step]
 

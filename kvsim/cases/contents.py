@@ -33,14 +33,14 @@ BETWEEN_SIBLINGS = 400
 
 
 def arrival_time(given: CaseRequest, index: int) -> float:
-    """Return when a request arrives, given its place in the workload."""
+    """Return the arrival time of a request, given its index in the workload."""
     if given.arrival_time is not None:
         return given.arrival_time
     return given.arrival_step + index * BETWEEN_ARRIVALS
 
 
 def with_children(workload: Workload) -> Workload:
-    """Return the workload with every parent's samples in its place, as ordinary requests."""
+    """Return the workload with each parent replaced by its samples, as ordinary requests."""
     if all(request.num_samples == 1 for request in workload.requests):
         return workload
     requests = []

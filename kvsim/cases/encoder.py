@@ -1,4 +1,4 @@
-"""Encoder inputs of recorded cases: as they are given, and as they are logged."""
+"""Encoder inputs of recorded cases, and their entries in the log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def hashes_of(requests: Sequence[CaseRequest]) -> list[str]:
-    """Return the contents of all items in the order in which they are first given."""
+    """Return the contents of all items in the order of their first occurrence."""
     return list(dict.fromkeys(item.hash for request in requests for item in request.mm))
 
 
 def items_of(requests: Sequence[CaseRequest]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the items of all requests, and where each request's begin."""
+    """Return the items of all requests, and the offset of each request's items."""
     given = [item for request in requests for item in request.mm]
     rows = np.zeros(len(given), dtype=Item.dtype())
     rows["content"] = [number - 1 for number in numbers(item.hash for item in given)]
@@ -36,7 +36,7 @@ def items_of(requests: Sequence[CaseRequest]) -> tuple[NDArray[Any], NDArray[np.
 
 
 class EncoderLog(Feature):
-    """Writes what the encoder does into a step's entry.
+    """Writes the encoder's actions into a step's entry.
 
     ``enc`` items newly encoded, by request and by their place in it; ``encf`` contents evicted
     since the last step; ``ecf`` free tokens of the cache after scheduling; ``ecf2`` / ``ecb2`` free

@@ -1,4 +1,4 @@
-"""KV cache events of recorded cases, as they are logged.
+"""KV cache events of recorded cases, in the form of the log.
 
 ``ev`` are those of one update: ``["S", hashes, parent, tokens, null, block_size, group, medium,
 LoRA name, extra keys, kind, window]`` of blocks stored, and ``["R", [hash], group, medium]`` of one
@@ -26,7 +26,7 @@ TOKENS = 4
 
 
 def without_tokens(events: list[list[Any]]) -> list[list[Any]]:
-    """Return recorded events without what depends on the very token ids."""
+    """Return recorded events without the fields that depend on token ids."""
     return [
         [*event[:TOKENS], None, *event[TOKENS + 1 :]] if event[0] == "S" else event
         for event in events
@@ -34,7 +34,7 @@ def without_tokens(events: list[list[Any]]) -> list[list[Any]]:
 
 
 class EventNames:
-    """Fields of a case's events other than keys.
+    """Fields of a case's events, except keys.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class EventNames:
         return None if lora is None else f"lora{lora}"
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return the extra keys of a block's hash, besides its tokens."""
+        """Return the extra keys of a block's hash, in addition to its tokens."""
         request, lora = self.requests[row], self.lora(row)
         keys: list[Any] = [] if lora is None else [lora]
         keys += [
@@ -76,7 +76,7 @@ class EventLog(Feature):
         self._waiting: list[list[Any]] = []  # for the next update
 
     def processed(self, entry: Entry) -> None:
-        """Add what the updates since the last step have published. Mutates the entry."""
+        """Add the events published since the last step. Mutates the entry."""
         published: list[list[Any]] = []
         for rows in self._replica.take_events():
             for event in rows.events:

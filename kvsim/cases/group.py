@@ -1,4 +1,4 @@
-"""One KV-cache group in a case: the words of the recorded schedules for what layers keep."""
+"""One KV-cache group in a case, in the terms of the recorded schedules."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Group(Part):
 
 
 def over_shards(group: Any, num_shards: int) -> Any:
-    """Return a group's words with the block that tokens fill over all ranks of context parallelism.
+    """Return a group with blocks counted over all ranks of context parallelism.
 
     States, and groups that say ``dcp_sharded`` 0, are whole on every rank.
     """

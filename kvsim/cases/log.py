@@ -66,7 +66,7 @@ class StepLog:
         self._lengths: dict[int, list[int]] = {}  # blocks per group, before the step
 
     def before(self) -> None:
-        """Note the state before a step is scheduled."""
+        """Record the state before a step is scheduled."""
         if not self._summary:
             self._lengths = {
                 request.request_id: [len(table) for table in self._tables(request)]
@@ -74,7 +74,7 @@ class StepLog:
             }
 
     def scheduled(self, entry: Entry) -> None:
-        """Add what was decided in the step just scheduled. Mutates the entry."""
+        """Add the decisions of the step just scheduled. Mutates the entry."""
         state = self._state
         preempted = [self._name(state.preempted[k]) for k in range(state.num_preempted)]
         rows = self._entries(batch_at(state, state.num_batches - 1)) if state.num_batches else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OffloadingLog(FakeWorker):
-    """Adds the actions of native offloading to a case's log; no worker has to report them."""
+    """Adds the actions of native offloading to a case's log, without a worker's reports."""
 
     @property
     def _offloading(self) -> Offloading:
@@ -45,7 +45,7 @@ class OffloadingLog(FakeWorker):
                 entry[name] = sorted(rows)
 
     def _ended(self, entry: Entry) -> None:
-        """Add the copies that ended with the output taken in just now. Mutates the entry."""
+        """Add the copies that ended with the output just processed. Mutates the entry."""
         offloading = self._offloading
         jobs = head(offloading.reported, offloading.num_reported)
         if jobs:

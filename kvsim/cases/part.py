@@ -1,4 +1,4 @@
-"""The base of the parts of a case file, and the numbers in them."""
+"""The base of the parts of a case file, and their number types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """A part of a file; an unknown field shows up as a difference, if it matters."""
+    """A part of a file; unknown fields are ignored, and show as differences if they matter."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

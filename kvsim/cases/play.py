@@ -1,4 +1,4 @@
-"""Play a case: its requests through a replica, seen step by step, as vLLM's engine loop goes."""
+"""Play a case: run its requests through a replica step by step, as vLLM's engine loop does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def parts_of(config: CaseConfig) -> Parts:
-    """Return what the replica of a case is made of.
+    """Return the parts of the replica of a case.
 
     Raises
     ------
@@ -152,7 +152,7 @@ class VllmPlayer(Player):
 def play(
     config: CaseConfig, workload: Workload, *, check: bool = False, compiled: bool = False
 ) -> Iterator[Entry]:
-    """Return what every step of a case leaves in the log, one after the other.
+    """Return the log entry of every step of a case.
 
     ``check`` recounts all memory after every step; ``compiled`` runs the compiled engine.
     """

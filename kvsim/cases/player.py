@@ -31,7 +31,7 @@ def add(entry: Entry, **columns: Any) -> None:
 
 
 def checksum(values: Iterable[object], separator: str = ",") -> int:
-    """Return the CRC-32 of values written one after another, 0 of none."""
+    """Return the CRC-32 of the concatenated values, 0 without values."""
     return crc32(separator.join(map(str, values)).encode())
 
 
@@ -43,7 +43,7 @@ def linked(records: Any, first: int) -> Iterator[Any]:
 
 
 class Feature:
-    """Acts at moments of a step of vLLM, in this order; by default it does nothing."""
+    """Hooks around a step of vLLM, called in this order; by default they do nothing."""
 
     def arrive(self, step: int) -> list[Any]:
         """Act before the arrivals of a step; returns the names of requests that this ends."""
@@ -51,7 +51,7 @@ class Feature:
         return []
 
     def arrived(self, step: int) -> None:
-        """Act behind the arrivals of a step."""
+        """Act after the arrivals of a step."""
 
     def rests(self) -> bool:
         """Return True if a step has nothing to do."""
@@ -61,13 +61,13 @@ class Feature:
         """Act before a step is scheduled. May mutate the entry."""
 
     def scheduled(self, entry: Entry) -> None:
-        """See what was scheduled. May mutate the entry."""
+        """Act after a step was scheduled. May mutate the entry."""
 
     def report(self) -> None:
         """Deliver the reports that arrive with the output of the oldest batch."""
 
     def processed(self, entry: Entry) -> None:
-        """See the state after a step. May mutate the entry."""
+        """Act after a step's output was processed. May mutate the entry."""
 
 
 class Player(ABC):
@@ -107,7 +107,7 @@ class Player(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> Entry | None:
-        """Let arrive what arrives, and return the step's row; None if the engine is idle."""
+        """Submit the arrivals of a step and return its row; None if the engine is idle."""
 
     @abstractmethod
     def advance(self, entry: Entry) -> bool:
@@ -117,7 +117,7 @@ class Player(ABC):
         return step + 1
 
     def play(self, *, check: bool = False) -> Iterator[Entry]:
-        """Yield what every step leaves in the log; ``check`` recounts all memory after each."""
+        """Yield the log entry of every step; ``check`` recounts all memory after each."""
         step = 0
         while self.has_work(step):
             entry = self.begin(step)
@@ -130,7 +130,7 @@ class Player(ABC):
             step = self.next_step(step)
 
     def submit(self, rows: Iterable[int], times: Iterable[float]) -> None:
-        """Let requests arrive."""
+        """Submit requests to the replica."""
         self.replica.submit(np.array([*rows], np.int64), np.array([*times], np.float64))
 
     def next_stop(self) -> int:
@@ -138,7 +138,7 @@ class Player(ABC):
         return next((s for s in self._stops if s in (DONE, SCHEDULED, COMPLETED)), DONE)
 
     def first_stop(self) -> int:
-        """Run to the first stop of a step; a replica that was done is started again."""
+        """Run to the first stop of a step; restart a replica that was done."""
         stop = self.next_stop()
         if stop == DONE:
             self._stops = self.replica.stops()

@@ -84,7 +84,7 @@ OF_FLEETS = ("pool", "num_prefill_workers", "autoscaler", "failures")
 
 @dataclass
 class Recording:
-    """Looks at a replica after every step, and logs it as a case's steps."""
+    """Observes a replica after every step, and logs its state as a case's steps."""
 
     steps: list[Entry] = field(default_factory=list)
     seen: list[tuple[int, int, float]] = field(default_factory=list)
@@ -94,14 +94,14 @@ class Recording:
     _known: set[int] = field(default_factory=set)
 
     def begin(self, replica: Replica, names: dict[int, str | int], *, summary: bool) -> None:
-        """Begin with a replica that has not run a step."""
+        """Attach to a replica that has not run a step."""
         self._log = StepLog(replica, names, summary=summary)
         if replica.state.limits.has_encoder:
             self._encoder = EncoderLog(replica.state, names)
         self._log.before()
 
     def scheduled(self, replica: Replica) -> None:
-        """Log what was decided."""
+        """Log the decisions of a step."""
         self._see(replica)
         self._entry = {"s": len(self.steps)}
         self.log.scheduled(self._entry)
@@ -130,7 +130,7 @@ class Recording:
         self.log.before()
 
     def _see(self, replica: Replica) -> None:
-        """Note which step first saw each request."""
+        """Record the step at which each request first appeared."""
         state = replica.state
         places = [state.admissions[k].request for k in range(state.num_admitted)]
         here = [*(state.requests[place] for place in places), *WaitingQueue(state)]

@@ -1,4 +1,4 @@
-"""Reading recorded cases, whichever engine they were recorded from."""
+"""Reading the recorded cases of every engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_case(path: str | Path) -> RecordedCase:
 
 
 def _kind_of(content: dict[str, Any]) -> type[RecordedCase]:
-    """Return the form of a case: an engine's own, or vLLM's."""
+    """Return the class of a case: an engine's own, or vLLM's."""
     kinds = (engine.case_kind(content) for engine in all_engines().values())
     return next(filter(None, kinds), Case)
 

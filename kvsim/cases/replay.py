@@ -108,7 +108,7 @@ def replay(
 def play_case(
     case: RecordedCase, *, check: bool = False, compiled: bool = False
 ) -> Iterator[Entry]:
-    """Yield what every step of a case leaves in the log, whichever engine it is of."""
+    """Yield the log entry of every step of a case, of any engine."""
     if isinstance(case, Case):
         return play(case.config, case.workload, check=check, compiled=compiled)
     return get_engine(case.engine).play(case, check=check, compiled=compiled)

@@ -1,4 +1,4 @@
-"""Requests of recorded cases as rows of a replica's contents, whichever engine they are for."""
+"""Requests of recorded cases, of any engine, as rows of a replica's contents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Span = tuple[int, int, int]
 
 
 def output_segment(given: int | None, index: int) -> int:
-    """Return the segment of a request's output: the given one, else one by the request's index."""
+    """Return the segment of a request's output: as given, else derived from the request's index."""
     return FIRST_OUTPUT_SEGMENT + index if given is None else given
 
 
 def span(segment: Sequence[int]) -> Span:
-    """Return a segment as written, [segment, n] or [segment, start, n], with its start."""
+    """Read a segment, [segment, n] or [segment, start, n], and return it with its start."""
     return segment[0], segment[1] if len(segment) > 2 else 0, segment[-1]
 
 

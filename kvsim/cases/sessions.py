@@ -57,13 +57,13 @@ def add_sessions(
 
 
 def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
-    """Return the most segments of a session: a token of output may be one."""
+    """Return the largest number of segments of a session, where each output token may be one."""
     turns = [(request.segments, request.max_tokens), *(update[1:] for update in inputs)]
     return sum(len(segments) + most for segments, most in turns) if inputs else 0
 
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
-    """Return the same with the queue of requests that wait with their blocks."""
+    """Return the log fields with the queue of requests that wait with their blocks."""
     return replace(limits, kv_transfer=make_connector(SESSIONS))
 
 

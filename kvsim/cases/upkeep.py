@@ -48,7 +48,7 @@ class Upkeep(Feature):
         return state.pause != NO_PAUSE and rests(state) and state.num_batches == 0
 
     def next_step(self, step: int, arrival: int) -> int:
-        """Return the next step of an idle engine: an arrival's, or one with something to do."""
+        """Return the next step of an idle engine: that of an arrival or of an operation."""
         return min(at for at in (arrival, *self._pauses, *self._resets) if at > step)
 
     def before(self, entry: Entry) -> None:
@@ -66,7 +66,7 @@ def drops_output(config: CaseConfig) -> bool:
 
 
 def number_tokens(contents: Contents) -> None:
-    """Have output tokens numbered as they are sampled: those that are dropped use up theirs."""
+    """Number output tokens as they are sampled; dropped tokens keep their numbers."""
     lists = contents.lists
     room = np.asarray(lists.get("asked_tokens", lists["max_tokens"])) + 1
     if "session" in lists:  # of every turn
@@ -78,7 +78,7 @@ def number_tokens(contents: Contents) -> None:
 
 
 def show_numbers(state: Replica) -> None:
-    """Show the numbers of tokens to the rules that name blocks."""
+    """Pass the numbers of tokens to the rules that compute keys."""
     state.limits.has_drops, trace = True, state.trace
     for h in range(state.kv.num_request_blocks):
         own_blocks = state.kv.request_blocks[h]

@@ -216,7 +216,7 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def is_config_path(text: str) -> bool:
-    """Return True if a text means a file: any file, or a directory that has a config in it."""
+    """Return True if a text is the path of a file, or of a directory with a config."""
     if text.endswith(".json") or text.startswith(("./", "../", "/", "~")):
         return True
     path = Path(text)
@@ -228,7 +228,7 @@ def _model_key(name: str) -> str:
 
 
 def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
-    """Return the models with name parts that are all in a longer name, those with most parts."""
+    """Return the models whose name parts all occur in a longer name, those with the most parts."""
     parts = set(re.split(r"[-_]", key))
     found: dict[str, int] = {}
     for name, short in index.items():
@@ -240,7 +240,7 @@ def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
 
 
 def _near(key: str, names: list[str]) -> list[str]:
-    """Return similar names of the same model size, else very similar names of any size."""
+    """Return similar names of the same model size, or else very similar ones of any size."""
     size = _size(key)
     of_size = [one for one in names if not size or _size(one) == size]
     return get_close_matches(key, of_size, cutoff=0.75) or get_close_matches(

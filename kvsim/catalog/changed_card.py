@@ -1,4 +1,4 @@
-"""A card as another one with changes: ``h200-sxm+memory=96GiB+name=h20``."""
+"""A card given as a catalogue card with changes: ``h200-sxm+memory=96GiB+name=h20``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kKMGTP]i?)?(B|B/s|FLOP/s|FLOPS|
 
 
 def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuSpec:
-    """Return a card with other figures.
+    """Return a card with some figures replaced.
 
     ``memory`` is the nominal one; what CUDA shows of it is the same share as on the base.
 
@@ -78,5 +78,5 @@ def _number(key: str, value: str, text: str) -> float:
 
 
 def _letter(unit: str | None) -> str:
-    """Return a unit's letter; a large K of 1,000 is the small one."""
+    """Return a unit's letter; "K" for 1,000 is read as "k"."""
     return "k" if unit == "K" else unit or ""

@@ -36,7 +36,7 @@ def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
 
 
 def _deepseek_sparse(config: Config) -> Fields:
-    """DeepSeek-V3.2 and GLM-5: a latent, and an indexer in all layers or in those that are named.
+    """DeepSeek-V3.2 and GLM-5: latents, and an indexer in all or in the named layers.
 
     Layers without one take the choice of the layer before (GLM-5.2).
     """

@@ -100,7 +100,7 @@ def _decoder(config: Config) -> Fields:
 
 
 def _layers(config: Config, letters: str, window_key: str = "sliding_window") -> Fields:
-    """Turn the kind of each layer into a pattern; ``layer_types`` wins over the family's rule."""
+    """Turn the kind of each layer into a pattern; ``layer_types`` overrides the family's rule."""
     num_layers = config.integer("num_hidden_layers")
     types = [str(kind) for kind in config.entries("layer_types")]
     if types:
@@ -193,7 +193,7 @@ def _mixtral(config: Config) -> Fields:
 
 
 def _qwen_window(config: Config) -> Fields:
-    """Qwen's window is off unless switched on, and then only from ``max_window_layers`` up."""
+    """Qwen: windows only if switched on, and only from layer ``max_window_layers`` on."""
     num_layers = config.integer("num_hidden_layers")
     num_full = num_layers
     if config.flag("use_sliding_window") and config.get("sliding_window") is not None:

@@ -13,7 +13,7 @@ NEMOTRON_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 
 
 def _sizes(config: Config, **renamed: Any) -> Fields:
-    """Sizes under Llama's names, those given in place of the file's."""
+    """Sizes under Llama's names; arguments replace the file's values."""
     fields = FAMILIES["llama"].read(Config({**config.values, **renamed}, config.path))
     return {key: value for key, value in fields.items() if not key.endswith("_bias")}
 
@@ -97,12 +97,12 @@ def _nemotron_experts(config: Config, letters: str) -> Fields:
 
 
 def _state_dtype(config: Config, key: str) -> str | None:
-    """Return the dtype of states where the file asks for more than 16 bits."""
+    """Return the dtype of states if the file asks for more than 16 bits."""
     return "fp32" if config.get(key) == "float32" else None
 
 
 def _shared(config: Config, key: str, width: int) -> int:
-    """Return how many routed experts wide the shared one is."""
+    """Return the width of the shared expert, in widths of a routed one."""
     shared = config.integer(key, default=0)
     if shared % width:
         raise config.error(

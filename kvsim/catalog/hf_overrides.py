@@ -41,7 +41,7 @@ LETTERS_WITHOUT_WINDOW = str.maketrans("S", "F")
 
 
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's values with others in their place; objects are merged key by key."""
+    """Return a file's values with overrides; objects are merged key by key."""
     made = dict(values)
     for key, value in overrides.items():
         old = made.get(key)
@@ -70,7 +70,7 @@ def scaled_length(values: Mapping[str, Any], longest: int) -> int:
 
 
 def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec:
-    """Return a model of the catalogue with other values; keys that are none of its fields stay out.
+    """Return a model of the catalogue with overridden fields; other keys are ignored.
 
     Raises
     ------

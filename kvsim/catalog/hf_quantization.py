@@ -39,7 +39,7 @@ PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model
 
 
 def quantization_of(config: Config) -> Fields:
-    """Return ``quantization``, the quantised parts if not all, and the KV dtype if given."""
+    """Return ``quantization``, the quantised parts unless all are, and the KV dtype if given."""
     settings = config.get("quantization_config")
     if not settings or (isinstance(settings, dict) and "quant_method" not in settings):
         settings = _beside(config) or settings
@@ -99,7 +99,7 @@ def _format(config: Config, settings: Mapping[str, Any]) -> str:
 
 
 def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
-    """Read llm-compressor's format; 4-bit integers in groups of 128 take the bytes of GPTQ's."""
+    """Read llm-compressor's format; 4-bit integers in groups of 128 count as GPTQ."""
     groups: dict[str, Any] = settings.get("config_groups") or {}
     first: dict[str, Any] = next(iter(groups.values()), {})
     weights: dict[str, Any] = first.get("weights") or {}

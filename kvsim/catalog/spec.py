@@ -33,7 +33,7 @@ MAX_LAYERS, MAX_SIZE = 10_000, 2**40
 
 
 class AttentionLayer(NamedTuple):
-    """The KV shape of one layer: its KV per token, and for how many tokens."""
+    """The KV shape of one layer: KV per token, and the number of tokens kept."""
 
     kind: AttentionKind
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
@@ -262,7 +262,7 @@ class ModelSpec:
 
     @property
     def num_mlp_layers(self) -> int:
-        """Number of layers with an MLP or experts: all, or those that have nothing else."""
+        """Number of layers with an MLP or experts: all, or those without a mixer."""
         alone = sum(mixer is None for mixer in self.mixers)
         return alone or self.num_layers
 
@@ -283,7 +283,7 @@ class ModelSpec:
 
     @cached_property
     def indexed(self) -> tuple[bool, ...]:
-        """Return True per layer with attention, first to last, that has an indexer."""
+        """For each layer with attention, first to last, True if it has an indexer."""
         if not self.index_head_dim:
             return (False,) * len(self.layers)
         pattern = self.index_pattern or "I"
@@ -333,7 +333,7 @@ class ModelSpec:
 
     @property
     def num_shared_expert_params(self) -> int:
-        """Parameters of one expert that every token visits."""
+        """Parameters of a shared expert, which every token uses."""
         return self._mlp_params(self.moe_intermediate_size) if self.is_moe else 0
 
     @property
@@ -376,7 +376,7 @@ class ModelSpec:
         return (self.window_num_heads if layer.window is not None else None) or self.num_heads
 
     def num_output_params(self, layer: AttentionLayer) -> int:
-        """Parameters of the projection behind one layer's attention."""
+        """Parameters of the output projection of one layer's attention."""
         width = self.v_head_dim if self.is_mla else self._head_dims(layer.kind)[1]
         return self.num_query_heads(layer) * width * self.hidden_size
 
@@ -419,12 +419,12 @@ class ModelSpec:
 
     @property
     def num_routed_expert_params(self) -> int:
-        """Parameters in routed experts, all layers: what tokens share out among themselves."""
+        """Parameters in routed experts, all layers."""
         return self.num_moe_layers * self.num_experts * self.num_expert_params
 
     @property
     def num_active_params(self) -> int:
-        """Parameters one token multiplies with, LM head included, embedding lookup not."""
+        """Parameters used per token, with the LM head and without the embedding lookup."""
         head = self.vocab_size * self.hidden_size
         body = self.num_params - self.num_embedding_params - self.num_lm_head_params
         idle = self.num_experts - self.num_experts_per_token
@@ -473,7 +473,7 @@ class GpuSpec:
     unverified: tuple[str, ...] = ()
 
     def link_bytes_per_s(self, num_gpus: int) -> float:
-        """Return the most that a GPU sends, in one direction, to the others of ``num_gpus``."""
+        """Return the peak rate of a GPU, in one direction, to the others of ``num_gpus``."""
         rate = self.nvlink_bytes_per_s or self.pcie_bytes_per_s
         if not self.num_links:
             return rate

@@ -27,7 +27,7 @@ JSON = click.option("--json", "json_file", metavar="FILE", help="file for JSON; 
 
 
 def check_targets(out: str | None, json_file: str | None) -> None:
-    """Refuse what cannot be written before anything runs."""
+    """Refuse targets that cannot be written, before anything runs."""
     if "" in (out, json_file):
         raise ValueError(
             f"{'--out' if not out and out is not None else '--json'} is empty: give a path"
@@ -77,7 +77,7 @@ def check_single(
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Convert errors of the file system or a check into one line."""
+    """Turn an error of the file system or of a check into one line."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,7 @@ from kvsim.api.requests import REQUESTS
 
 
 def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add a file's options, or a model, to those of the flags; flags take precedence.
+    """Add the options of a file, or a model, to those of the flags; flags take precedence.
 
     Raises
     ------

@@ -26,7 +26,7 @@ ROOFLINE_FIELDS = {
 
 
 def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
-    """Write an answer and its figure, the one of the same name in kvsim.plot."""
+    """Write an answer and the figure of the same name in kvsim.plot."""
     if out is None:
         return
     from kvsim.report import plot

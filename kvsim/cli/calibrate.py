@@ -1,4 +1,4 @@
-"""Teach the simulator a server: constants from its start-up log and its benchmarks."""
+"""The command ``kvsim calibrate``: constants of a server from its log and benchmarks."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Exports(NamedTuple):
     num_requests: int | None
 
     def check(self, replications: int) -> None:
-        """Refuse what cannot be written before anything runs."""
+        """Refuse files that cannot be written, before anything runs."""
         from kvsim.report.timeline import Window
 
         for option, file in (("--metrics", self.metrics), ("--timeline", self.timeline)):

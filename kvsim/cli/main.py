@@ -57,7 +57,7 @@ INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """The commands; a reader of their output may go before its end, as ``| head`` does."""
+    """The commands; a reader such as ``| head`` may close their output early."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -282,7 +282,7 @@ def run(
 
 
 def _named(what: str | None, config_file: str | None) -> str | None:
-    """Return the file or model that a run is of."""
+    """Return the file or model of a run."""
     if config_file is None:
         return what
     if what is not None:

@@ -1,4 +1,4 @@
-"""Flags made from the configuration's fields, so that both can never differ (D1)."""
+"""Flags made from the fields of the configuration, so that the two cannot differ (D1)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ SHORT_FLAGS = {
 
 
 class _Switch(click.Option):
-    """A switch that is off; the help leaves out what switches it off."""
+    """A switch that is off by default; the help omits its negative form."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         found = super().get_help_record(ctx)
@@ -202,7 +202,7 @@ class SectionedCommand(click.Command):
     sections: Mapping[str, Sequence[str]] = SECTIONS
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one heading per section, and the command's own options first."""
+        """Write the command's own options first, then a heading per section."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         section_of = {name: title for title, names in self.sections.items() for name in names}
         for parameter in self.get_params(ctx):
@@ -278,7 +278,7 @@ def _option(
 def _switch(
     name: str, help_text: str, *, negated: bool
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a switch that also takes true, false or both; some also have a --no-... form."""
+    """Make a switch that also takes true, false or a list; some have a --no-... form."""
     on = click.option(
         flag(name), name, is_flag=False, flag_value="true", metavar="[true,false]", help=help_text
     )

@@ -1,4 +1,4 @@
-"""A pasted line of a server, in kvsim's words.
+"""Translation of a pasted server command to kvsim's options.
 
 Every flag of the servers of kvsim's engines is known
 (:mod:`kvsim.cli.server_flags`): kvsim models it, or passes it over and says so, or refuses it with
@@ -123,7 +123,7 @@ def own_flags(command: click.Command) -> dict[str, bool]:
 
 
 def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
-    """Return the line's engine, its words without the beginning, and variables of its shell."""
+    """Return the engine, the words without the server's command, and the shell variables."""
     for index, word in enumerate(words):
         server, first, stop = LAUNCHERS.get((word,)), index, index + 1
         if server is None:
@@ -156,7 +156,7 @@ def _compared(server: str, words: Sequence[str], own: Mapping[str, bool]) -> lis
 
 
 def _with_objects(words: Sequence[str]) -> list[str]:
-    """Put dotted keys together as vLLM does: ``-cc.mode=none`` is a JSON object after the rest."""
+    """Collect dotted keys as vLLM does: ``-cc.mode=none`` becomes a JSON object at the end."""
     plain: list[str] = []
     objects: dict[str, dict[str, Any]] = {}
     rest = iter(words)
@@ -221,7 +221,7 @@ class _Reader:
             self.line.words += ["--speculative-config", json.dumps(self.speculative)]
 
     def _whole(self, name: str) -> str:
-        """Return the one flag that begins so, as argparse does."""
+        """Return the only flag with this prefix, as argparse does."""
         if name in self.known or name in self.own or not name.startswith("--"):
             return name
         near = sorted(one for one in {*self.known, *self.own} if one.startswith(name))
@@ -315,7 +315,7 @@ class _Reader:
             self.line.unused.append(said)
 
     def _compilation(self, text: str, said: str) -> None:
-        """Take from vLLM's JSON what CUDA graphs hold; the rest is about kernels."""
+        """Read the fields of CUDA graphs from vLLM's JSON; the others concern kernels."""
         values = _value(text)
         if isinstance(values, int):  # the level of older versions, where 3 is today's 2
             self._level(str(min(values, 2)), said)
@@ -331,7 +331,7 @@ class _Reader:
         self.line.timed += [f"--compilation-config.{key}" for key in values if key not in kept]
 
     def _sizes(self, sizes: str, said: str) -> None:
-        """Write the sizes of CUDA graphs as one value, of a sweep, too."""
+        """Write the sizes of CUDA graphs as one value, also within a sweep."""
         name = "--cudagraph-capture-sizes"
         if name in self.own:
             listed = re.split(r"[,\s]+", sizes.strip(" []"))
@@ -341,7 +341,7 @@ class _Reader:
 
 
 def _values(flag: ServerFlag, rest: Sequence[str]) -> list[str]:
-    """Return the words that a flag takes of those that follow it."""
+    """Return the following words that belong to a flag."""
     if flag.takes == "value":
         return list(rest[:1])
     taken: list[str] = []

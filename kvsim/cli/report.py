@@ -47,7 +47,7 @@ def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
 def write_varied_report(
     answer: Mapping[str, Any], runs: Mapping[str, Result], file: str | None
 ) -> list[str]:
-    """Write the page of values of options."""
+    """Write the page that compares values of options."""
     return _write(file, lambda compose: compose.varied_page(answer, runs))
 
 
@@ -58,7 +58,7 @@ def write_sweep_report(
     notes: Sequence[str] = (),
     served: str = "",
 ) -> list[str]:
-    """Write the page of a sweep; ``served`` names what served, and which requests."""
+    """Write the page of a sweep; ``served`` names the deployment and the requests."""
     return _write(
         file,
         lambda compose: compose.sweep_page(
@@ -163,7 +163,7 @@ def _comparison(folder: Path) -> Comparison:
 
 
 def _sweep(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read the table of a sweep, and which options it varies."""
+    """Read the table of a sweep, and the names of its varied options."""
     from pyarrow import parquet
 
     from kvsim.files import check_parquet

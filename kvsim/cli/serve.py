@@ -35,7 +35,7 @@ from kvsim.kv_events import KVEventsConfig
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
 def serve(model_name: str | None, **options: Any) -> None:
-    """Serve a model on the wall's clock, by vLLM's HTTP protocol: an engine without a GPU."""
+    """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
     mine = {name: options.pop(name) for name in (*own, "queue_limit")}
     given = with_model(model_name, options_given(options))
@@ -54,7 +54,7 @@ def serve(model_name: str | None, **options: Any) -> None:
 
 
 def with_events(deployment: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return a deployment, and its configuration of KV cache events if it publishes any.
+    """Return a deployment's options, and its configuration of KV cache events, if any.
 
     Raises
     ------

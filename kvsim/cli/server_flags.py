@@ -1,4 +1,4 @@
-"""The flags of the engines' servers, and what kvsim does with each.
+"""The flags of the engines' servers, and kvsim's treatment of each.
 
 A table per engine, ``flags.tsv`` in its folder, names its source.
 """
@@ -39,7 +39,7 @@ class ServerFlag(NamedTuple):
 
     @property
     def own(self) -> str:
-        """Kvsim's flag for it."""
+        """The equivalent flag of kvsim."""
         return self.about or self.names[0]
 
     @property
@@ -63,7 +63,7 @@ def _number(text: str) -> float | str:
 
 @cache
 def flags_of(server: str) -> dict[str, ServerFlag]:
-    """Return a server's flags by each of their names, those that switch something off included."""
+    """Return a server's flags by name, negative forms included."""
     file = get_engine(server).flags or get_engine(None).flags
     assert file is not None
     lines = [line for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]

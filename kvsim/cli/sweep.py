@@ -75,7 +75,7 @@ def sweep(
 
 
 def _study(what: str | None, replications: int | None, options: dict[str, Any]) -> Study:
-    """Put a file and the command line together."""
+    """Combine a file with the command line."""
     from dataclasses import replace
 
     from kvsim.study.plan import Study as Asked

@@ -1,1 +1,1 @@
-"""The compiled engine: the very rules of :mod:`kvsim.rules`, over flat memory."""
+"""The compiled engine: the rules of :mod:`kvsim.rules`, over flat memory."""

@@ -41,7 +41,7 @@ eviction_after = njit(cache=True)(next_eviction)
 
 @njit(cache=True)
 def observe(placement, fleet, watches, tracker, uncached, prompts, told):
-    """Update the candidates to what replicas have done."""
+    """Update the candidates to the present state of replicas."""
     _, addresses, times, _, _, heard = fleet
     seen, table, waits, tokens, lines, counts = tracker
     for place in range(len(addresses)):
@@ -84,7 +84,7 @@ def scrape_idle(placement, fleet, time):
 
 @njit(cache=True)
 def most_held(addresses, path, number):
-    """Return how many of the first keys of a path any replica's pool has."""
+    """Return the most leading keys of a path that any replica's pool holds."""
     most = 0
     for place in range(len(addresses)):
         pool = _replica(addresses[place]).kv.pool
@@ -97,7 +97,7 @@ def most_held(addresses, path, number):
 
 @njit(cache=True)
 def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
-    """Return the most tokens of a prompt that any replica would find cached now.
+    """Return the longest prefix hit of a prompt on any replica now, in tokens.
 
     ``held`` is the most blocks of it that any pool has, if known, else negative.
     """
@@ -113,7 +113,7 @@ def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
 
 @njit(cache=True)
 def show_matches(placement, matched, number, size):
-    """Write what each replica holds of a prompt into the candidates."""
+    """Write the cached prefix of a prompt on each replica into the candidates."""
     least, most = 0, 0
     for place in range(len(matched)):
         tokens = size * matched[place]
@@ -134,7 +134,7 @@ def show_sizes(placement, sizes):
 
 @njit(cache=True)
 def evict_due(index, moments, now, limits):
-    """Evict from the trees that are above their limit, if it is time."""
+    """Evict from trees above their limit, if an eviction is due."""
     interval, most, target = limits[1], limits[2], limits[3]
     if interval <= 0 or now < moments[EVICTION]:
         return
@@ -185,7 +185,7 @@ def catch_up(
     steps,
     told,
 ):
-    """Advance replicas and candidates to an arrival; returns for what the host is needed, or LATER.
+    """Advance replicas and candidates to an arrival; return why to leave the loop, or LATER.
 
     ``before`` and ``now`` are the times of the last arrival and of this one.
     """
@@ -207,7 +207,7 @@ def catch_up(
 
 @njit(cache=True)
 def entries_of(is_read, its, size, salt, most):
-    """Return the keys of a prompt's first entries; none if nobody reads them."""
+    """Return the keys of a prompt's first entries; none if no router reads them."""
     if not is_read:
         return np.zeros(0, np.int64)
     return name_path(its[0], its[1], its[2], size, FIRST_KEY, salt)[:most]
@@ -233,7 +233,7 @@ def predict(placement, fleet, source, its, path, size, now, known, index, moment
 
 @njit(cache=True)
 def describe(placement, row, prompt, path, num_pieces):
-    """Write a request into the placement; a hash ring reads its first pieces."""
+    """Write a request into the placement, with the first segments for a hash ring."""
     placement.request_id, placement.num_prompt_tokens = row, prompt
     pieces = min(num_pieces, len(path))
     placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
@@ -256,7 +256,7 @@ def note_choice(placement, place, row, prompt, source, watches, tracker, uncache
 
 @njit(cache=True)
 def note_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
-    """Record where the prefix of a prompt is sent, and share its keys with the replica."""
+    """Record the replica to which a prompt's prefix is sent, and give its keys to the replica."""
     if source == SENT:
         insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
         shrink(index, place, limits[0])
@@ -286,7 +286,7 @@ def route(
     steps,
     most,
 ):
-    """Route requests and advance replicas, until the host is needed; returns for what.
+    """Route requests and advance replicas until the host is needed; return the reason.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 
 def cache_folder(folders: Sequence[Path] = ()) -> Path:
-    """Return the folder for this version of the rules, or of the sources in some folders.
+    """Return the cache folder for this version of the rules, or of other sources.
 
     An edit or an upgrade gets another. Without a writable home it is a private folder among the
     temporary files.
@@ -57,7 +57,7 @@ def cache_folder(folders: Sequence[Path] = ()) -> Path:
 
 
 def _make_own(folder: Path) -> bool:
-    """Make a folder if need be; returns whether it is ours alone to write.
+    """Make a folder if needed; return whether only this user can write it.
 
     Files read from it are executed, so a folder planted by another user is refused.
     """
@@ -139,7 +139,7 @@ def _load(name: str, folder: Path) -> ModuleType:
 
 @contextmanager
 def caching_in(folder: Path) -> Iterator[None]:
-    """Cache in a folder the compiled functions that are declared meanwhile."""
+    """Cache the functions that are compiled inside the block in a folder."""
     numba_config: Any = import_module("numba.core.config")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)

@@ -93,7 +93,7 @@ def all_records() -> list[type[Record]]:
 
 
 def rule_modules() -> list[tuple[str, str]]:
-    """Return every module of rules, and its name: with its engine's first, if it is one's."""
+    """Return every module of rules with its name, which begins with the engine's if it has one."""
     found = []
     for package in (rules, *map(import_module, engines.packages("rules"))):
         name = package.__name__.removeprefix("kvsim.").removeprefix("engines.")
@@ -117,7 +117,7 @@ def register_rules() -> None:
 
 
 def _register(rule: Any, module: str, *, small: bool) -> None:
-    """Compile a rule for all kinds of replica; for those with constants with small rules inlined.
+    """Compile a rule for all kinds of replica; variants with constants inline small rules.
 
     A rule that a kind never calls compiles to nothing there.
     """
@@ -161,7 +161,7 @@ def _absent(rule: Any) -> Any:
 
 
 def _register_absent(rule: Any) -> None:
-    """Compile to nothing what only a part in Python answers; such parts are refused before."""
+    """Register empty bodies for calls of parts in Python, which the compiled engine refuses."""
     absent = _absent(rule)
     overload(rule, strict=False)(lambda *args: absent)
 
@@ -193,25 +193,25 @@ _serve = engine.serve
 
 @njit(cache=True, error_model="numpy")
 def serve_specialized(address, command, max_steps):
-    """Do what the host asks of a replica of the plain kind."""
+    """Run a command of the host on a replica of the specialized variant."""
     return _serve(_plain(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_with_events(address, command, max_steps):
-    """Do what the host asks of one of that kind that tells KV cache events."""
+    """Run a command of the host on such a replica with KV cache events."""
     return _serve(_with_events(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_own_order(address, command, max_steps):
-    """Do what the host asks of one with another order of eviction or admission."""
+    """Run a command of the host on a replica with another order of eviction or admission."""
     return _serve(_own_order(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_general(address, command, max_steps):
-    """Do what the host asks of any replica."""
+    """Run a command of the host on any replica."""
     return _serve(_general(address), command, max_steps)
 
 
@@ -227,7 +227,7 @@ for _engine in all_engines().values():
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
-    """Load what was compiled before; a damaged cache is emptied, and filled again.
+    """Load or compile an entry; a damaged cache is emptied and filled again.
 
     What cannot be kept, since the disk is full or may not be written, is compiled for this process
     alone, and a note says so.
@@ -249,7 +249,7 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Let one process at a time compile; a process that has to wait says so.
+    """Let one process at a time compile; a waiting process prints a line.
 
     Where no lock can be made, as on a full disk, every process compiles.
     """
@@ -273,7 +273,7 @@ def _say(text: str) -> None:
 
 
 def serve(state: Any) -> Callable[[int, int], int]:
-    """Return what calls the compiled rules over a replica in flat memory."""
+    """Return a function that runs the compiled rules on a replica in flat memory."""
     entry, address = _loaded(variant_of(state)), state.address
 
     def call(command: int, max_steps: int) -> int:
@@ -283,7 +283,7 @@ def serve(state: Any) -> Callable[[int, int], int]:
 
 
 def address_of(state: Any) -> int:
-    """Return where the machine code of a replica's rules lies; 0 if errors come out of it."""
+    """Return the address of the machine code of a replica's rules; 0 if it may raise errors."""
     entry = _loaded(variant_of(state))
     if CHECKED or not hasattr(entry, "overloads"):
         return 0

@@ -1,4 +1,4 @@
-"""Plain functions over arrays, compiled: their one text runs as Python, too.
+"""Plain functions over arrays, which run as Python or compiled.
 
 The functions of a package may call each other. They share no records with a replica, so an edit of
 the rules leaves their machine code valid.
@@ -28,7 +28,7 @@ OPTIONS: Any = {"error_model": "numpy"}
 
 @cache
 def compiled(function: Callable[..., Any]) -> Any:
-    """Return a function that compiles at its first call, for the types there, or loads.
+    """Return a function that compiles, or loads, at its first call, for the types of that call.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compiled tables of blocks' keys: which replicas hold what.
+"""Compiled tables of block keys and the replicas that hold them.
 
 A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
 It is no rule of what is simulated: its plain text is ``PrefixIndex``.
@@ -23,7 +23,7 @@ _replica = record_at(Replica, "")
 
 @njit(cache=True)
 def find(keys, key):
-    """Return the row of a key, or the empty row where it would be."""
+    """Return the row of a key, or the empty row where it would be inserted."""
     last = len(keys) - 1
     row = key & last
     while keys[row] != key and keys[row] != EMPTY:
@@ -33,7 +33,7 @@ def find(keys, key):
 
 @njit(cache=True)
 def drop(keys, values, row):
-    """Empty a row, and move those up that probing would no longer find."""
+    """Empty a row, and move up rows that probing would no longer find."""
     last = len(keys) - 1
     gap, probe = row, (row + 1) & last
     while keys[probe] != EMPTY:
@@ -49,7 +49,7 @@ def drop(keys, values, row):
 
 @njit(cache=True)
 def refill(keys, values, new_keys, new_values):
-    """Copy what has a value into an empty table; returns the number of rows."""
+    """Copy the rows with a value into an empty table; return the number of rows."""
     number = 0
     for row in range(len(keys)):
         if keys[row] != EMPTY and values[row].any():
@@ -62,7 +62,7 @@ def refill(keys, values, new_keys, new_values):
 
 @njit(cache=True)
 def count(keys, values, key, change):
-    """Change a key's number, at least down to 0; returns by how much the rows change."""
+    """Change the count of a key, not below 0; return the change of the number of rows."""
     row = find(keys, key)
     if keys[row] == EMPTY:
         if change <= 0:
@@ -79,7 +79,7 @@ def count(keys, values, key, change):
 
 @njit(cache=True)
 def of_place(key, place):
-    """Return the name of a key at a replica; like keys themselves, two are never taken for one."""
+    """Return a mix of a key and a replica; collisions are as unlikely as those of keys."""
     z = (np.uint64(key) ^ np.uint64(place + 1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30)) ^ np.uint64(place)) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64((z ^ (z >> np.uint64(27))) >> np.uint64(1))
@@ -87,7 +87,7 @@ def of_place(key, place):
 
 @njit(cache=True)
 def store(key, place, keys, holders, more_keys, more, rows):
-    """Note a block of a replica; a second one with the same key is counted apart."""
+    """Record a block of a replica; further blocks with the same key are counted separately."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
     row = find(keys, key)
     if keys[row] == EMPTY:
@@ -104,7 +104,7 @@ def store(key, place, keys, holders, more_keys, more, rows):
 
 @njit(cache=True)
 def remove(key, place, keys, holders, more_keys, more, rows):
-    """Note that a replica has one block less with a key."""
+    """Record that a replica has one block less with a key."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
     row = find(keys, key)
     if keys[row] == EMPTY or not holders[row, word] & bit:
@@ -122,7 +122,7 @@ def remove(key, place, keys, holders, more_keys, more, rows):
 
 @njit(cache=True)
 def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
-    """Take in a replica's events, of an array or of its log, and the keys that they name.
+    """Apply a replica's events, from an array or its log, to the tables of keys.
 
     Blocks beyond the first with a key are counted in ``more``, with the replica beside the number.
     ``rows`` gets by how much the rows of both tables, and what the replica holds, have changed.
@@ -141,7 +141,7 @@ def apply_events(events, told, start, stop, group, place, keys, holders, more_ke
 
 @njit(cache=True)
 def find_due(log, taken, until):
-    """Return the place behind the last update up to a time, and how many keys are told by it."""
+    """Return the index after the last update up to a time, and the number of its keys."""
     stop, num_keys, told = taken, 0, 0
     for at in range(taken, log.num_events):
         event = log.events[at]
@@ -156,7 +156,7 @@ def find_due(log, taken, until):
 
 @njit(cache=True)
 def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
-    """Take in what the logs of compiled replicas tell up to a time, from one replica on.
+    """Apply the logs of compiled replicas up to a time, from one replica on.
 
     Of a log the first ``taken`` events are known; one that is known to its end is emptied.
     ``rows`` are the rows of both tables, then scratch. Returns who finds too little room in them
@@ -186,7 +186,7 @@ def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, ro
 
 @njit(cache=True)
 def match(keys, holders, path, matched):
-    """Count how many of the first keys of a path each replica holds."""
+    """Count the leading keys of a path on each replica."""
     left = np.zeros(holders.shape[1], np.int64)
     for place in range(len(matched)):
         left[place // 64] |= np.int64(1) << np.int64(place % 64)
@@ -207,7 +207,7 @@ def match(keys, holders, path, matched):
 
 @njit(cache=True)
 def end_at(matched, word, lost, depth):
-    """Note a depth for the replicas of a word of bits."""
+    """Record a depth for the replicas in a word of bits."""
     for place in range(64 * word, min(64 * word + 64, len(matched))):
         if lost & (np.int64(1) << np.int64(place % 64)):
             matched[place] = depth
@@ -215,7 +215,7 @@ def end_at(matched, word, lost, depth):
 
 @njit(cache=True)
 def name_path(contents, starts, lengths, size, key, salt):
-    """Return the keys of the full blocks of a prompt's segments, behind a first key and a salt."""
+    """Return the keys of the full blocks of a prompt's segments, after a first key and a salt."""
     key = mix(key, salt)
     found = np.empty(lengths.sum() // size, np.int64)
     number, filled = 0, 0

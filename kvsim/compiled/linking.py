@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def linked_at(*entries: str) -> Iterator[None]:
-    """Compile so that only the libraries of these functions are linked with what they call."""
+    """Compile such that only the libraries of these functions are linked with their callees."""
     kind: Any = codegen.CPUCodeLibrary
     context: Any = CPUContext
     finalize, executable = kind.finalize, context.get_executable
@@ -53,7 +53,7 @@ def linked_at(*entries: str) -> Iterator[None]:
 
 
 def _all_called(libraries: list[Any]) -> list[Any]:
-    """Return libraries and all that they call, each once and after all that call it.
+    """Return libraries and their callees, each once and after all its callers.
 
     The linker takes from a library only what is called by then.
     """

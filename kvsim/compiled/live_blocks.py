@@ -38,7 +38,7 @@ def num_blocks(pool, key):
 
 @njit(cache=True)
 def num_unknown(log, first, key):
-    """Return how many blocks more carry a key by the events from a place on."""
+    """Return the number of blocks that gained a key by the events from an index on."""
     number = 0
     for at in range(first, log.num_events):
         event = log.events[at]
@@ -53,7 +53,7 @@ def num_unknown(log, first, key):
 
 @njit(cache=True)
 def holds(pool, first, key):
-    """Whether a pool held a key before the events from a place of its log on."""
+    """Return True if a pool held a key before the events from an index of its log on."""
     number = num_blocks(pool, key)
     if first < pool.log.num_events:
         number -= num_unknown(pool.log, first, key)
@@ -62,7 +62,7 @@ def holds(pool, first, key):
 
 @njit(cache=True)
 def tells_of(log, first, path, depth):
-    """Whether events from a place on name the last key that is held of a path, or the first not.
+    """Return True if later events name the last held key of a path, or the first missing one.
 
     If not, as many were held before them: what is held of a path has no gaps, then and now.
     """
@@ -104,7 +104,7 @@ def depth_of(pool, first, path, most, guess):
 
 @njit(cache=True)
 def forget_known(log, known):
-    """Take the first entries out of a log, when they are all or many; returns how many stay."""
+    """Remove the first entries of a log if they are all or many; return the number that stay."""
     if known == log.num_events:
         log.num_events = log.num_keys = 0
         return 0
@@ -137,7 +137,7 @@ def forget_known(log, known):
 
 @njit(cache=True)
 def learn(address, known, until):
-    """Move on to what is known of a replica by a time; returns its place in the log."""
+    """Advance to the events known of a replica by a time; return the index in its log."""
     log = _replica(address).kv.pool.log
     if log.num_events == known:
         return forget_known(log, known)
@@ -146,7 +146,7 @@ def learn(address, known, until):
 
 @njit(cache=True)
 def due_of(address, known):
-    """Return when more of a replica will be known, if it does nothing else."""
+    """Return the time at which more events of a replica will be known."""
     log = _replica(address).kv.pool.log
     for at in range(known, log.num_events):
         if log.events[at].kind == UPDATE:
@@ -156,7 +156,7 @@ def due_of(address, known):
 
 @njit(cache=True)
 def ask_for_depth(pool, path, most, guess, is_second):
-    """Ask for the memory of the first look-ups of :func:`depth_of`: buckets, and then blocks."""
+    """Prefetch the memory of the first look-ups of :func:`depth_of`: buckets, then blocks."""
     for at in range(max(min(guess, most) - 1, 0), min(guess + 1, most)):
         bucket = path[at] & pool.bucket_mask
         if is_second:
@@ -167,7 +167,7 @@ def ask_for_depth(pool, path, most, guess, is_second):
 
 @njit(cache=True)
 def match_live(addresses, times, known, until, path, most, looked, matched):
-    """Count how many of the first keys of a path each replica held, as known by a time.
+    """Count the leading keys of a path on each replica, as known by a time.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
 
 @njit(cache=True)
 def deepest(addresses, path, guesses):
-    """Return the replica that holds most of a path now."""
+    """Return the replica with the most leading keys of a path now."""
     best, most = 0, -1
     for place in range(len(addresses)):
         if addresses[place] == 0:

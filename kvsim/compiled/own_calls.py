@@ -1,4 +1,4 @@
-"""Calls of a user's rules, by address: what :mod:`kvsim.rules.python` is in compiled code."""
+"""Calls of a user's rules by address: the compiled counterpart of :mod:`kvsim.rules.python`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ call_int, call_float = _caller(types.int64), _caller(types.float64)
 
 @intrinsic
 def address_of(context: Any, ref: Any) -> Any:
-    """Return where a record lies."""
+    """Return the address of a record."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.ptrtoint(args[0], WORD)

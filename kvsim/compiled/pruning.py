@@ -1,4 +1,4 @@
-"""Folding of rules: branches that the settings of a variant never take are not compiled.
+"""Pruning of rules: branches that a variant never takes are not compiled.
 
 A test such as ``state.limits.has_encoder`` is a constant of a variant. Only the branch that it
 selects remains in the text that Numba gets, so that rules called in other branches are not typed.
@@ -99,7 +99,7 @@ class _Pruner:
         self.has_folded = False
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Fold statements, up to the first that always leaves the block."""
+        """Fold the statements of a block, up to the first that always leaves it."""
         kept: list[ast.stmt] = []
         for statement in body:
             kept += self.statement(statement)
@@ -150,7 +150,7 @@ class _Pruner:
         return self.value_of(node), node
 
     def fold_operands(self, node: ast.BoolOp) -> tuple[Value, ast.expr]:
-        """Drop operands that decide nothing, and those behind one that decides."""
+        """Drop operands without effect, and those after one that decides the result."""
         decides = isinstance(node.op, ast.Or)
         kept: list[ast.expr] = []
         value: Value = None

@@ -34,7 +34,7 @@ def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argu
 
 @njit(cache=True)
 def ask_for_step(state):
-    """Ask for the requests of the step that ends next."""
+    """Prefetch the requests of the step that ends next."""
     entries = state.batches[state.first_batch].entries
     for line in range(4):
         prefetch(entries, 0, line)
@@ -49,7 +49,7 @@ def ask_for_requests(state):
 
 @njit(cache=True)
 def advance_due(entries, addresses, times, ended, first, target, command, most_steps):
-    """Advance replicas to a time, from one on; returns one that needs the host, else -1.
+    """Advance replicas to a time, from one on; return the one that needs the host, else -1.
 
     ``times`` are their next events, ``ended`` counts the requests that end.
     """
@@ -79,7 +79,7 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
 
 @njit(cache=True)
 def look_up(entries, addresses, command, request_id):
-    """Return the most tokens of a prompt that any replica's cache holds."""
+    """Return the longest cached prefix of a prompt on any replica, in tokens."""
     most = 0
     for place in range(len(addresses)):
         call_entry(entries[place], addresses[place], command, request_id)
@@ -89,7 +89,7 @@ def look_up(entries, addresses, command, request_id):
 
 @njit(cache=True)
 def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, counts):
-    """Return first tokens and ends since the last call: time, is it an end, request, replica.
+    """Return first tokens and ends since the last call: time, whether an end, request, replica.
 
     ``seen`` are the clock and the number of first tokens at each place at the last look, ``table``
     reason, first token and finish by request; ``waits`` says at which place somebody
@@ -109,7 +109,7 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
 
 @njit(cache=True)
 def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
-    """Record the news of a replica's requests; returns the number of rows."""
+    """Record the lifecycle events of a replica's requests; return the number of rows."""
     if state.clock == seen[place, 0]:
         return number
     seen[place, 0] = state.clock
@@ -142,7 +142,7 @@ def send(request_id, place, waits, lines, counts):
 
 @njit(cache=True)
 def write(news, number, time, is_end, request_id, place):
-    """Write a line; returns how many there are."""
+    """Write a row; return the number of rows."""
     news[0][number] = time
     news[1][number, 0] = is_end
     news[1][number, 1] = request_id
@@ -210,7 +210,7 @@ def see_token(request, place, waits, tokens):
 
 @njit(cache=True)
 def take_tokens(place, left, waits, tokens, lines, counts, news, number):
-    """Note the first tokens that were seen, in the order in which the requests were sent."""
+    """Record the first tokens just found, in the order in which the requests were sent."""
     firsts, _, afters = lines
     at = firsts[place]
     while at >= 0 and left > 0:

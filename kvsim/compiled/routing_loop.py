@@ -1,4 +1,4 @@
-"""The decisions of a router in one compiled loop: arrivals, what replicas did, costs, submissions.
+"""The decisions of a router in one compiled loop: arrivals, replicas, costs, submissions.
 
 It decides as :class:`kvsim.fleet.routers.dynamo.Dynamo` does behind one gateway, by the same
 formula, and comes back to the host for what takes memory or Python.
@@ -28,7 +28,7 @@ cost_of = njit(cache=True)(dynamo_cost)
 
 @njit(cache=True)
 def num_shared(prompts, one, other):
-    """Return how many tokens two prompts begin with together, and whether the first goes before.
+    """Return the length of the common prefix of two prompts, and whether the first is smaller.
 
     The order is that of (salt, content and place token by token, length, number): of all others,
     a prompt's neighbours begin most like it.
@@ -56,7 +56,7 @@ def num_shared(prompts, one, other):
 
 @njit(cache=True)
 def place_of(prompts, there, count, row):
-    """Return where a prompt stands among those in order, or would stand."""
+    """Return the index of a prompt in the sorted list, or the index to insert it."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -69,7 +69,7 @@ def place_of(prompts, there, count, row):
 
 @njit(cache=True)
 def num_own(prompts, there, count, at, row, size):
-    """Count the full blocks of a prompt that none of those beside a place has."""
+    """Count the full blocks of a prompt that its neighbours in the sorted list lack."""
     shared = 0
     for beside in range(max(at - 1, 0), min(at + 1, count)):
         shared = max(shared, num_shared(prompts, there[beside], row)[0])
@@ -79,7 +79,7 @@ def num_own(prompts, there, count, at, row, size):
 
 @njit(cache=True)
 def come(prompts, there, counts, place, row, size):
-    """Take a prompt in; returns its own full blocks. As ``PathSet``."""
+    """Add a prompt to the sorted list; return its own full blocks. As ``PathSet``."""
     count = counts[place]
     at = place_of(prompts, there[place], count, row)
     number = num_own(prompts, there[place], count, at, row, size)
@@ -92,7 +92,7 @@ def come(prompts, there, counts, place, row, size):
 
 @njit(cache=True)
 def go(prompts, there, counts, place, row, size):
-    """Take a prompt out; returns its own full blocks."""
+    """Remove a prompt from the sorted list; return its own full blocks."""
     count = counts[place] - 1
     at = place_of(prompts, there[place], count + 1, row)
     for k in range(at, count):
@@ -103,7 +103,7 @@ def go(prompts, there, counts, place, row, size):
 
 @njit(cache=True)
 def hear(addresses, times, heard, size, news, beliefs, prompts, told):
-    """Take in what has become of requests on the replicas that have moved."""
+    """Record the lifecycle events of requests on replicas that have advanced."""
     seen, table, waits, tokens, lines, counts = news
     prefilling, decode, uncached, rests, there, numbers = beliefs
     for place in range(len(addresses)):
@@ -124,7 +124,7 @@ def hear(addresses, times, heard, size, news, beliefs, prompts, told):
 
 @njit(cache=True)
 def pick(costs, rng):
-    """Return the place of the smallest cost; of several, each is as likely."""
+    """Return the index of the smallest cost; ties are broken at random."""
     smallest, number = math.inf, 0
     for place in range(len(costs)):
         if costs[place] < smallest:
@@ -142,9 +142,9 @@ def pick(costs, rng):
 
 @njit(cache=True)
 def give_keys(kv, row, path, lengths, rest):
-    """Give the request admitted next its keys, as ``extend_keys`` computes them.
+    """Write the keys of the request to be admitted next, as ``extend_keys`` computes them.
 
-    Should it be somebody else, the keys stay unread: they say whose they are.
+    The keys carry the request's number, so they stay unread if another request is admitted.
     """
     own_blocks = kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
     for k in range(len(path)):
@@ -176,7 +176,7 @@ def submit(entry, address, room, row, now):
 def decide(
     fleet, news, beliefs, prompts, known, arrivals, noted, weights, rng, cursor, steps, most
 ):
-    """Choose replicas for requests until the host is needed; returns the reason.
+    """Choose replicas for requests until the host is needed; return the reason.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def _add_called(rule: Any, found: dict[str, Any]) -> None:
 
 
 def sources(cls: type[Any]) -> str:
-    """Return all that the machine code of a class follows from, as a text."""
+    """Return everything that determines the machine code of a class, as a text."""
     rules = rules_of(cls)
     files = sorted({rule.__code__.co_filename for rule in rules.values()})
     text = [Path(f).read_text(encoding="utf-8") for f in files if Path(f).is_file()]
@@ -136,7 +136,7 @@ def _place(rule: Any, line: int) -> str:
 
 
 def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, str]]:
-    """Yield what a rule may not use: the node, its name, and what to write in its place."""
+    """Yield what a rule may not use: the node, its name, and the replacement."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     skipped = {tree, *ast.walk(tree.args), *(ast.walk(tree.returns) if tree.returns else ())}
     for node in ast.walk(tree):
@@ -151,7 +151,7 @@ def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, s
 def _refused_node(
     node: Any, tree: Any, parents: Mapping[Any, Any], cls: type[Any], rule: Any
 ) -> tuple[str, str] | None:
-    """Return what is wrong with a node, and what to write in its place; None if nothing is."""
+    """Return the error in a node and the replacement; None without an error."""
     if type(node) in REFUSED:
         return REFUSED[type(node)]
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -162,7 +162,7 @@ def _refused_node(
 
 
 def _refused_call(called: Any, cls: type[Any], rule: Any) -> tuple[str, str] | None:
-    """Return what is wrong with a call: a method of growing lists, or a built-in function."""
+    """Return the error in a call: a method of growing lists, or a built-in function."""
     if isinstance(called, ast.Name):
         name = called.id
         if name not in rule.__globals__ and hasattr(builtins, name) and name not in BUILTINS:

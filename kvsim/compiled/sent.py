@@ -1,4 +1,4 @@
-"""Replicas that were ever sent a content: no other replica holds blocks with it.
+"""The replicas to which a content was ever sent; no other replica can hold its blocks.
 
 It is no rule of what is simulated, but a bound that saves reads: a row of the table is shared by
 contents and a bit by places, so it may name too many, and never too few.
@@ -18,7 +18,7 @@ def row_of(sent, content):
 
 @njit(cache=True)
 def note_sent(sent, contents, output, place):
-    """Record that a replica was sent contents, and makes one of its own, the output.
+    """Record that contents were sent to a replica, and the content of the output there.
 
     ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all who share a row.
     """
@@ -30,7 +30,7 @@ def note_sent(sent, contents, output, place):
 
 @njit(cache=True)
 def bound_depths(sent, contents, lengths, size, most):
-    """Write down how many blocks of a prompt each place can hold: those before what it lacks.
+    """Write a bound of a prompt's blocks on each replica: those before a missing content.
 
     ``contents`` and ``lengths`` (tokens) are those of its segments, ``size`` a block's tokens;
     ``most`` gets the blocks by place.

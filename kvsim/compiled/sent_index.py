@@ -20,7 +20,7 @@ NUM_HELD, NUM_NAMED, NUM_LINKS, FREE = range(4)
 
 @njit(cache=True)
 def has_room(index, number):
-    """Return whether a path of a number of keys finds room."""
+    """Return True if there is room for a path with a number of keys."""
     keys, _, names, _, links, _, counters, _ = index
     enough = 2 * (counters[NUM_HELD] + number) <= len(keys)
     enough &= 2 * (counters[NUM_NAMED] + number) <= len(names)
@@ -29,7 +29,7 @@ def has_room(index, number):
 
 @njit(cache=True)
 def unlink(links, ends, place, link):
-    """Take a link out of a replica's list."""
+    """Remove a link from a replica's list."""
     before, after = links[link, BEFORE], links[link, AFTER]
     if before:
         links[before, AFTER] = after
@@ -43,7 +43,7 @@ def unlink(links, ends, place, link):
 
 @njit(cache=True)
 def append(links, ends, place, link):
-    """Put a link last in a replica's list."""
+    """Append a link to a replica's list."""
     last = ends[place, 1]
     links[link, BEFORE], links[link, AFTER] = last, 0
     if last:
@@ -87,7 +87,7 @@ def evict_first(index, place):
 
 @njit(cache=True)
 def shrink(index, place, number):
-    """Evict the least recently used entries of a replica, down to a number."""
+    """Evict the least recently used entries of a replica until a number is left."""
     sizes = index[7]
     while sizes[place] > number:
         evict_first(index, place)

@@ -69,7 +69,7 @@ for _kind in (Ref, Rows):
 
 
 def own_ref(record: type[Record]) -> type[Ref]:
-    """Return a class of references of a record's own, for methods of its own."""
+    """Return a class of references for one record type, with methods of its own."""
     kind: type[Ref] = _as_pointer(type(f"Ref{record.__name__}", (Ref,), {}))
     return kind
 
@@ -196,7 +196,7 @@ def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @intrinsic
 def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
-    """Ask for 64 bytes of an item of a list, wherever its place may be."""
+    """Prefetch 64 bytes of an item of a list; the index may lie outside."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not CHECKED:
@@ -256,7 +256,7 @@ def _register_property(name: str, found: dict[type[Record], Any]) -> None:
 
 
 def record_at(record: type[Record], variant: str, kind: type[Ref] = Ref) -> Any:
-    """Return a function of compiled code that takes an address for a record."""
+    """Return a compiled function that turns an address into a record."""
 
     @intrinsic
     def at(typing_context: Any, address: Any) -> Any:

@@ -35,7 +35,7 @@ _registered: set[Any] = set()
 
 
 def addresses(cls: type[Any]) -> list[int]:
-    """Return the address of each operation of a class of rules; 0 for one that it leaves out.
+    """Return the address of each operation of a class of rules; 0 for an omitted one.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def _cached(function: Callable[..., Any], folder: Path) -> Any:
 
 
 def _told(cls: type[Any], name: str, error: NumbaError) -> ValueError:
-    """Return the one line that says where a rule does not compile, and why."""
+    """Return a one-line message with the place and the reason of a compile error."""
     said = re.sub(r"\x1b\[\d*m", "", str(error))
     found = re.findall(r'File "([^"]+)", line (\d+)', said)
     code = rules_of(cls)[name].__code__

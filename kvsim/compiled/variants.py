@@ -157,7 +157,7 @@ def variant_of(state: Any) -> str:
 
 
 def _records(state: Any) -> dict[str, list[Any]]:
-    """Return the records of each kind that switches are fields of."""
+    """Return the records that hold the switches, by kind."""
     return {
         "Replica": [state],
         "Limits": [state.limits],

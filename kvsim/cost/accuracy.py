@@ -1,4 +1,4 @@
-"""Errors of simulated latencies against measured ones, for configurations like one that was run.
+"""Errors of simulated against measured latencies, for configurations close to a measured one.
 
 An accuracy is claimed only for what a named run shows. Runs of dense layers with full attention and
 16-bit weights and KV speak for their like on the same card (``experiments.validate_serving``);
@@ -96,7 +96,7 @@ def accuracy_of(
 def unlike_what_was_run(
     model: ModelSpec, layout: KVLayout, dtype: str, quantization: str | None
 ) -> str:
-    """Name the properties of a configuration that no measured run had; empty if none."""
+    """Return the properties of a configuration that no measured run had; empty if none."""
     kv_dtype = layout.dtype.name
     kinds = {
         "mixture of experts": model.num_experts > 0,

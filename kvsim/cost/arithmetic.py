@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
-    """Return the arithmetic of GEMMs: activations as narrow as the weights, where the card can.
+    """Return the arithmetic of GEMMs: activations as narrow as the weights, if the card has it.
 
     Experts in MXFP4 compute in FP8 where the card has 4-bit units (MXFP8 activations, as vLLM on
     Blackwell). All other 4-bit formats are of weights alone.

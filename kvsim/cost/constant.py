@@ -30,7 +30,7 @@ class ConstantCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Return True if the compiled rules cover all that it does."""
+        """Return True if the compiled rules cover this class."""
         return not overridden(self, ("step",))
 
     def lay_out(self, record: Cost, memory: Memory) -> None:

@@ -21,7 +21,7 @@ PASS_SECONDS = 2.135e-3 / 3 - 0.27e-3
 
 
 def lay_out_drafter(record: Cost, config: CostConfig, spec: SpeculativeConfig) -> None:
-    """Write into a record what prices drafting."""
+    """Write the constants of the cost of drafting into a record."""
     record.has_drafts = True
     if not spec.has_drafter:
         record.draft_share = LOOK_UP_SHARE

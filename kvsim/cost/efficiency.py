@@ -180,7 +180,7 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str) -> dict[str, dict[str, Any]]:
-    """Parse a table once: every run reads it several times, and a search has many runs."""
+    """Parse a table once, since every run reads it several times."""
     return tomllib.loads(text)
 
 
@@ -215,14 +215,14 @@ def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
 
 
 def with_narrow_kv(rate: Efficiency) -> Efficiency:
-    """Take the constants of KV of one byte or less for those of 16-bit KV."""
+    """Return the constants with those for KV of one byte or less in place of 16-bit KV."""
     narrow = [f.name for f in fields(Efficiency) if f.name.endswith("_8bit")]
     values: dict[str, Any] = {n.removesuffix("_8bit"): getattr(rate, n) for n in narrow}
     return replace(rate, **values)
 
 
 def gemm_shares(rate: Efficiency, quantization: str | None) -> GemmShares:
-    """Return a card's constants of GEMMs in fewer bits; FP8's where a format was not timed."""
+    """Return a card's constants of GEMMs in fewer bits; FP8's for formats that were not timed."""
     return rate.gemms.get(quantization or "") or rate.gemms["fp8"]
 
 
@@ -247,7 +247,7 @@ def measured_card(gpu_name: str) -> str:
 
 
 def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Efficiency:
-    """Replace constants by those that a TOML file of the user's has for this card.
+    """Replace constants by those of a user's TOML file for this card.
 
     The file has the form of ``efficiency.toml``, a table per card; what it leaves out stays.
 

@@ -1,4 +1,4 @@
-"""Load of a step on routed experts: how many its tokens touch in a layer, and on which GPU."""
+"""Load of a step on routed experts: the number that its tokens use per layer, and their GPUs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ WEIGHTS_ALONE = "int4"
 
 
 class Routing(NamedTuple):
-    """Spread of tokens: experts touched in a layer, by number of tokens, and rows per token.
+    """Routing of tokens: experts used per layer, by number of tokens, and rows per token.
 
-    Both on the rank with most to do. A token has as many rows as it visits experts there.
+    Both on the rank with the most work. A token has as many rows as it visits experts there.
     """
 
     touched: NDArray[Any]
@@ -67,7 +67,7 @@ def expert_format(config: CostConfig) -> str | None:
 
 
 def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDArray[Any]:
-    """Return how likely a token is to visit each expert: rank to the power of -skew.
+    """Return the probability that a token uses each expert: rank to the power of -skew.
 
     They add up to the experts a token visits, and none is above 1.
 
@@ -88,7 +88,7 @@ def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDAr
 def routing(
     num_experts: int, num_chosen: int, skew: float, num_ranks: int, num_tokens: int
 ) -> Routing:
-    """Count the experts that up to ``num_tokens`` tokens touch; a fixed shuffle places the experts.
+    """Count the experts that up to ``num_tokens`` tokens use; a fixed shuffle places the experts.
 
     If one token visits an expert with probability p, m tokens touch it with probability
     1 - (1 - p)^m. The table ends where nearly all experts are touched.
@@ -105,7 +105,7 @@ def routing(
 
 
 def routing_of(config: CostConfig) -> Routing:
-    """Return the spread of a step's tokens over the experts of a model.
+    """Return the routing of a step's tokens over the experts of a model.
 
     The tokens of all replicas with separate attention and shared experts.
     """
@@ -127,14 +127,14 @@ def touched_by_tokens(config: CostConfig) -> list[float]:
 
 
 def expert_slices(config: CostConfig) -> int:
-    """Return over how many GPUs each routed expert is cut: all that share it, or none if whole."""
+    """Return the number of GPUs over which each routed expert is sliced."""
     if config.expert_parallel_size > 1:
         return 1
     return config.tensor_parallel_size * config.num_attention_ranks
 
 
 def count_experts(record: Cost, config: CostConfig) -> None:
-    """Write into a record what the routed experts of a model hold and compute, on one GPU.
+    """Write the bytes and FLOPs of a model's routed experts on one GPU into a record.
 
     Under expert parallelism it holds whole experts, else a slice of every expert.
     """
@@ -157,7 +157,7 @@ def routed_layers(config: CostConfig) -> int:
 
 
 def shares_of(config: CostConfig, rate: Efficiency) -> ExpertShares:
-    """Return a card's constants of a model's routed experts."""
+    """Return a card's constants for a model's routed experts."""
     narrow = expert_format(config)
     if config.model.num_experts > FEW_EXPERTS:
         return rate.experts.get(KERNELS[narrow]) or rate.experts[WEIGHTS_ALONE]
@@ -168,7 +168,7 @@ def shares_of(config: CostConfig, rate: Efficiency) -> ExpertShares:
 
 
 def rate_experts(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write into a record how fast a card computes them."""
+    """Write a card's rates for routed experts into a record."""
     model, experts, narrow = config.model, record.experts, expert_format(config)
     shares = shares_of(config, rate)
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s

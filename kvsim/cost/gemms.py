@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def count_gemms(record: Cost, config: CostConfig) -> None:
-    """Write into a record the weights, FLOPs and activations of all GEMMs but routed experts'."""
+    """Write weights, FLOPs and activations of all GEMMs except routed experts' into a record."""
     model, tp = config.model, config.tensor_parallel_size
     element = float(DTYPE_BYTES[config.dtype])
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
@@ -42,7 +42,7 @@ def count_gemms(record: Cost, config: CostConfig) -> None:
 
 
 def rate_gemms(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write into a record how fast a card does them."""
+    """Write a card's rates for these GEMMs into a record."""
     gpu = config.gpu
     set_rates(record.wide, config, rate, peak_flops(gpu, None))
     set_rates(record.narrow, config, rate, peak_flops(gpu, config.quantization))
@@ -62,7 +62,7 @@ def set_rates(gemms: Gemms, config: CostConfig, rate: Efficiency, peak: float) -
 
 
 def quantization_time(config: CostConfig, rate: Efficiency) -> float:
-    """Seconds per token of bringing activations to fewer bits before the GEMMs: 2 bytes to 1."""
+    """Seconds per token of quantising activations before the GEMMs, from 2 bytes to 1."""
     if not quantizes_activations(config):
         return 0.0
     read = activation_elements(config)[0] - routed_elements(config)[0]

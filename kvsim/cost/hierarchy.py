@@ -1,4 +1,4 @@
-"""The memories a GPU computes from, fastest to slowest, and the links to them.
+"""The memories that a GPU reads, fastest to slowest, and the links to them.
 
 Williams et al., "Roofline" (CACM 2009): work that does I operations per byte of a level cannot run
 faster than I times that level's bandwidth. Bandwidths are peaks, but over PCIe what copies achieve.
@@ -120,7 +120,7 @@ def clock_hz(gpu: GpuSpec, sm: Sm) -> float:
 
 
 def hierarchy(gpu: GpuSpec) -> tuple[Level, ...]:
-    """List the memories one GPU can reach, fastest to slowest.
+    """List the memories that one GPU can read, fastest to slowest.
 
     SRAM and L2 of a card that is not in the catalogue, and NVLink where there is none, are left
     out.

@@ -1,4 +1,4 @@
-"""The link between GPU and host: PCIe at its peak rate, each way by itself.
+"""The link between GPU and host: PCIe at its peak rate, separately in each direction.
 
 Swapping copies piece by piece (a block, a page), keys and values of each layer by themselves, each
 copy with a fixed time. Prefix blocks go all at once, in one launch per tensor of a layer. What

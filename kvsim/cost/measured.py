@@ -1,4 +1,4 @@
-"""Step time from kernel tables of the user's: the roofline's sum, its terms interpolated.
+"""Step time from a user's kernel tables: the roofline's sum with interpolated terms.
 
 A folder holds ``gemm``, ``generation_attention`` and ``context_attention`` tables, and with several
 GPUs ``custom_allreduce``, as ``.csv``, ``.csv.gz`` or ``.parquet``, with the columns that
@@ -188,7 +188,7 @@ def _at(x: Any, xs: Any, ys: Any) -> Any:
 
 
 def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
-    """Seconds by tokens for a weight of n times k; the nearest measured one, scaled."""
+    """Seconds by tokens for a weight of n times k, scaled from the nearest measured one."""
     shapes = table[["n", "k"]].drop_duplicates()
     far = np.abs(np.log(shapes.n / n)) + np.abs(np.log(shapes.k / k))
     near = shapes.loc[far.idxmin()]
@@ -198,7 +198,7 @@ def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
 
 
 def _surface(table: Any, heads: tuple[int, int, int], length: str) -> list[tuple[int, Any]]:
-    """Seconds by length for each batch size, on the nearest head shape, scaled by its work."""
+    """Seconds by length for each batch size, scaled from the nearest head shape."""
     names = ["num_heads", "num_kv_heads", "head_dim"]
     # Decodes read keys and values; prompts compute with every query head.
     work = [1, 2] if length == "kv_len" else [0, 2]

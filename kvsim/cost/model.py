@@ -30,7 +30,7 @@ class CostModel(Protocol):
     """Prices steps."""
 
     def step(self, plan: StepPlan) -> StepCost:
-        """Price a step that its requests' ``num_computed_tokens`` already include.
+        """Price a step whose tokens ``num_computed_tokens`` of its requests already include.
 
         Does not mutate.
         """
@@ -88,7 +88,7 @@ class CostConfig:
 def lay_out_cost(
     model: CostModel, record: Cost, memory: Memory, *, has_samples: bool = False
 ) -> None:
-    """Fill an empty record with what prices the steps of a replica."""
+    """Fill an empty record with the constants that price the steps of a replica."""
     if getattr(model, "runs_by_rules", False):
         model.lay_out(record, memory)  # type: ignore[attr-defined]
     else:

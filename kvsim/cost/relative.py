@@ -1,4 +1,4 @@
-"""Cards of which only simple tests were timed: an H100's constants, scaled by how these compare."""
+"""Cards with simple tests only: an H100's constants, scaled by the ratios of these tests."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a step by what takes them; they add up in this order."""
+    """Seconds of a step by part; they are added in this order."""
 
     host: float
     gemms: float
@@ -171,7 +171,7 @@ class RooflineCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Return True if the compiled rules cover all that it does."""
+        """Return True if the compiled rules cover this class."""
         return not overridden(self, PARTS)
 
     def lay_out(self, record: Cost, memory: Memory) -> None:
@@ -190,7 +190,7 @@ class RooflineCost:
         return StepCost(time, *self.work.totals(work))
 
     def times(self, work: Work) -> StepTimes:
-        """Price each part of a step, seconds; they add up as in the rule that prices a step."""
+        """Price each part of a step, seconds; parts add up as in the rule of the step price."""
         times = StepTimes(
             rules.host_time(self.record, work),
             self.gemms(work),
@@ -208,7 +208,7 @@ class RooflineCost:
         return times._replace(launch_wait=wait)
 
     def gemms(self, work: Work) -> float:
-        """Seconds of the layers' GEMMs, launches aside."""
+        """Seconds of the layers' GEMMs, without launches."""
         return rules.gemms_time(self.record, work)
 
     def lm_head(self, work: Work) -> float:
@@ -224,12 +224,12 @@ class RooflineCost:
         return rules.prefill_time(self.record, work)
 
     def all_reduces(self, work: Work) -> float:
-        """Seconds of adding up what the GPUs of a tensor-parallel group have."""
+        """Seconds of the all-reduces of a tensor-parallel group."""
         return rules.all_reduce_time(self.record, work)
 
 
 def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write what a pass of the model's encoder costs: all weights once, all patches through them.
+    """Write the cost of an encoder pass: weights are read once, and all patches are computed.
 
     Towers stay in 16 bits and are cut over tensor-parallel ranks (vLLM's ``mm_encoder_tp_mode``).
     Attention among patches is left out, and no measured run checks the rest.
@@ -248,7 +248,7 @@ def copy_numbers(given: Record, to: Record) -> None:
 
 
 def _other_launches(config: CostConfig, rate: Efficiency) -> float:
-    """Seconds of a step's kernels that quantise activations, and that route tokens to experts."""
+    """Seconds of a step's kernels that quantise activations or route tokens to experts."""
     model = config.model
     time = model.num_moe_layers * shares_of(config, rate).launch if model.is_moe else 0.0
     if quantizes_activations(config):
@@ -301,7 +301,7 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
 
 
 def _exchange(config: CostConfig, rate: Efficiency) -> tuple[float, float]:
-    """Fixed time and time per token of bringing tokens to experts on other replicas, and back.
+    """Fixed time and time per token of exchanging tokens with experts on other replicas.
 
     Every rank gathers the tokens of all replicas, and their outputs are summed as they scatter
     (vLLM's default all-to-all, ``allgather_reducescatter``).

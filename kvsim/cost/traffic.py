@@ -1,4 +1,4 @@
-"""Bytes of a step that are neither weights nor cached KV: what its kernels hand to each other.
+"""Bytes of a step that are neither weights nor cached KV: activations between kernels.
 
 Small relative to the weights while a step has few tokens; with many they bound the intensity of
 GEMMs.
@@ -36,7 +36,7 @@ def activation_bytes(config: CostConfig, read: float, written: float) -> float:
 
 
 def activation_elements(config: CostConfig) -> tuple[float, float]:
-    """Activations per token that the layers' GEMMs read, and that they write, on one GPU."""
+    """Activations per token that the layers' GEMMs read and write, on one GPU."""
     return _elements(_shapes(config.model, config.tensor_parallel_size))
 
 
@@ -65,7 +65,7 @@ def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
 
 
 def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
-    """(k, n) of every GEMM a token passes in the layers; routers, small, are left out."""
+    """(k, n) of every GEMM of the layers, without the small routers."""
     shapes = [shape for layer in model.layers for shape in _attention_shapes(model, layer, tp)]
     if (state := model.state) is not None:
         h, inner = model.hidden_size, state.width / tp

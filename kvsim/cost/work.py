@@ -31,7 +31,7 @@ INDEX_TOP = 2048
 
 
 class LayerClass(NamedTuple):
-    """Layers with attention over the same tokens: the sum of their KV bytes and FLOPs."""
+    """Layers with attention over the same tokens: their total KV bytes and FLOPs."""
 
     kind: str
     window: int
@@ -90,12 +90,12 @@ def num_pairs(kind: str, window: int, num_tokens: int) -> int:
 
 
 def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
-    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones look at."""
+    """Distinct keys that the ``num_new`` tokens after the first ``num_computed`` attend to."""
     return rules.num_keys(ATTENTION[kind], window, num_computed, num_new)
 
 
 def layer_classes(config: CostConfig) -> list[LayerClass]:
-    """Collect the model's layers by what their attention sees, all pipeline stages together."""
+    """Group the model's layers by the tokens that they attend to, over all pipeline stages."""
     model, tp = config.model, config.tensor_parallel_size
     # The layout holds one stage; layers of the others are like one of these, or taken to be.
     placed = [kv for kv in config.layout.layers if kv.kind != "mamba" and not kv.is_index]
@@ -126,7 +126,7 @@ def is_sparse(model: ModelSpec) -> bool:
 
 
 def index_class(config: CostConfig) -> LayerClass:
-    """Return what the indexers look at: the keys of all tokens, on every rank."""
+    """Return the class of the indexers: they read the keys of all tokens, on every rank."""
     model, kept = config.model, [layer for layer in config.layout.layers if layer.is_index]
     pair = 2.0 * model.index_num_heads * model.index_head_dim * model.num_index_layers
     num_bytes = sum(layer.bytes_per_token for layer in kept) // max(len(kept), 1)

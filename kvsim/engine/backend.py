@@ -21,13 +21,13 @@ class Backend(Protocol):
 
     @property
     def clock(self) -> float:
-        """Time of the last event it has processed."""
+        """Time of the last processed event."""
 
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
-        """Hand over requests in order of arrival, none earlier than any before. Mutates."""
+        """Append requests in order of arrival, none earlier than those before. Mutates."""
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:
-        """Run until the outside may matter; returns how many requests have ended on the way.
+        """Run up to the horizon; return the number of requests that have ended.
 
         Processes what happens up to and including ``horizon`` but schedules no step at or after
         it: at that very time a request may still arrive. Stops early when it runs out of work, or,
@@ -35,16 +35,16 @@ class Backend(Protocol):
         """
 
     def next_event_time(self) -> float:
-        """Time of its next event if nothing arrives, ``inf`` if there is none. Does not mutate."""
+        """Time of the next event if nothing arrives, ``inf`` without one. Does not mutate."""
 
     def num_outstanding(self) -> int:
-        """Requests submitted and not ended. Does not mutate."""
+        """Number of requests submitted and not ended. Does not mutate."""
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:
         """Tokens of a prompt that the prefix cache would hit now. Does not mutate."""
 
     def settle(self, end_time: float) -> Totals:
-        """Let the rest of the run pass idly and return the totals. Mutates."""
+        """Stay idle for the rest of the run and return the totals. Mutates."""
 
     @property
     def memory(self) -> NDArray[Any]:

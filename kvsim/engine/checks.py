@@ -23,7 +23,7 @@ MOST_DRAWN = 2**24
 
 
 def called(config: Config) -> str:
-    """Return the allocator as errors call it: host memory behind a pool makes it another one."""
+    """Return the allocator's name for errors; with host memory it is another allocator."""
     is_tiered = config.kv_offloading_size is not None and config.kv_offloading_backend is None
     return f"{config.allocator!r}{' with kv_offloading_size' if is_tiered else ''}"
 
@@ -34,7 +34,7 @@ def tells_events(config: Config) -> bool:
 
 
 def check_allocator(config: Config, allocator: AllocatorSpec, kv: KVCacheManager) -> None:
-    """Refuse what a KV-cache manager cannot do, and a memory map of too many blocks."""
+    """Refuse options that a KV-cache manager lacks, and a memory map of too many blocks."""
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -50,7 +50,7 @@ def check_allocator(config: Config, allocator: AllocatorSpec, kv: KVCacheManager
 
 
 def check_events(config: Config, kv: KVCacheManager) -> None:
-    """Refuse events of what keeps no prefixes, and a file that cannot be written."""
+    """Refuse events without a prefix cache, and a file that cannot be written."""
     if not tells_events(config):
         return
     if not kv.tells_events:
@@ -62,7 +62,7 @@ def check_events(config: Config, kv: KVCacheManager) -> None:
 
 
 def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> None:
-    """Refuse memory that has no rules for states."""
+    """Refuse KV-cache managers without rules for states."""
     if not memory.model.num_state_layers:
         return
     if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
@@ -81,7 +81,7 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
 def check_speculation(
     config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
 ) -> None:
-    """Refuse what cannot draft."""
+    """Refuse speculation where the deployment cannot draft."""
     if config.speculative_config is None:
         return
     if kind.rules_of != VLLM:
@@ -105,7 +105,7 @@ def check_speculation(
 def check_scheduler(
     config: Config, memory: Memory, kind: type[Scheduler], scheduler: str, *, swaps: bool
 ) -> None:
-    """Refuse limits and switches that a scheduler does not have."""
+    """Refuse limits and switches that a scheduler lacks."""
     if swaps and not kind.can_swap:
         raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
     if kind.can_swap and config.pipeline_parallel_size > 1:
@@ -137,6 +137,6 @@ def check_scheduler(
 
 
 def step_tokens(memory: Memory, kind: type[Scheduler]) -> int:
-    """Most tokens of a step; one that computes whole prompts has room for the longest."""
+    """Largest number of tokens of a step; without chunks it includes the longest prompt."""
     longest = memory.limits.max_model_len if kind.whole_prompts else 0
     return max(memory.limits.max_num_batched_tokens, longest)

@@ -1,4 +1,4 @@
-"""A trace's requests as the rules read them, once for all replicas of a run."""
+"""A trace's requests in the form that rules read, shared by all replicas of a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Contents:
 
     @classmethod
     def of(cls, trace: Trace) -> Contents:
-        """Return a trace's contents, made once."""
+        """Return the contents of a trace, which are made once."""
         if trace not in _contents:
             lists = {
                 "num_prompt_tokens": trace.num_prompt_tokens,
@@ -96,7 +96,7 @@ class Contents:
         return _contents[trace]
 
     def with_own_lengths(self) -> Contents:
-        """Return the same for one run, in which requests may come with tokens they have.
+        """Return the same for one run, in which requests may arrive with output tokens.
 
         Or with more or fewer to come than the trace says.
         """
@@ -106,11 +106,11 @@ class Contents:
         return Contents(lists, self._segments, self._items)
 
     def asked_tokens(self, row: int) -> int:
-        """Return max_tokens of a request, which its answer may not reach."""
+        """Return max_tokens of a request; its answer may be shorter."""
         return int(self.lists.get("asked_tokens", self.lists["max_tokens"])[row])
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
-        """Point a replica's record of the trace here."""
+        """Let a replica's trace record refer to these contents."""
         lists = self.lists
         for name, values in lists.items():
             setattr(record, name, memory.list_of(values))
@@ -143,7 +143,7 @@ class Contents:
 
 
 def _seldom(trace: Trace) -> dict[str, Any]:
-    """Return the lists of what few traces have."""
+    """Return the lists of optional columns that few traces have."""
     lists: dict[str, Any] = {}
     if trace.has("lora_id"):
         lists["lora"] = trace.lora_id
@@ -162,7 +162,7 @@ def _seldom(trace: Trace) -> dict[str, Any]:
 
 
 def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:
-    """Return the place of each id among all in the order of texts: 10 before 9."""
+    """Return the rank of each id in the order of texts: 10 before 9."""
     order = np.argsort(np.array(list(ids)), kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
@@ -195,7 +195,7 @@ def request_of(
     arrival_time: float,
     max_model_len: int,
 ) -> Request:
-    """Make a request by hand."""
+    """Return a request made from its fields."""
     prompt = int(lists["num_prompt_tokens"][index])
     first, stop = (int(lists["segment_offsets"][index + k]) for k in (0, 1))
     return Request(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaEventLog:
-    """Hands out what the rules have logged.
+    """The log of a replica's KV cache events, for its reader.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ReplicaEventLog:
 
     @property
     def has_events(self) -> bool:
-        """True if there are events that no reader has taken."""
+        """True if there are unread events."""
         return bool(self.spilled) or self._log.num_events > 0
 
     def take(self) -> list[EventRows]:
@@ -53,5 +53,5 @@ class ReplicaEventLog:
             self.on_full()
 
     def widen(self) -> None:
-        """Make the log longer; it keeps what it tells. Mutates."""
+        """Enlarge the log, keeping its events. Mutates."""
         widen(self._pool, self._memory)

@@ -1,4 +1,4 @@
-"""The fields of a run's KV cache events besides keys."""
+"""The fields of a run's KV cache events, except keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunNames:
         return keys or None
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
-        """Return stand-ins for the ids of tokens: the same for the same content."""
+        """Return stand-ins for token ids, equal for equal content."""
         if not self._tells_tokens:
             return []
         output = int(self._trace.output_content_id[row])

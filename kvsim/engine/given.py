@@ -1,4 +1,4 @@
-"""The options that a configuration was given, and those set only because a file needs them."""
+"""The options given by the user, and those set only because an output file needs them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 def recording(config: AnyConfig, *names: str) -> AnyConfig:
-    """Return a configuration that records more, for a file; these options count as not set."""
+    """Return a configuration with more records for an output file; these count as not set."""
     copy = config.model_copy(update=dict.fromkeys(names, True))
     object.__setattr__(copy, "__pydantic_fields_set__", set(config.model_fields_set))
     return copy
 
 
 def given(config: Config) -> dict[str, Any]:
-    """Return the options that were set, and what is recorded for a file."""
+    """Return the options that the user set, and the records for output files."""
     names = {name for name in type(config).model_fields if name.startswith("record_")}
     recorded = {name for name in names if getattr(config, name)}
     return {name: getattr(config, name) for name in config.model_fields_set | recorded}

@@ -68,7 +68,7 @@ class IncomingRequest:
         return np.array(self.prefix_keys(block_size, lookahead), np.int64)
 
     def as_request(self) -> Request:
-        """Return a waiting request."""
+        """Return the request as a waiting one."""
         if self._request is None:
             self._request = Contents.of(self._trace).request(
                 self.request_id, self.arrival_time, self.num_prompt_tokens + 1

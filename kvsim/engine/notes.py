@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def notes(setup: Setup) -> list[str]:
-    """Say what has no effect, what vLLM would refuse, and what rests on no measurement."""
+    """Return notes on options without effect, settings vLLM refuses, and unmeasured times."""
     parts = (
         *(_switched, _of_limits, _without_effect, _of_speculation, _of_memory, _of_events),
         *(_of_stores, _not_priced, _not_measured),
@@ -115,7 +115,7 @@ def _of_stores(setup: Setup) -> Iterator[str]:
 
 
 def _not_priced(setup: Setup) -> Iterator[str]:
-    """Yield the terms of the step time that a model or its deployment would need."""
+    """Yield the missing terms of the step time for a model or its deployment."""
     model = setup.memory.model
     if not _is_roofline(setup):
         return

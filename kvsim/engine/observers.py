@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Looks at a replica after every step, to record or to check it."""
+    """Observes a replica after every step, to record or to check it."""
 
     def scheduled(self, replica: Replica) -> None:
         """Observe a step that was just scheduled."""
@@ -21,7 +21,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Lets several observers look at every step, one after the other."""
+    """Calls several observers after every step, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
@@ -37,6 +37,6 @@ class Observers:
 
 
 def together(*observers: Observer | None) -> Observer | None:
-    """Return one observer for all that are there, None for none."""
+    """Return one observer that calls all given ones, None without any."""
     found = [one for one in observers if one is not None]
     return found[0] if len(found) == 1 else Observers(found) if found else None

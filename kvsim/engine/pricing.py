@@ -40,7 +40,7 @@ def make_cost_model(config: Config, cost_config: CostConfig) -> CostModel:
 def cost_config_of(
     config: Config, memory: Memory, layout: KVLayout, kv: KVCacheManager, *, host_waits: bool
 ) -> CostConfig:
-    """Return the configuration of a cost model; ``host_waits`` as there."""
+    """Return the configuration of a cost model; see :class:`CostConfig` for ``host_waits``."""
     block_size = kv.block_size if kv.has_block_table else None
     resolved = {"layout": layout, "block_size": block_size}
     return CostConfig(
@@ -71,7 +71,7 @@ def _adapter(config: Config, memory: Memory) -> Adapter | None:
 
 
 def _captured_tokens(config: Config, max_num_seqs: int) -> int:
-    """Return the most tokens of a step that a CUDA graph covers, vLLM's default unless configured.
+    """Return the largest step in tokens with a CUDA graph: vLLM's default unless configured.
 
     A decode has as many tokens as are verified at once (vLLM's ``decode_query_len``).
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def refusal(setup: Parts) -> str | None:
-    """Why the compiled engine cannot run these parts; None if it can.
+    """Return the reason why the compiled engine cannot run these parts; None if it can.
 
     It runs what rules say. A part that does anything in its own way is Python (D56).
     """

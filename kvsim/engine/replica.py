@@ -113,7 +113,7 @@ class Replica:
     # -- laying out ------------------------------------------------------------------------------
 
     def _lay_out(self) -> records.Replica:
-        """Make the state of a replica on which nothing has happened."""
+        """Make the initial state of a replica."""
         setup, memory, config = self.setup, self._memory, self.setup.scheduler_config
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
@@ -157,7 +157,7 @@ class Replica:
         return state
 
     def _lay_out_rates(self, state: records.Replica) -> None:
-        """Lay out how often the drafts of each request are accepted, where the trace says."""
+        """Lay out the acceptance of each request's drafts, if the trace has it."""
         spec = self.setup.scheduler_config.speculation
         if state.trace.has_rates and spec is not None:
             rates = conditional_rates(
@@ -166,7 +166,7 @@ class Replica:
             state.trace.accept_rate = self._memory.list_of(rates)
 
     def _num_request_blocks(self, kv: KVCacheManager) -> int:
-        """Return the most requests that hold KV at once; under a connector some do not run."""
+        """Return the largest number of requests that hold KV at once, running or not."""
         config = self.setup.scheduler_config
         if config.kv_transfer is None:
             return config.max_running + 1
@@ -199,7 +199,7 @@ class Replica:
 
     @property
     def clock(self) -> float:
-        """Time of the last event it has processed."""
+        """Time of the last processed event."""
         return self.state.clock
 
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
@@ -208,11 +208,11 @@ class Replica:
 
     @property
     def room(self) -> int:
-        """Places in its list of submissions, for compiled callers; 0 if the host must submit."""
+        """Length of the list of submissions, for compiled callers; 0 if the host must submit."""
         return self.submissions.room
 
     def abort(self, request_id: int) -> bool:
-        """End a request that has arrived where it stands; False if it is not here any more."""
+        """Abort a request that has arrived; False if it is no longer here."""
         limits = self.state.limits
         can_abort = self.setup.scheduler_type.rules_of == VLLM or limits.has_own_loop
         if not can_abort or limits.in_python:
@@ -220,23 +220,23 @@ class Replica:
         return bool(self._call(rules.ABORT, request_id))
 
     def reset_prefix_cache(self, *, with_running: bool) -> int:
-        """Forget all that is cached; 1, 0 if refused, -1 if blocks are in use by others yet."""
+        """Clear the prefix cache: 1 if done, 0 if refused, -1 if other readers still use blocks."""
         return self._call(rules.RESET, int(with_running))
 
     def withdraw(self, request_id: int, time: float) -> None:
-        """Take a request out, wherever it stands, and free at once what is held for it."""
+        """Remove a request in any state, and free its blocks at once."""
         self._wake(time)
         if not self.abort(request_id) and self.submissions.remove(request_id):
             self.state.num_outstanding -= 1
         self.drop_pinned(request_id, time)
 
     def drop_pinned(self, request_id: int, time: float) -> None:
-        """Free at once the blocks of an ended request that wait for a transfer, if any do."""
+        """Free the blocks that an ended request holds for a transfer, if any."""
         self._wake(time)
         self._call(rules.DROP_PINNED, request_id)
 
     def _wake(self, time: float) -> None:
-        """Advance the clock to a time if only an outside event could make the replica go on."""
+        """Advance the clock to a time if the replica waits for an outside event."""
         self.state.horizon = time
         self._call(rules.RESUME, 0)
 
@@ -248,7 +248,7 @@ class Replica:
     # -- a radix tree alone -----------------------------------------------------------------------
 
     def operate(self, operation: int, argument: int) -> int:
-        """Do an operation on the radix tree, :class:`kvsim.records.engine.Operation`."""
+        """Execute an operation on the radix tree, :class:`kvsim.records.engine.Operation`."""
         return self._call(operation, argument)
 
     def log_frees(self, count: int) -> None:
@@ -259,24 +259,24 @@ class Replica:
     # -- KV from and for others ------------------------------------------------------------------
 
     def offer(self, request_id: int, num_tokens: int) -> None:
-        """Offer a later request the KV of its first ``num_tokens`` tokens, from elsewhere."""
+        """Offer a request that arrives later the external KV of its first ``num_tokens`` tokens."""
         self.state.connector.offered[request_id] = num_tokens
 
     def carry(self, request_id: int, num_tokens: int) -> None:
-        """Give a later request ``num_tokens`` tokens of output with KV that is to be computed."""
+        """Give a request that arrives later ``num_tokens`` output tokens, without their KV."""
         self.state.trace.carried[request_id] = num_tokens
 
     def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
-        """End a later request after ``num_tokens`` tokens of output, of those it asks for."""
+        """End a request that arrives later after ``num_tokens`` output tokens."""
         self.state.trace.max_tokens[request_id] = num_tokens
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
-        """Let the blocks of a request to come be held after its end, until read, or not."""
+        """Set whether a request that arrives later keeps its blocks after its end, until read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:
-        """Return the loads since the last call: request, tokens it lacks, when it asks for them."""
+        """Return the loads begun since the last call: request, missing tokens, time."""
         connector = self.state.connector
         if self.setup.scheduler_config.kv_transfer is None or connector.num_begun == 0:
             return []
@@ -292,7 +292,7 @@ class Replica:
         sent: int | None = None,
         failed: bool = False,
     ) -> None:
-        """Learn that the KV of a request has come, or that it was read here; from now on it counts.
+        """Report that the KV of a request has arrived, or was read from here.
 
         ``failed``: nothing of what was received can be used. A step under way takes it in at its
         end; else it is taken in at once.
@@ -357,18 +357,18 @@ class Replica:
         return state.num_ended
 
     def leave(self, observer: Observer) -> None:
-        """Let an observer that has seen enough go; without one, steps run on in one call."""
+        """Remove an observer that needs no more steps; without one, a call runs many steps."""
         if self._observer is observer:
             self._observer = None
             self.state.watched = False
 
     @property
     def next_after_advance(self) -> float:
-        """Time of its next event, as it was when :meth:`advance` returned."""
+        """Time of the next event when :meth:`advance` returned."""
         return float(self.state.next_event_time)
 
     def stops(self) -> Iterator[int]:
-        """Run on, and say each time why the rules have stopped, until they are done.
+        """Run until the rules are done; yield the reason of each stop.
 
         Raises
         ------
@@ -402,7 +402,7 @@ class Replica:
         return self._serve(command, max_steps)
 
     def held_requests(self) -> list[Any]:
-        """Return the requests that run, as their engine counts them."""
+        """Return the running requests, as the engine counts them."""
         state = self.state
         return [state.requests[k] for k in engine_by_policy(state.limits.scheduler).held(state)]
 
@@ -445,7 +445,7 @@ class Replica:
         return self.event_log.take()
 
     def metrics(self) -> tuple[int, int, float, int, int]:
-        """Return what metrics say since its last step ended, as :class:`.Scraped` has it."""
+        """Return the metrics published after the last step, as in :class:`.Scraped`."""
         state = self.state
         load = state.published_waiting, state.published_running, state.published_usage
         return *load, state.num_prompts_tokens, state.num_generated_tokens
@@ -456,23 +456,23 @@ class Replica:
         return self.state.scraped_waiting, self.state.num_running, self.state.scraped_usage
 
     def first_tokens(self) -> dict[int, float]:
-        """Return when each request that lives here got its first token, if it has one."""
+        """Return the time of the first token of each request on this replica, if it has one."""
         return self._living("first_token_time")
 
     def last_tokens(self) -> dict[int, float]:
-        """Return when each request that lives here got its last token, if it has one."""
+        """Return the time of the last token of each request on this replica, if it has one."""
         return self._living("last_token_time")
 
     def lengths(self) -> dict[int, float]:
-        """Return how many tokens each request that lives here has, prompt and output."""
+        """Return the tokens of each request on this replica, prompt and output."""
         return self._living("num_tokens")
 
     def computed_tokens(self) -> dict[int, float]:
-        """Return how many tokens of each request that lives here are computed, or being so."""
+        """Return the tokens of each request on this replica that are computed or in flight."""
         return self._living("num_computed_tokens")
 
     def holders(self) -> list[int]:
-        """Return the requests that hold blocks here and do not run."""
+        """Return the requests that hold blocks on this replica and do not run."""
         held, status = self._living("own_blocks"), self._living("status")
         return [row for row, at in held.items() if at != NONE and status[row] != RUNNING]
 

@@ -1,4 +1,4 @@
-"""Replicas in a row, and when each of them does something next."""
+"""The replicas of a fleet in an array, with the time of the next event of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaSet:
-    """Replicas that do not wait for each other; compiled ones are brought on in one call.
+    """Independent replicas; one call advances all compiled ones.
 
     Attributes
     ----------
@@ -40,17 +40,17 @@ class ReplicaSet:
         self._change()
 
     def remove(self, place: int) -> None:
-        """Let the replica at a place go. Mutates."""
+        """Remove the replica at an index. Mutates."""
         del self._replicas[place]
         self.times = np.delete(self.times, place)
         self._change()
 
     def touch(self, place: int) -> None:
-        """Learn that something has reached a replica. Mutates."""
+        """Update a replica's next event time after an outside event. Mutates."""
         self.times[place] = self._replicas[place].next_event_time()
 
     def bring(self, target: float) -> list[int]:
-        """Bring all to a time; returns the places where requests have ended. Mutates."""
+        """Advance all replicas to a time; return those with ended requests. Mutates."""
         self._ended[:] = self._told[:] = 0
         for place in self._left_to_host(target):
             self._told[place] += self.bring_one(place, target)
@@ -75,7 +75,7 @@ class ReplicaSet:
         self._ended[:] = 0
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return of all entries, 0 where the host must run them, addresses, times, ended requests.
+        """Return entries (0: run by the host), addresses, times and numbers of ended requests.
 
         A caller that changes the last two does what :meth:`bring` does.
         """
@@ -86,7 +86,7 @@ class ReplicaSet:
         return self._entries, self._addresses, self.times, self._ended
 
     def _left_to_host(self, target: float) -> Iterator[int]:
-        """Advance replicas that do not need the host; yield each that does."""
+        """Advance the replicas that do not need the host; yield the others."""
         columns = self.columns()
         if not self._entries.any():
             yield from range(len(self._replicas))

@@ -150,7 +150,7 @@ class Setup(Parts):
 
 
 def with_events(setup: Setup) -> Setup:
-    """Return the same with replicas that tell what becomes of cached content."""
+    """Return the same setup with replicas that publish KV cache events."""
     if setup.kv_config.events:
         return setup
     kv_config = replace(setup.kv_config, events=True)
@@ -162,7 +162,7 @@ def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManage
 
 
 def resolve(config: Config) -> Setup:
-    """Resolve a configuration for simulation; every mistake shows here, before anything runs.
+    """Resolve a configuration for simulation, and refuse every mistake before anything runs.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def resolve(config: Config) -> Setup:
 
 
 def of_engine(config: Config) -> Config:
-    """Fill in the scheduler and the allocator of the engine asked for, and those that go together.
+    """Fill in the scheduler and the allocator of the configured engine.
 
     A scheduler that needs one allocator brings it, unless another one is asked for.
     """
@@ -204,7 +204,7 @@ def of_engine(config: Config) -> Config:
 
 
 def engine_of_scheduler(config: Config, kind: type[Scheduler]) -> Engine:
-    """Return the engine of a scheduler's rules, or without rules the one asked for."""
+    """Return the engine of a scheduler's rules, or without rules the configured one."""
     if kind.rules_of == SCHEDULED_IN_PYTHON:
         return get_engine(config.engine)
     return engine_by_policy(kind.rules_of)
@@ -213,7 +213,7 @@ def engine_of_scheduler(config: Config, kind: type[Scheduler]) -> Engine:
 def check_engine(
     config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
 ) -> None:
-    """Refuse a scheduler of another engine than the one asked for, and what goes with no engine."""
+    """Refuse a scheduler of another engine than the configured one, and unsupported parts."""
     if config.engine is not None and not get_engine(config.engine).runs(scheduler, kind.rules_of):
         raise ValueError(f"engine {config.engine}: scheduler {scheduler!r} is another engine's")
     for engine in all_engines().values():
@@ -221,7 +221,7 @@ def check_engine(
 
 
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
-    """Return what an allocator is scheduled by unless configured; a note says if it is another.
+    """Return the scheduler of an allocator, with a note if it is not the default one.
 
     Samples are requests of their own under vllm. Beams are not: V1 has none in its engine.
     """
@@ -313,7 +313,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
 def _with_offloading(
     config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
 ) -> AllocatorSpec:
-    """Put host memory behind a paged pool where vLLM's flag asks for it."""
+    """Add host memory to a paged pool if vLLM's flag asks for it."""
     if config.kv_offloading_size is None or config.kv_offloading_backend is not None:
         return allocator
     if allocator.base != "paged":

@@ -26,7 +26,7 @@ def why_none(result: Result) -> str:
 
 
 def in_numbers(reason: str, config: Config, shortest_prompt: int) -> str:
-    """Return a reason of rejections with what is needed, what there is, and what to change."""
+    """Return a reason of rejections with the needed memory, the available memory, and remedies."""
     if not reason.startswith(TOO_BIG):
         return reason
     setup = resolve(config)
@@ -49,7 +49,7 @@ def in_numbers(reason: str, config: Config, shortest_prompt: int) -> str:
 
 
 def _most_tokens(kv: KVCacheManager, longest: int) -> int:
-    """Return the most tokens of one request that an empty memory serves to the end, or 0."""
+    """Return the largest request in tokens that an empty memory can serve, or 0."""
     low, high = 1, longest + 1  # what fits, and what does not; one token is no request
     while high - low > 1:
         middle = (low + high) // 2
@@ -61,7 +61,7 @@ def _most_tokens(kv: KVCacheManager, longest: int) -> int:
 
 
 def _more(config: Config) -> str:
-    """Say what gives more KV memory."""
+    """Return the options that give more KV memory."""
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if getattr(config, name) is not None:
             return f"raise --{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""Requests submitted to a replica and not yet seen by it, in order of arrival."""
+"""Requests submitted to a replica that have not arrived there yet, in order of arrival."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Submissions:
         self.sees_late = per_token > 0.0
 
     def add(self, request_ids: Ints, arrival_times: Floats) -> None:
-        """Append requests, none earlier than any before. Mutates."""
+        """Append requests, none earlier than those before. Mutates."""
         trace, count = self._trace, len(request_ids)
         stop = trace.num_arrivals
         if stop + count > len(self._ids):
@@ -54,17 +54,17 @@ class Submissions:
         trace.num_arrivals = stop + count
 
     def hold(self, until: float) -> None:
-        """Let the requests that were not seen yet be seen from a time on, not before. Mutates."""
+        """Delay the requests that have not arrived yet until a time. Mutates."""
         unseen = slice(self._trace.seen, self._trace.num_arrivals)
         np.maximum(self._entries[unseen], until, out=self._entries[unseen])
 
     @property
     def room(self) -> int:
-        """Length of the list; 0 if a writer must ask for the time a prompt is tokenised."""
+        """Length of the list; 0 if tokenisation delays requests, so that the host must write."""
         return 0 if self._per_token else len(self._ids)
 
     def remove(self, request_id: int) -> bool:
-        """Take out a request that was not seen yet; False if it is not here. Mutates."""
+        """Remove a request that has not arrived yet; False if it is not here. Mutates."""
         trace, stop = self._trace, self._trace.num_arrivals
         places = np.flatnonzero(self._ids[trace.seen : stop] == request_id)
         if not len(places):
@@ -79,7 +79,7 @@ class Submissions:
         return True
 
     def _make_room(self, count: int) -> int:
-        """Drop requests already seen, make room for ``count`` more; returns the number left."""
+        """Drop requests that have arrived, make room for ``count`` more; return the number left."""
         trace = self._trace
         first, stop = trace.next, trace.num_arrivals
         room = max(2 * (stop - first + count), LEAST_ROOM) if stop else count
@@ -98,7 +98,7 @@ class Submissions:
         return stop - first
 
     def _tokenised(self, request_ids: Ints, arrival_times: Floats) -> Floats:
-        """Return when the engine sees requests: prompts are tokenised one after another."""
+        """Return the arrival times at the engine: prompts are tokenised one after another."""
         if self._per_token == 0:
             return arrival_times
         prompts = self._contents.lists["num_prompt_tokens"]

@@ -1,4 +1,4 @@
-"""Ends a replica's run that takes steps and gets no further."""
+"""Ends the run of a replica that steps without progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_LOOKS = 5
 
 
 class Watchdog:
-    """Looks at a replica now and then, and remembers how far it was."""
+    """Checks a replica's progress at intervals."""
 
     def __init__(self) -> None:
         self._far: tuple[int, ...] = ()
         self._num_looks = 0
 
     def refuse(self, outcome: int, state: Any, scheduler: str) -> None:
-        """Look at why a call of the rules has returned.
+        """Check why a call of the rules has returned.
 
         Raises
         ------
@@ -42,7 +42,7 @@ class Watchdog:
             self._look(state)
 
     def _look(self, state: Any) -> None:
-        """Look after many steps.
+        """Check the progress after many steps.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The engines that kvsim simulates, a folder each, with rooms like the package's own."""
+"""The engines that kvsim simulates: a folder each, with subfolders as in the package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ HERE = Path(__file__).parent
 
 
 def room_paths(room: str) -> list[Path]:
-    """Return the folders of a room: that of all engines, and those in the engines' folders."""
+    """Return the folders of a room: the common one, and one per engine."""
     paths = [HERE / room, *sorted(HERE.glob(f"*/{room}"))]
     return [path for path in paths if (path / "__init__.py").exists()]
 
 
 def packages(room: str) -> list[str]:
-    """Return the packages of a room, likewise."""
+    """Return the packages of a room: the common one, and one per engine."""
     names = [path.relative_to(HERE).parts for path in room_paths(room)]
     return [".".join((__name__, *parts)) for parts in names]

@@ -49,14 +49,14 @@ class EngineSettings:
         """Write the settings into an empty state, and make room for the running requests."""
 
     def lay_out_rows(self, state: Replica, memory: StateMemory, num_rows: int) -> None:
-        """Make room for what is known of each request of a trace."""
+        """Make room for the engine's records of each request of a trace."""
 
     def check_open_trace(self) -> None:
-        """Raise ValueError where all requests must be known before the first."""
+        """Raise ValueError if the engine needs to know all requests before the first."""
 
 
 class Engine:
-    """An engine: its scheduler and KV-cache manager, and what differs from vLLM around them.
+    """An engine: its scheduler, its KV-cache manager, and other differences from vLLM.
 
     A subclass says what its engine does in another way. Its keyword parameters with defaults become
     ``--engine NAME+KEY=VALUE``.
@@ -97,29 +97,29 @@ class Engine:
 
     @property
     def log_mark(self) -> str | None:
-        """The pattern that only its start-up log has, None if none is read."""
+        """A pattern that occurs only in its start-up log, None if kvsim reads none."""
         return None
 
     def _lacks(self, method: str) -> ValueError:
-        """Return the error of a method that another attribute or method promises."""
+        """Return an error if a method is missing that another attribute or method requires."""
         return ValueError(f"engine {self.title or type(self).__name__}: has no method {method}")
 
     # -- configuration ----------------------------------------------------------------------------
 
     def runs(self, scheduler: str, policy: int) -> bool:
-        """Return True if a scheduler, or the rules it follows, are this engine's."""
+        """Return True if a scheduler, or its rules, belong to this engine."""
         return scheduler == self.scheduler or policy in self.policies
 
     def check(
         self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
     ) -> None:
-        """Raise ValueError for a setting or a part that this engine does not go with.
+        """Raise ValueError for a setting or a part that this engine does not support.
 
         Every engine is asked, for every configuration.
         """
 
     def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:
-        """Return whether steps are scheduled before the last one has ended, unless configured."""
+        """Return the engine's default for asynchronous scheduling."""
         return kind.supports_async and config.pipeline_parallel_size == 1
 
     def resolve(
@@ -156,10 +156,10 @@ class Engine:
         """Make room in the engine's own records for ``count`` more requests, from ``first`` on."""
 
     def block_table(self, state: Replica, place: int) -> list[int] | None:
-        """Return the blocks of a request; None if the KV-cache manager knows them."""
+        """Return the blocks of a request; None if the KV-cache manager has them."""
 
     def variants(self, specialized: Mapping[str, int]) -> Variants | None:
-        """Return the compiled variants of its replicas; None for those of all.
+        """Return the compiled variants of its replicas; None for the common ones.
 
         Parameters
         ----------
@@ -171,28 +171,28 @@ class Engine:
         return {}
 
     def copied_tokens(self, state: Replica) -> list[int]:
-        """Return the tokens of each copy to or from the host that holds KV while it lasts."""
+        """Return the tokens of each copy in flight, to or from the host, that locks KV."""
         return []
 
     def watch(self, state: Replica) -> Watch | None:
-        """Return what compares the blocks of a replica with those before; None without blocks."""
+        """Return an observer of the blocks of a replica; None without blocks."""
         from kvsim.engine.history.pool_watch import PoolWatch
         from kvsim.rules.kv import has_pool
 
         return PoolWatch(state) if has_pool(state.kv) else None
 
     def held(self, state: Replica) -> list[int]:
-        """Return the indices of the requests that run."""
+        """Return the indices of the running requests."""
         return [state.running[k] for k in range(state.num_running)]
 
     # -- fleets -----------------------------------------------------------------------------------
 
     def with_store(self, setup: Setup, config: Config, store: Store) -> Setup:
-        """Return a setup of replicas that read a store, for ``reads_store_itself``."""
+        """Return a setup of replicas that read a store; see ``reads_store_itself``."""
         raise self._lacks("with_store, which reads_store_itself needs")
 
     def store_reads(self, reader: Pool, store: Store, fabric: Fabric) -> Feature:
-        """Return the feature of a fleet by which a pool reads a store, likewise."""
+        """Return the fleet feature by which a pool reads a store; see ``reads_store_itself``."""
         raise self._lacks("store_reads, which reads_store_itself needs")
 
     # -- files ------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Engine:
         return None
 
     def play(self, case: Any, *, check: bool, compiled: bool) -> Iterator[dict[str, Any]]:
-        """Yield what every step of a recorded case leaves in the log."""
+        """Yield the log entry of every step of a recorded case."""
         raise self._lacks("play, which case_kind needs")
 
     def parts_of(self, case: Any) -> Any:

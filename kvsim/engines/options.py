@@ -1,4 +1,4 @@
-"""The choice of an engine, and the options that only one of them has."""
+"""The choice of an engine, and the options of single engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedulers that have rules, by number: what the rules of a replica branch on."""
+"""The schedulers with rules, by number; the rules of a replica branch on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines by name, and the engine of a configuration, of rules and of a file."""
+"""The engines by name, and the look-up of an engine by configuration or rules."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def get_engine(text: str | None) -> Engine:
 
 
 def all_engines() -> dict[str, Engine]:
-    """Return every engine that has a name, with its defaults; vLLM first."""
+    """Return every named engine with its defaults; vLLM first."""
     names = sorted(ENGINES.names(), key=lambda name: (name != DEFAULT, name))
     return {name: get_engine(name) for name in names}
 
 
 @cache
 def engine_name(policy: int) -> str:
-    """Return the name of the engine of a scheduler's rules; vLLM's for those of none."""
+    """Return the name of the engine with a scheduler's rules; vLLM if none has them."""
     found = [name for name, one in all_engines().items() if policy in one.policies]
     return found[0] if found else DEFAULT
 
 
 @cache
 def engine_by_policy(policy: int) -> Engine:
-    """Return the engine of a scheduler's rules; vLLM for those of none."""
+    """Return the engine with a scheduler's rules; vLLM if none has them."""
     return get_engine(engine_name(policy))
 
 
 def engine_for(config: Config) -> Engine:
-    """Return the engine of a configuration, which its scheduler alone may name."""
+    """Return the engine of a configuration, which may name the scheduler only."""
     if config.engine is None:
         for engine in all_engines().values():
             if config.scheduler is not None and engine.scheduler == config.scheduler:

@@ -1,4 +1,4 @@
-"""The cause that binds a run: the resource its requests wait for, or arrivals.
+"""The bottleneck of a run: the resource that its requests wait for, or arrivals.
 
 The samples of the memory table say, for each step with a queue, whether the head was refused for
 lack of KV memory, or found the batch full, or neither: then the step's token budget was used up.
@@ -90,7 +90,7 @@ def _binding(
     *,
     is_known: bool,
 ) -> Cause:
-    """Return what requests wait for; ``is_known`` if it is known that they wait."""
+    """Return the resource that requests wait for; ``is_known``: it is known that they wait."""
     part = parts[0]
     if len(parts) > 1:
         own = [[totals[m.number] for m in one.members] for one in parts]
@@ -146,7 +146,7 @@ class _Work:
         ]
 
     def of_places(self, role: str) -> Cause:
-        """Return what binds when the batch is full."""
+        """Return the bottleneck when the batch is full."""
         most = self._setup.scheduler_config.max_num_seqs
         prompt, output, cached = self._means
         if most < 2 or (self._is_apart and role == "prefill"):
@@ -165,7 +165,7 @@ class _Work:
         return "prefill" if first > decodes else "decode"
 
     def of_tokens(self, role: str) -> Cause:
-        """Return what binds when requests wait although the batch and memory have room."""
+        """Return the bottleneck when requests wait although the batch and memory have room."""
         most = self._setup.scheduler_config.max_num_batched_tokens
         if self._is_apart and role == "decode":
             return "decode"

@@ -40,7 +40,7 @@ class Watcher(Protocol):
 
 
 class FleetClock:
-    """Advances replicas in the order of time, and the world in between.
+    """Advances replicas and the SimPy world in the order of time.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ class Feature:
         """Handle the failure of a replica. May mutate."""
 
     def on_detected(self, member: Member) -> list[int]:
-        """Handle the detection of a failure; return the requests lost besides those there."""
+        """Handle the detection of a failure; return lost requests on other replicas."""
         return []
 
     def on_resumed(self, rows: Sequence[int]) -> None:

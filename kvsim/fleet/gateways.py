@@ -394,7 +394,7 @@ def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> L
 
 
 def make_reader(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventReader:
-    """Return a reader of full-attention blocks, where look-ups begin; else of any kind."""
+    """Return a reader of full-attention blocks if there are any, else of another kind."""
     groups = getattr(setup.kv, "groups", ())
     full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
     events = setup.config.kv_events_config

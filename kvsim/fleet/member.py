@@ -92,7 +92,7 @@ class Member:
         return self.life in (Life.READY, Life.FAILED) and self.drain_time == -math.inf
 
     def withdraw(self, request_id: int, time: float) -> None:
-        """Withdraw a request that is meant for it, whether it has arrived or not. Mutates."""
+        """Withdraw a request sent to this replica, arrived or not. Mutates."""
         here = request_id in self.rows
         self.rows.pop(request_id, None)
         if self.is_alive:

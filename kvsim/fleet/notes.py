@@ -49,7 +49,7 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
 
 
 def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[tuple[str, str]]:
-    """Return the options that are not read, and why."""
+    """Return the unread options, and the reasons."""
     config, apart = plan.config, plan.prefill is not None
     by_itself, moves = engine_for(config).reads_store_itself, config.migration is not None
     stores = config.kv_store is not None and not by_itself
@@ -74,7 +74,7 @@ def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[
 
 
 def _unread_values(plan: Plan, num_readers: int) -> list[tuple[str, str]]:
-    """Return options that other options' values leave unread."""
+    """Return options that are unread because of other options' values."""
     found, config = [], plan.config
     policies: set[Any] = {config.scheduling_policy}
     policies |= {dict(one.options).get("scheduling_policy") for one in config.pool or ()}

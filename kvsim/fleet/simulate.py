@@ -136,7 +136,7 @@ def serve(
 
 
 def requests_asked(config: Config, trace: Trace) -> Trace:
-    """Return a trace with the settings of a configuration for its requests."""
+    """Return a trace with the request settings of a configuration."""
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     return trace if config.ends_by is None else trace.with_ends_by(config.ends_by)
@@ -177,7 +177,7 @@ def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> 
 
 
 def choose_backend(setup: Setup) -> str:
-    """Return why plain Python runs a configuration; empty if the compiled engine does.
+    """Return the reason why plain Python runs a configuration; empty if the compiled engine does.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 def serve_each(
     configs: Sequence[Config], trace: Trace, names: Sequence[str], on_progress: OnProgress | None
 ) -> dict[str, Result]:
-    """Serve a trace by each configuration; all are resolved before the first run."""
+    """Serve a trace under each configuration; all are resolved before the first run."""
     check_trace(trace)
     make_router(configs[0].router)
     setups = [resolve_fleet(one) for one in configs]

@@ -37,7 +37,7 @@ class World(simpy.Environment):
         return event
 
     def call_at(self, time: float, action: Callable[[], object]) -> None:
-        """Call an action at a time, before replicas see requests that are sent at it."""
+        """Call an action at a time, before replicas receive the requests sent at that time."""
 
         def act(_: simpy.Event) -> None:
             action()

@@ -278,7 +278,7 @@ def _check(
 
 
 def _compiler(backend: str) -> Compile:
-    """Return a function that compiles the rules, or leaves them as they are."""
+    """Return a function that compiles a rule, or returns it unchanged."""
     if backend == "python":
         return lambda function: function
     from kvsim.compiled.functions import compiled
@@ -293,7 +293,7 @@ def _curves(
     compile_: Compile,
     on_progress: Callable[[int], object] | None,
 ) -> tuple[dict[str, tuple[Ints, Ints]], Ints]:
-    """Return the curve of each policy, and LRU's hit tokens of all sizes."""
+    """Return the curve of each policy, and LRU's hit tokens at all sizes."""
     most = paths.num_blocks
     if sizes is None:
         at = np.unique(np.maximum(most >> np.arange(NUM_SIZES), 1))

@@ -1,4 +1,4 @@
-"""The blocks of a trace's prompts, numbered: what a cache without time serves."""
+"""The numbered blocks of a trace's prompts, as a cache without time serves them."""
 
 from __future__ import annotations
 

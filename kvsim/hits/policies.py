@@ -36,7 +36,7 @@ def check_policies(policies: Sequence[str]) -> tuple[str, ...]:
 
 
 def lru_at_all_sizes(paths: Paths, compile_: Compile) -> NDArray[Any]:
-    """Return LRU's hit tokens of every size from 0 to the number of different blocks."""
+    """Return LRU's hit tokens at every size from 0 to the number of different blocks."""
     hits: NDArray[Any] = compile_(lru_hits)(paths.requests, paths.num_blocks)
     return hits
 

@@ -20,7 +20,7 @@ FIXED = ("tensor_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_overri
 
 
 class Tier(NamedTuple):
-    """A cache of the user's, with all that are faster."""
+    """A cache of the user, with all faster ones."""
 
     name: str
     num_blocks: int
@@ -42,7 +42,7 @@ class Deployment(NamedTuple):
 def deployment_of(
     options: Mapping[str, Any], config: Config, disk_size: float | None
 ) -> Deployment:
-    """Size the caches of a model on a GPU; host memory and disk are behind the smallest pool.
+    """Size the caches of a model on a GPU; host memory and disk extend the smallest pool.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def _num_gpus(pool: Capacity) -> int:
 
 
 def _num_tokens(pool: Capacity) -> int:
-    """Return the tokens that fit with the KV of all layers; vLLM's null block holds nothing."""
+    """Return the tokens that fit with the KV of all layers, without the null block."""
     unused = 1 if pool.engine == "vllm" else 0
     return (pool.num_gpu_blocks - unused) * pool.bytes_per_block // pool.bytes_per_token
 

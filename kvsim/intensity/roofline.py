@@ -1,4 +1,4 @@
-"""Arithmetic intensity of prefill and decode: which of them memory limits, and which arithmetic.
+"""Arithmetic intensity of prefill and decode, and whether memory or arithmetic limits them.
 
 Bytes are the least that kernels move through HBM: weights once per step, KV and activations once
 per kernel. What elementwise kernels move is left out of them, but not of the modelled times.
@@ -88,7 +88,7 @@ class Roofline(Tabular):
         return next(r for r in self.rows if (r.phase, r.part) == (phase, part))
 
     def level_intensity(self, level: Level) -> float:
-        """FLOPs per byte of a level above which it no longer limits the GEMMs' arithmetic."""
+        """FLOPs per byte of a level, above which the level no longer limits the GEMMs."""
         return self.peak_flops_per_s / level.bandwidth_bytes_per_s
 
     @property
@@ -217,7 +217,7 @@ def _named(rows: tuple[Row, ...], part: str) -> Row:
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:
-    """Return the smallest batch for which something holds, that then holds for all larger ones.
+    """Return the smallest batch that meets a condition; all larger ones then meet it, too.
 
     Intensity never falls as a batch grows: weights are read once for all its tokens.
     """

@@ -1,4 +1,4 @@
-"""Steps in which all requests are alike: their work under the roofline, by part."""
+"""Steps of equal requests: their work under the roofline, by part."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UniformSteps:
         self.gemm_peak = peak_flops(config.gpu, config.quantization)
 
     def prefill(self, batch_size: int, num_tokens: int) -> tuple[Row, Row, Row]:
-        """Whole prompts: counted as one step, timed in steps of what kernels were measured at."""
+        """Whole prompts: counted as one step, timed in steps of measured kernel sizes."""
         per_step = max(1, MOST_FITTED_TOKENS // num_tokens)
         num_full, rest = divmod(batch_size, per_step)
         total = Seconds(0.0, 0.0, 0.0)
@@ -50,12 +50,12 @@ class UniformSteps:
         return self._rows("prefill", uniform_work(self._work, batch_size, 0, num_tokens), total)
 
     def decode(self, batch_size: int, context_len: int) -> tuple[Row, Row, Row]:
-        """One more token each, the last of ``context_len``."""
+        """One token per request, the last of ``context_len``."""
         work = uniform_work(self._work, batch_size, context_len - 1, 1)
         return self._rows("decode", work, self._seconds(work))
 
     def pinned_bytes(self, batch_size: int, context_len: int) -> float:
-        """KV of a batch on one GPU: what a decode of it reads."""
+        """KV of a batch on one GPU, which a decode reads."""
         return uniform_work(self._work, batch_size, context_len - 1, 1).decode_bytes
 
     def _seconds(self, work: Work) -> Seconds:
@@ -103,7 +103,7 @@ class UniformSteps:
 
 
 def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
-    """Count a step in which all requests are alike, as ``counter.count`` would one by one."""
+    """Count a step of equal requests, with the result of ``counter.count`` request by request."""
     keys, flops = 0.0, 0.0
     decodes = num_new == 1
     for layers in counter.classes:

@@ -1,4 +1,4 @@
-"""Contiguous placement: where in a linear memory the next reservation goes.
+"""Contiguous placement: the position of a reservation in a linear memory.
 
 The rules are in :mod:`kvsim.rules.managers.address_space`.
 """
@@ -25,7 +25,7 @@ PLACEMENTS = {
 
 
 def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
-    """Lay out a linear memory that holds at most ``max_pieces`` pieces at once."""
+    """Lay out a linear memory of at most ``max_pieces`` extents at once."""
     space.placement = int(PLACEMENTS[fit])
     if fit != "buddy":
         space.holes = memory.room(Hole, max_pieces + 2)
@@ -58,30 +58,30 @@ class AddressSpace:
         lay_out_space(self.space, Objects(), num_slots, fit, max_pieces=2**20)
 
     def allocate(self, num_slots: int) -> tuple[int, int] | None:
-        """Place a piece; returns (start, slots handed out), or None unchanged if none fits."""
+        """Allocate an extent; return (start, allocated slots), or None if no hole fits."""
         start = rules.allocate_piece(self.space, num_slots)
         return None if start == NONE else (start, rules.piece_size(self.space, num_slots))
 
     def free(self, start: int, size: int) -> None:
-        """Take a piece back, exactly as it was handed out. Mutates."""
+        """Free an extent, exactly as it was allocated. Mutates."""
         rules.free_piece(self.space, start, size)
 
     def largest(self) -> int:
-        """Return the largest request that an empty memory could place. Does not mutate."""
+        """Return the largest request that fits into an empty memory. Does not mutate."""
         return largest(self.num_slots, self.fit)
 
     def holes(self) -> list[tuple[int, int]]:
-        """Unallocated pieces (start, size) by address. Does not mutate."""
+        """Unallocated extents (start, size) by address. Does not mutate."""
         return holes(self.space)
 
 
 def largest(num_slots: int, fit: Fit) -> int:
-    """Return the largest request that an empty memory could place."""
+    """Return the largest request that fits into an empty memory."""
     return 1 << num_slots.bit_length() >> 1 if fit == "buddy" else num_slots
 
 
 def holes(space: Space) -> list[tuple[int, int]]:
-    """Unallocated pieces (start, size) of a space by address."""
+    """Unallocated extents (start, size) of a space by address."""
     if space.placement != Placement.BUDDY:
         rows = [space.holes[at] for at in range(space.num_holes)]
         return [(hole.start, hole.size) for hole in rows]

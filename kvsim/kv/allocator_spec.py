@@ -12,7 +12,7 @@ from kvsim.speculation import SpeculativeConfig
 
 
 class AllocatorSpec(NamedTuple):
-    """An allocator as asked for.
+    """A requested allocator with its modifiers.
 
     ``kv_cache_dtype``, ``num_kv_heads``, ``window``, ``kv_lora_rank``, ``swap`` and ``speculation``
     come from modifiers and override what flags and model say; None and False leave them alone.
@@ -52,7 +52,7 @@ def _positive(key: str, value: str | None) -> int:
 
 
 def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
-    """Read METHOD:DRAFTS, and the mean length of what a verification gives where it is known."""
+    """Read METHOD:DRAFTS[:LENGTH], LENGTH being the mean tokens of a verification."""
     if value == "none":
         return "none"
     method, _, rest = (value or "").partition(":")
@@ -69,7 +69,7 @@ def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
 
 
 def _modifier(key: str, value: str | None) -> tuple[str, object]:
-    """Return the field that a modifier sets, and to what; no field for other keys."""
+    """Return the field and the value that a modifier sets; no field for other keys."""
     if key in NUMBERED:
         return NUMBERED[key][0], _positive(key, value)
     if key == "spec":

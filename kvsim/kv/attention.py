@@ -1,4 +1,4 @@
-"""Kinds of attention, as a KV-cache group has them; their rules are in :mod:`kvsim.rules`."""
+"""Kinds of attention of a KV-cache group; their rules are in :mod:`kvsim.rules`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FullAttention:
-    """Every token sees all before it: nothing is dropped while the request lives."""
+    """Every token attends to all tokens before it; no block is freed while the request lives."""
 
     block_size: int
     kind: ClassVar[int] = FULL
@@ -23,7 +23,7 @@ class FullAttention:
 
 @dataclass(frozen=True)
 class MLA(FullAttention):
-    """Full attention over latents, a specification of its own: it hits by itself."""
+    """Full attention over latents; prefix hits are separate from those of other kinds."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ def sees_all(spec: AttentionSpec) -> bool:
 
 
 def num_pinned(spec: AttentionSpec) -> int:
-    """Tokens of its window, retained ones included."""
+    """Tokens of the window, retained ones included."""
     return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
 
 
 def replay_window(spec: AttentionSpec) -> int:
-    """Tokens that are computed again behind a hit, 0 if none are."""
+    """Tokens that are computed again after a hit, 0 if none are."""
     return spec.window if isinstance(spec, SlidingWindow) and spec.replay else 0
 
 
@@ -154,7 +154,7 @@ def attention_spec(group: KVGroup) -> AttentionSpec:
 
 
 def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
-    """Return a planner's group that has these rules, or the same blocks."""
+    """Return a planner's group with these rules, or with the same blocks."""
     if isinstance(spec, SlidingWindow):
         return KVGroup("sliding", spec.window, spec.block_size, 1, slot_bytes)
     if isinstance(spec, ChunkedLocal):
@@ -163,5 +163,5 @@ def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
 
 
 def plan_of(specs: Sequence[AttentionSpec]) -> KVPlan:
-    """Return the plan of given groups, a byte per slot; the largest block sets the block's size."""
+    """Return the plan of given groups, a byte per slot; the largest block sets the block size."""
     return KVPlan(tuple(map(group_of, specs)), max(spec.block_size for spec in specs))

@@ -1,4 +1,4 @@
-"""Belady's optimum: the bound that no eviction policy without a crystal ball can pass."""
+"""Belady's optimum: an upper bound on the hits of every eviction policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of a request's blocks, for parts in Python; the naming itself is a rule."""
+"""Keys of a request's blocks, for parts in Python; a rule computes them."""
 
 from __future__ import annotations
 

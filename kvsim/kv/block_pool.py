@@ -85,7 +85,7 @@ class BlockPool:
 
     @classmethod
     def over(cls, kv: Any) -> BlockPool:
-        """Look at the pool of a cache."""
+        """Return a view of the pool of a KV cache."""
         pool = cls.__new__(cls)
         pool.kv = kv
         return pool
@@ -94,7 +94,7 @@ class BlockPool:
 
     @property
     def num_usable(self) -> int:
-        """Blocks that can ever be handed out."""
+        """Blocks that can be allocated."""
         return self.kv.pool.num_usable
 
     @property
@@ -118,7 +118,7 @@ class BlockPool:
         return column(self.kv.pool.blocks, "ref_cnt")
 
     def free_queue(self) -> Iterator[int]:
-        """Free blocks, next one out first."""
+        """Free blocks, the next one to allocate first."""
         pool = self.kv.pool
         yield from reversed(head(pool.unhashed, pool.num_unhashed))
         yield from victims(pool)
@@ -135,7 +135,7 @@ class BlockPool:
     # -- changing -------------------------------------------------------------------------
 
     def get(self, num_blocks: int, group: int = 0) -> list[int]:
-        """Hand out free blocks from the front of the queue; the caller has checked ``num_free``."""
+        """Allocate free blocks from the front of the queue; the caller has checked ``num_free``."""
         table = BlockTable()
         table.blocks = [0] * num_blocks
         rules.append_blocks(self.kv.pool, self.kv.groups[group], table, num_blocks)
@@ -148,14 +148,14 @@ class BlockPool:
                 rules.touch(self.kv.pool, self._group_of(k), k)
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference of each block, in the given order; null blocks are passed over."""
+        """Drop one reference of each block, in the given order, except null blocks."""
         held = [k for k in blocks if k != NULL_BLOCK]
         if held:
             table = BlockTable(blocks=held[::-1], length=len(held))
             rules.free_blocks(self.kv.pool, self._group_of(held[0]), table, 0, len(held))
 
     def cache(self, block: int, key: int) -> None:
-        """Give a full block its key, so that later lookups find it."""
+        """Set the key of a full block, so that later lookups find it."""
         rules.cache(self.kv.pool, block, key)
 
     def _group_of(self, block: int) -> KVGroup:
@@ -170,7 +170,7 @@ class BlockPool:
         forked: bool = False,
         copies: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> None:
-        """Compare with every block table there is, as (group, blocks); invariants 2, 3 and 4.
+        """Compare the pool with all block tables, as (group, blocks); invariants 2, 3 and 4.
 
         Only a hit shares a block, unless tables are ``forked``; copying shares it, too: ``copies``
         are those of ``tables`` that it holds.
@@ -258,7 +258,7 @@ def _count_references(
 def _check_shared(
     ref_cnt: NDArray[Any], hashed: NDArray[Any], copies: Sequence[tuple[int, Sequence[int]]]
 ) -> None:
-    """Check that shared blocks have keys; a request's state stays its own while it is copied."""
+    """Check that shared blocks have keys; a state is not shared while it is copied."""
     shared = ref_cnt.copy()
     for _, (k,) in copies:
         shared[k] -= 1

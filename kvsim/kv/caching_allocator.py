@@ -27,12 +27,12 @@ ROUND_LARGE = 2 * MIB  # kRoundLarge: granularity of larger segments
 
 
 def round_size(num_bytes: int) -> int:
-    """Return the size a request counts as: a multiple of 512 bytes, at least one."""
+    """Round the size of a request up to a multiple of 512 bytes, at least one."""
     return max(-(-num_bytes // MIN_BLOCK_SIZE), 1) * MIN_BLOCK_SIZE
 
 
 def segment_size(size: int) -> int:
-    """Return the bytes that are asked of the device to serve a rounded size."""
+    """Return the bytes of the segment that serves a rounded size."""
     if size <= SMALL_SIZE:
         return SMALL_BUFFER
     if size < MIN_LARGE_ALLOC:
@@ -46,7 +46,7 @@ def should_split(size: int, remaining: int) -> bool:
 
 
 class Block:
-    """A stretch of one segment, allocated or free; neighbours are in the same segment."""
+    """A part of one segment, allocated or free; neighbours are in the same segment."""
 
     __slots__ = ("address", "after", "allocated", "before", "size", "small")
 
@@ -114,7 +114,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block) -> None:
-        """Take a block back and merge it with its free neighbours. Mutates."""
+        """Free a block and merge it with its free neighbours. Mutates."""
         free = self._free[block.small]
         address, size = block.address, block.size
         before, after = block.before, block.after
@@ -154,7 +154,7 @@ class CachingAllocator:
                     self._journal.append((self._undo_release, (entry[2],)))
 
     def _reserve(self, size: int) -> Block | None:
-        """Take a new segment for a rounded size, giving free ones back if it takes that."""
+        """Reserve a new segment for a rounded size; release free segments if necessary."""
         wanted = segment_size(size)
         if self.reserved + wanted > self.capacity:
             self.empty_cache()
@@ -169,15 +169,15 @@ class CachingAllocator:
     # -- all or nothing ------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Remember from here on what happens, so that it can be undone. Mutates."""
+        """Record changes from here on, so that they can be undone. Mutates."""
         self._journal = []
 
     def commit(self) -> None:
-        """Forget how to undo. Mutates."""
+        """Discard the record of changes. Mutates."""
         self._journal = None
 
     def rollback(self) -> None:
-        """Undo all since :meth:`begin`, last things first. Mutates."""
+        """Undo all changes since :meth:`begin`, the last one first. Mutates."""
         journal, self._journal = self._journal, None
         for undo, arguments in reversed(journal or []):
             undo(*arguments)

@@ -1,4 +1,4 @@
-"""Contiguous KV: one piece of memory per request, reserved whole at admission.
+"""Contiguous KV: one extent of memory per request, reserved whole at admission.
 
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
 possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. All
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ContiguousManager(RuleManager):
-    """One contiguous piece per request, never moved, never grown.
+    """One contiguous extent per request, never moved, never grown.
 
     When every layer has a sliding window, a piece is a rolling buffer of at most one window
     (Mistral 7B, arXiv 2310.06825). A subclass says how much is reserved: by one of the rules

@@ -41,13 +41,13 @@ SAMPLE_BYTES = 2**32
 
 
 class TensorShape(NamedTuple):
-    """One K or V tensor: bytes per token, and the most tokens it keeps."""
+    """One K or V tensor: bytes per token, and its largest number of tokens."""
 
     token_bytes: int
     window: int | None
 
     def num_bytes(self, num_tokens: int) -> int:
-        """Bytes that it takes to hold a sequence."""
+        """Bytes of a sequence."""
         kept = num_tokens if self.window is None else min(num_tokens, self.window)
         return kept * self.token_bytes
 
@@ -55,7 +55,7 @@ class TensorShape(NamedTuple):
 def sample_layers(
     layout: KVLayout, num_bytes: int, layers: int | None
 ) -> tuple[list[LayerKV], int]:
-    """Choose the layers to simulate, with every kind of layer in its share.
+    """Choose the layers to simulate, with each kind of layer in proportion.
 
     Layers of a kind have tensors of the same sizes at all times. So a few layers in their share of
     the memory are as fragmented as all layers in all of it, but for what chance makes of it.
@@ -91,7 +91,7 @@ def sample_layers(
 
 
 class _Tensors:
-    """A request's tensors, the tokens they have room for, and those that are written."""
+    """A request's tensors, their capacity in tokens, and the tokens written."""
 
     __slots__ = ("blocks", "filled", "request", "retired", "room")
 
@@ -153,7 +153,7 @@ class DynamicManager(KVCacheManager):
     # -- the protocol ------------------------------------------------------------------------
 
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
-        """Make tensors for all known tokens at first; later make longer ones, one at a time."""
+        """Allocate tensors for all known tokens at first; later longer ones, one at a time."""
         del hit
         state = self._tensors.get(request.request_id)
         end = request.num_computed_tokens + num_new_tokens
@@ -201,7 +201,7 @@ class DynamicManager(KVCacheManager):
         return blocks
 
     def _lengthen(self, state: _Tensors, room: int) -> bool:
-        """Concatenate tensor by tensor: the new one, then the old one's end."""
+        """Concatenate tensor by tensor: allocate the new one, then free the old one."""
         heap = self.heap
         heap.begin()
         blocks = []
@@ -264,7 +264,7 @@ class DynamicManager(KVCacheManager):
 
     @cached_property
     def _longest(self) -> int:
-        """Most tokens of which an empty memory holds any number, and a copy of one tensor.
+        """Largest length such that all shorter ones fit, too, with a copy of one tensor.
 
         More tokens need more memory, except that at 10 MiB tensors get segments of their own size.
         """
@@ -292,7 +292,7 @@ class DynamicManager(KVCacheManager):
     # -- accounting --------------------------------------------------------------------------
 
     def _scaled(self, num_bytes: int) -> int:
-        """From the sample to all layers."""
+        """Scale an amount of the sampled layers to all layers."""
         return num_bytes * self._num_layers // self._num_sampled
 
     @property

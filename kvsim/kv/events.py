@@ -1,4 +1,4 @@
-"""The log of KV cache events in a replica's memory: laying it out, and reading it."""
+"""The log of KV cache events in a replica's memory: layout and reading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EventRows(NamedTuple):
 
 
 def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
-    """Make room for events; ``step_tokens`` are the most that are in flight at once."""
+    """Make room for events; ``step_tokens`` is the largest number of tokens in flight."""
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     blocks = len(kv.pool.blocks)
     # Every block may go and come, and again after a preemption; each request tells once per group.
@@ -40,7 +40,7 @@ def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
 
 
 def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
-    """Make room for events; a step may need ``reserve`` of them."""
+    """Make room for events; a step may emit ``reserve`` of them."""
     pool.has_events = True
     log = pool.log
     log.reserve = reserve
@@ -50,7 +50,7 @@ def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
 
 
 def widen(pool: BlockPool, memory: Memory) -> None:
-    """Make a log twice as long; it keeps what it tells. Mutates."""
+    """Double the length of a log, keeping its events. Mutates."""
     log = pool.log
     room = 2 * log.room
     longer: dict[str, Any] = {

@@ -74,16 +74,16 @@ class EvictionPolicy(Parametric, ABC):
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide what it does."""
+        """True if the rules alone decide its behaviour."""
         return self.rules_of != PYTHON_POLICY and not overridden(self, ORDERS)
 
     def prepare(self, pool: BlockPool, memory: Memory) -> EvictionPolicy:
-        """Lay out what it needs in a pool's memory; returns the policy that Python calls."""
+        """Lay out its state in a pool's memory; return the policy that Python calls."""
         del pool, memory
         return self
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
-        """Set its clock, and the replica of that clock."""
+        """Set the clock, and the replica whose clock it is."""
         del state
         self.clock = clock
 
@@ -143,7 +143,7 @@ def eviction_policy(text: str) -> EvictionPolicy:
 
 
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
-    """Fill a pool's record with what its policy needs; with the policy itself if it is no rule."""
+    """Lay out a policy's state in a pool's record; the policy itself if it is plain Python."""
     num_blocks = pool.num_usable + 1
     if policy.rules_of == PYTHON_POLICY or not policy.runs_by_rules:
         pool.policy, pool.python = PYTHON_POLICY, policy.prepare(pool, memory)
@@ -247,7 +247,7 @@ class Alone(RulePolicy):
 
 
 class Ranked(EvictionPolicy):
-    """Blocks by a rank that a subclass gives at insertion, smallest first.
+    """Evicts blocks by a rank that a subclass sets at insertion, smallest first.
 
     A heap with lazy deletion: an entry counts only while it is its block's latest.
     """
@@ -311,7 +311,7 @@ class LFU(RulePolicy):
 
 @EVICTION_POLICIES.register("s3fifo")
 class S3FIFO(RulePolicy):
-    """Three queues that keep one-hit wonders from pushing out what is reused (SOSP 2023).
+    """Three queues that keep contents used once from evicting reused ones (SOSP 2023).
 
     New content starts in a small queue and moves to the main one if it is hit twice there. What
     the small queue gives up is remembered as a ghost: content that comes back while its ghost
@@ -323,6 +323,6 @@ class S3FIFO(RulePolicy):
 
 @EVICTION_POLICIES.register("sieve")
 class Sieve(RulePolicy):
-    """A hand that sweeps the queue of all contents and spares those hit since (NSDI 2024)."""
+    """A hand sweeps the queue of contents and spares those hit since its last pass (NSDI 2024)."""
 
     rules_of = Eviction.SIEVE

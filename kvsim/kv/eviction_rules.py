@@ -1,4 +1,4 @@
-"""An eviction policy of a user's as rules: the same text runs as Python and compiled."""
+"""A user's eviction policy as rules: the same text runs as Python and compiled."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ForkedManager(PagedManager):
         return fits_forked(self.sizes, request)
 
     def block_ids(self, request: Request) -> list[list[int]]:
-        """Return the block table of each sequence; not for changing."""
+        """Return the block table of each sequence, read-only."""
         tables = self.kv.request_blocks[request.own_blocks].tables
         return [head(tables[s].blocks, tables[s].length) for s in range(request.num_samples)]
 
@@ -67,7 +67,7 @@ class ForkedManager(PagedManager):
 
     @property
     def num_logical_blocks(self) -> int:
-        """Entries of all block tables: the blocks there would be without sharing."""
+        """Entries of all block tables: the number of blocks without sharing."""
         return sum(len(t) for r, _ in self.held_requests() for t in self.block_ids(r))
 
     def check_integrity(self) -> None:

@@ -126,14 +126,14 @@ class KVCacheConfig(DraftSlots):
 
     @cached_property
     def state_bytes(self) -> int:
-        """Bytes of states that a request holds at most, 0 if layers keep none."""
+        """Largest bytes of states that a request holds, 0 without states."""
         if all(layer.kind != "mamba" for layer in self.layout.layers):
             return 0
         groups = self.grouping().groups
         return sum(g.used_bytes * g.state.num_blocks for g in groups if g.state is not None)
 
     def spared(self, capacity: int) -> int:
-        """Return what an admission must leave free of a capacity, of any unit, while others run."""
+        """Return the part of a capacity that an admission must leave free while others run."""
         return int(self.watermark * capacity)
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
@@ -202,7 +202,7 @@ class KVCacheManager(Parametric, ABC):
 
     @property
     def num_usable_blocks(self) -> int:
-        """Blocks that requests can get."""
+        """Blocks that requests can use."""
         return self.num_gpu_blocks - self.has_null_block
 
     @abstractmethod
@@ -269,19 +269,19 @@ class KVCacheManager(Parametric, ABC):
         return 0
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:
-        """Return what a step of these requests moves to and from the host. Mutates."""
+        """Return the bytes that a step of these requests moves to and from the host. Mutates."""
         del requests
         return NO_TRANSFERS
 
     def retire(self, request: Request) -> None:
-        """Note that a request has ended while its batch keeps its slots. Mutates.
+        """Record that a request has ended while its batch keeps its slots. Mutates.
 
         Under ``static`` only; ``free`` comes when the batch ends.
         """
         del request
 
     def cache_computed(self, request: Request, num_tokens: int) -> None:
-        """Note that the first ``num_tokens`` tokens are computed and known. Mutates.
+        """Record that the first ``num_tokens`` tokens are computed and known. Mutates.
 
         Only called with asynchronous scheduling, when a token that ``allocate_slots`` has made
         room for gets known. Without it, all tokens are known when their slots are taken.
@@ -302,7 +302,7 @@ class KVCacheManager(Parametric, ABC):
         return round((1 - self.kv_usage) * self.num_gpu_blocks)
 
     def block_ids(self, request: Request) -> list[list[int]]:
-        """Return a running request's block table in every group; not for changing."""
+        """Return a running request's block table in every group, read-only."""
         del request
         return []
 

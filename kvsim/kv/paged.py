@@ -148,7 +148,7 @@ class PagedManager(RuleManager):
         self.add_request_blocks(kv, memory, num_request_blocks)
 
     def _set_units(self, kv: KV) -> None:
-        """Set the tokens that hits, and what names of blocks cover, are multiples of."""
+        """Set the token counts whose multiples are hit lengths and lengths covered by keys."""
         config, several = self.config, len(self.groups) > 1
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         kv.scheduler_block_size = kv.alignment
@@ -160,7 +160,7 @@ class PagedManager(RuleManager):
             kv.num_unnamed_tokens = 0
 
     def _rounds_unevenly(self, kv: KV) -> bool:
-        """Return True if some groups name blocks beyond the last aligned key that exists."""
+        """Return True if some groups set keys beyond the last aligned key."""
         return kv.num_hash_lookahead_tokens > 0 and any(
             spec.block_size < kv.alignment for spec in self.groups
         )
@@ -202,7 +202,7 @@ class PagedManager(RuleManager):
                 kv.groups[g].drops_last_block = found.drops_last_block
 
     def _lay_out_states(self, kv: KV, memory: Memory) -> None:
-        """Lay out what states that can be hit need."""
+        """Lay out the memory for states that can be hit."""
         config, unit = self.config, kv.hash_block_size
         first = next(spec for spec in self.groups if isinstance(spec, Mamba))
         kv.has_states, kv.matches_partially = True, self._matches_partially(unit)
@@ -236,7 +236,7 @@ class PagedManager(RuleManager):
         return self.config.events and self.config.enable_prefix_caching
 
     def _num_hash_aliases(self, kv: KV) -> int:
-        """Return the number of keys that blocks may have in addition to their first."""
+        """Return the number of additional keys of blocks."""
         several = len(self.groups) > 1
         if not kv.matches_partially and not (self._tells_events and several):
             return 0
@@ -343,7 +343,7 @@ class PagedManager(RuleManager):
         self.usage.check(self.total_bytes)
 
     def _fenced_tables(self) -> list[tuple[int, list[int]]]:
-        """Return the tables, with their groups, of requests that have ended behind a fence."""
+        """Return the tables, with their groups, of ended requests whose blocks wait at a fence."""
         connector = self.state.connector
         fenced = [
             self.kv.request_blocks[h]
@@ -357,7 +357,7 @@ class PagedManager(RuleManager):
         ]
 
     def _fenced_copies(self) -> list[tuple[int, list[int]]]:
-        """Return the blocks, with their groups, that copying behind a fence holds."""
+        """Return the blocks, with their groups, that copies at a fence hold."""
         connector = self.state.connector
         blocks = head(connector.copies.blocks, connector.copies.length)
         return [(connector.copy_groups[n // 2], [block]) for n, block in enumerate(blocks)]
@@ -365,7 +365,7 @@ class PagedManager(RuleManager):
     def _check_pinned(
         self, tables: Sequence[tuple[int, list[int]]], live: Sequence[tuple[Request, int]]
     ) -> None:
-        """Recount the blocks that only requests hold that do not run."""
+        """Recount the blocks held only by requests that do not run."""
         if not self.kv.pool.tracks_pins:
             return
         running = {block for r, _ in live for table in self.block_ids(r) for block in table}
@@ -376,7 +376,7 @@ class PagedManager(RuleManager):
                 raise RuntimeError(f"{group.num_pinned} blocks kept counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
-        """Recount what the accounting is made of."""
+        """Recount the sums of the accounting."""
         filled = sum(r.num_filled for r, _ in live)
         if filled != self.kv.num_filled:
             raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")

@@ -56,7 +56,7 @@ class RuleManager(KVCacheManager):
         """Fill an empty record with the settings and memory for ``num_request_blocks`` requests."""
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
-        """Make room for ``count`` requests more; only of Python objects once any is in use."""
+        """Make room for ``count`` requests more; with flat memory only before any is in use."""
         n = kv.num_request_blocks
         new = memory.records(RequestBlocks, count)
         kv.request_blocks = [*kv.request_blocks, *new] if n else new
@@ -72,11 +72,11 @@ class RuleManager(KVCacheManager):
 
     @abstractmethod
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
-        """Lay out what the requests of some holdings can hold."""
+        """Lay out the block tables of some requests."""
 
     @cached_property
     def state(self) -> Replica:
-        """The replica's state that the memory is a part of, as Python objects."""
+        """The state of the replica with this memory, as Python objects."""
         state = Replica()
         self.lay_out(state.kv, Objects(), 2)
         return state
@@ -86,7 +86,7 @@ class RuleManager(KVCacheManager):
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide what it does."""
+        """True if the rules alone decide its behaviour."""
         return not overridden(self, self.answers)
 
     @property
@@ -106,7 +106,7 @@ class RuleManager(KVCacheManager):
         return []
 
     def take_hit(self, hit: Hit) -> None:
-        """Put a hit's blocks where the rules look for those of the next admission."""
+        """Write a hit's blocks to where the rules read them at the next admission."""
 
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
         if self.holds(request):
@@ -118,7 +118,7 @@ class RuleManager(KVCacheManager):
         return rules.admit_slots(self.kv, request, num_new_tokens, hit.num_tokens)
 
     def meet(self, request: Request) -> None:
-        """Have a request where the rules look for it.
+        """Make a request known to the rules.
 
         The scheduler gives it its place; a manager inside another one learns of it here.
         """
@@ -190,7 +190,7 @@ class RuleManager(KVCacheManager):
         return causes
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:
-        """Lay out what painting a memory map needs."""
+        """Lay out the memory for painting a memory map."""
 
     def held_requests(self) -> list[tuple[Request, int]]:
         """Return the requests that hold memory, and the index of their blocks."""

@@ -1,4 +1,4 @@
-"""A paged KV cache with a host tier: evicted prefix blocks go there, and come back on a hit.
+"""A paged KV cache with a host tier, which keeps evicted prefix blocks for later hits.
 
 What vLLM calls KV offloading (``--kv-offloading-size``), in its simplest form: a content goes down
 when its last block on the GPU is handed out again, and comes up when a waiting request would hit it

@@ -22,17 +22,17 @@ class Cause(IntEnum):
 
     @property
     def column(self) -> str:
-        """Its column in the memory table."""
+        """The cause's column in the memory table."""
         return self.name.lower()
 
     @property
     def label(self) -> str:
-        """Its name in tables and figures."""
+        """The cause's name in tables and figures."""
         return self.column.replace("_", " ")
 
     @property
     def summary_key(self) -> str:
-        """Its key in a summary's ``kv_cache``."""
+        """The cause's key in a summary's ``kv_cache``."""
         wasted = self in (Cause.INTERNAL, Cause.EXTERNAL)
         return f"{self.column}_fragmentation" if wasted else self.column
 

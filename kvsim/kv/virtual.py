@@ -36,7 +36,7 @@ PageSize: TypeAlias = Literal["64KiB", "128KiB", "256KiB", "2MiB"]
 
 
 def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
-    """Collect the K and V tensors of all layers by what they keep.
+    """Group the K and V tensors of all layers by the tokens that they keep.
 
     Chunked-local layers keep all, as their pages fall due at once.
     """

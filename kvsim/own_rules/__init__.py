@@ -1,1 +1,1 @@
-"""Rules of a user's: a class of functions over declared state, as Python and compiled."""
+"""A user's rules: a class of functions over declared state, as Python and compiled."""

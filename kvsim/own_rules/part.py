@@ -40,7 +40,7 @@ CLOCK = "clock_address"
 
 
 class Sized(NamedTuple):
-    """State of a part: how many items it has, and the initial value of each."""
+    """State of a part: its number of items, and their initial value."""
 
     per: str
     value: Any
@@ -74,7 +74,7 @@ def per_replica(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
 
 class Slots(dict[int, Any]):
-    """A list in Python of which only items that were touched take room; indices are checked."""
+    """A Python list in which only touched items take memory; indices are checked."""
 
     def __init__(self, size: float, value: Any) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class RulePart(Parametric):
         self.fill(self, None, {})
 
     def fill(self, target: Any, memory: Memory | None, sizes: Mapping[str, int]) -> None:
-        """Give a record, or the instance itself, its state; without memory, of any size."""
+        """Create the state in a record, or in the instance itself; without memory, of any size."""
         for name, (per, value) in self._sized.items():
             kind = self.kinds()[name]
             if item_of(kind) is not None:
@@ -192,7 +192,7 @@ class RulePart(Parametric):
                 setattr(self, name, value() if isinstance(value, type) else value)
 
     def lay_out(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
-        """Lay out its state in a replica's memory; returns the instance that Python calls.
+        """Lay out its state in a replica's memory; return the instance that Python calls.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ def _annotated(cls: type) -> dict[str, Any]:
 
 
 def _check_field(cls: type[RulePart], name: str, kind: Any) -> None:
-    """Refuse what cannot be laid out in memory."""
+    """Refuse a field that cannot be laid out in memory."""
     label = f"{cls.__module__}:{cls.__name__}.{name}"
     item, scalar = item_of(kind), strip_width(kind) in SCALARS
     if name not in cls._sized:
@@ -281,7 +281,7 @@ def _items(kind: Any, value: Any, memory: Memory | None, size: float) -> Any:
 
 
 def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
-    """Return how a class is called: its parameters by keyword, after those of its kind."""
+    """Return the signature of a class: its parameters by keyword, after those of its kind."""
     kinds, given = cls.kinds(), cls.parameters()
     own = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=strip_width(kinds[name]))
@@ -291,7 +291,7 @@ def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
 
 
 def over(part: RulePart, view: Any) -> Any:
-    """Return an instance whose fields are those of a record in flat memory."""
+    """Return an instance whose fields read and write a record in flat memory."""
     cls = type(part)
     body = {name: _seen_through(name) for name in cls.kinds()}
     made: Any = object.__new__(type(cls.__name__, (cls,), body | {"OPERATIONS": cls.OPERATIONS}))

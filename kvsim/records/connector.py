@@ -1,4 +1,4 @@
-"""Records of a KV connector: what loads and sends of KV the scheduler knows of, by request."""
+"""Records of a KV connector: loads and sends of KV known to the scheduler, by request."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Content(Record):
 
 @dataclass(slots=True)
 class Contents(Record):
-    """Contents, the first of them in came first, found by key."""
+    """Contents in order of insertion, found by key."""
 
     rows: list[Content] = field(default_factory=list)
     queue: Queue = field(default_factory=Queue)
@@ -36,7 +36,7 @@ class Contents(Record):
 
 @dataclass(slots=True)
 class HostTier(Record):
-    """Host memory behind a block pool: contents without a block of their own any more."""
+    """Host memory behind a block pool: contents whose blocks were evicted."""
 
     contents: Contents = field(default_factory=Contents)
     num_blocks: int = 0

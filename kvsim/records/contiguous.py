@@ -1,4 +1,4 @@
-"""Records of contiguous memory: pieces of a linear memory of slots, and the holes between them."""
+"""Records of contiguous memory: extents of a linear memory of slots, and the holes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 
 class Placement(IntEnum):
-    """The rule that places a piece; see :mod:`kvsim.kv.address_space`."""
+    """The rule that places an extent; see :mod:`kvsim.kv.address_space`."""
 
     BUDDY = 0
     FIRST_FIT = 1
@@ -31,7 +31,7 @@ RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE, RESERVE_PYTHON = (int(reserve) for re
 
 @dataclass(slots=True)
 class Hole(Record):
-    """Free slots between two pieces."""
+    """Free slots between two extents."""
 
     start: int = 0
     size: int = 0
@@ -71,7 +71,7 @@ class Allocations(Record):
 
 @dataclass(slots=True)
 class Contiguous(Record):
-    """Contiguous KV memory, and sums over all pieces."""
+    """Contiguous KV memory, and sums over all extents."""
 
     space: AddressSpace = field(default_factory=AddressSpace)
     reserve: int = RESERVE_MAX

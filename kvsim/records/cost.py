@@ -57,7 +57,7 @@ class Gemms(Record):
 
 @dataclass(slots=True)
 class Experts(Record):
-    """Routed experts, on the GPU that has most to do; ``num_layers`` is 0 of a dense model.
+    """Routed experts, on the GPU with the most work; ``num_layers`` is 0 for a dense model.
 
     ``touched`` experts of a layer by tokens in the step; per layer, ``token_rows`` rows of the
     GEMMs per token and ``block`` rows of padding per touched expert.

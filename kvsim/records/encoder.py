@@ -1,4 +1,4 @@
-"""Records of a multimodal model's encoder: items of prompts, and the cache of what it computed."""
+"""Records of a multimodal model's encoder: items of prompts, and the encoder cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Encoded(Record):
 
 @dataclass(slots=True)
 class Encoder(Record):
-    """The encoder cache, and what the step being decided takes of it."""
+    """The encoder cache, and its use by the step that is scheduled."""
 
     budget: int = 0  # tokens that the step may still encode
     budget_before: int = 0  # the request at hand

@@ -1,4 +1,4 @@
-"""Records of a replica: its queues, the steps under way, and what it writes down."""
+"""Records of a replica: its queues, its steps in flight, and its tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvsim.records.request import Request, Segment
 
 
 class Outcome(IntEnum):
-    """Why a replica has stopped running by itself."""
+    """The reason why a replica returned to the host."""
 
     DONE = 0  # nothing more to do up to the horizon
     PAUSED = 1  # after the most steps asked for
@@ -50,7 +50,7 @@ class Outcome(IntEnum):
 
 
 class Pause(IntEnum):
-    """The pause of a replica: NEW goes on with requests that run or are held, ALL with none."""
+    """The pause of a replica: NEW admits no new request, ALL schedules nothing."""
 
     NONE = 0
     NEW = 1
@@ -61,7 +61,7 @@ NO_PAUSE, PAUSED_NEW, PAUSED_ALL = (int(pause) for pause in Pause)
 
 
 class Operation(IntEnum):
-    """Commands of the host to a radix tree alone, besides those to a replica."""
+    """Commands of the host to a radix tree."""
 
     MATCH = 16
     INSERT = 17
@@ -91,7 +91,7 @@ class Entry(Record):
 
 @dataclass(slots=True)
 class Batch(Record):
-    """A step under way, and when its tokens are there."""
+    """A step in flight, and the time of its output."""
 
     end: float = 0.0
     size: int = 0
@@ -160,7 +160,7 @@ class Limits(Record):
 
 @dataclass(slots=True)
 class Phase(Record):
-    """Running requests that take or fill a block at the same steps of a run."""
+    """Running requests that allocate or fill a block at the same steps of a run."""
 
     first: int = NONE
     last: int = NONE
@@ -265,7 +265,7 @@ class RequestRow(Record):
 
 @dataclass(slots=True)
 class Trace(Record):
-    """The requests of a trace, by row, and which of them reach this replica when."""
+    """The requests of a trace, by row, and the arrivals at this replica."""
 
     num_prompt_tokens: list[int] = field(default_factory=list)
     max_tokens: list[int] = field(default_factory=list)
@@ -330,7 +330,7 @@ class Trace(Record):
 
 @dataclass(slots=True)
 class Replica(Record):
-    """Everything a replica knows."""
+    """The whole state of a replica."""
 
     index: int = 0
     clock: float = 0.0

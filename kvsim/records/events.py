@@ -1,4 +1,4 @@
-"""Records of what becomes of cached content: vLLM's KV cache events."""
+"""Records of changes of cached content: vLLM's KV cache events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORED, REMOVED, UPDATE, CLEARED = (int(kind) for kind in EventKind)
 
 @dataclass(slots=True)
 class Event(Record):
-    """Blocks that got keys, keys that are gone, or the end of an update."""
+    """Blocks that got keys, removed keys, or the end of an update."""
 
     kind: Short = 0
     group: Short = 0
@@ -42,7 +42,7 @@ class Event(Record):
 
 @dataclass(slots=True)
 class EventLog(Record):
-    """Events that no reader has taken yet, and the keys that they name."""
+    """Unread events, and the keys that they name."""
 
     events: list[Event] = field(default_factory=list)
     num_events: int = 0

@@ -1,4 +1,4 @@
-"""Records of eviction policies: what they note about blocks, and blocks by rank."""
+"""Records of eviction policies: their data per block, and blocks by rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Note(Record):
 
 @dataclass(slots=True)
 class Ranked(Record):
-    """An entry of a ranking, as of when it was made."""
+    """An entry of a ranking, with the rank at its insertion."""
 
     rank: int = 0
     block: int = 0

@@ -1,4 +1,4 @@
-"""Records of fair queues: what each tenant has been served, and what waits for it."""
+"""Records of fair queues: the service and the waiting requests of each tenant."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def more_requests(state: Replica, memory: Memory, count: int) -> None:
-    """Make ``count`` more records of requests, all free; those in use keep their places."""
+    """Make ``count`` more free records of requests; those in use keep their indices."""
     n = state.num_requests
     if memory.compiled:
         if n + count > len(state.requests):
@@ -56,7 +56,7 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
 
 
 def adopt(state: Replica, request: Request) -> int:
-    """Give a request that was made by hand a place; returns it. Python objects only."""
+    """Assign an index to a request that was made in Python; return it. Python objects only."""
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1

@@ -38,7 +38,7 @@ RECENT, FREQUENT, RECENT_GHOST, FREQUENT_GHOST = (int(place) for place in Place)
 
 @dataclass(slots=True)
 class Chunk(Record):
-    """A chunk in host memory, or (under ARC) the name of one that has left."""
+    """A chunk in host memory, or (under ARC) the key of an evicted one."""
 
     key: int = 0
     rank: int = 0  # LRU: the lowest leaves next

@@ -46,42 +46,42 @@ class Memory(Protocol):
         """Make a list of records."""
 
     def room(self, record: type[R], count: int) -> list[R]:
-        """Make a long list of records of which only those that are touched take room."""
+        """Make a long list of records in which only touched ones take memory."""
 
     def blank(self, record: type[R], count: int) -> list[R]:
-        """Make a list of records without values; the code that takes one into use fills it."""
+        """Make a list of uninitialised records; the code that first uses one fills it."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
-        """Make a list of equal ints; memory that is never touched is never really taken."""
+        """Make a list of equal ints; untouched memory is not allocated."""
 
     def shorts(self, count: int, value: int = 0) -> list[int]:
-        """Do as :meth:`ints`, in 32 bits."""
+        """Make a list of equal ints of 32 bits."""
 
     def floats(self, count: int) -> list[float]:
         """Make a list of zeros."""
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:
-        """Make a list of given numbers; an array is shared, not copied, where that can be."""
+        """Make a list of given numbers; an array is shared if possible, not copied."""
 
     def replace(self, record: Record, **lists: Any) -> None:
-        """Give a record other lists; the old ones are let go."""
+        """Replace lists of a record; the old ones are released."""
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
-        """Give every record a list of ``count`` new records, or of zeros if ``item`` is a number.
+        """Set a list of ``count`` new records, or zeros if ``item`` is a number, in every record.
 
         Returns the items of all, one after another.
         """
 
 
 class Zeros(dict[int, int]):
-    """A list of zeros of which only what was written takes room."""
+    """A list of zeros in which only written items take memory."""
 
     def __missing__(self, place: int) -> int:
         return 0
 
 
 class Scrap(list[Any]):
-    """A list of records in which nothing is kept."""
+    """A list of records that keeps nothing."""
 
     def __init__(self, record: type[Record]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Scrap(list[Any]):
 
 
 class Room(dict[int, R]):
-    """A list of records of which only those that were touched are there."""
+    """A list of records that are created when touched."""
 
     def __init__(self, record: type[R]) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Flat:
         self._shared: list[tuple[int, int, Numbers | Views]] = []  # address, items of each, whole
 
     def list_at(self, address: int) -> Any:
-        """Return the list that lies at an address; () for none.
+        """Return the list at an address; () for none.
 
         Shares of one list are made when they are asked for: there may be a million.
         """
@@ -226,7 +226,7 @@ def items_of(memory: Memory, item: Any, count: int) -> Any:
 
 
 def untouched(num_bytes: int) -> NDArray[np.uint8]:
-    """Return zeroed bytes; many of them take room and time only where they are touched.
+    """Return zeroed bytes; large arrays take memory and time only where they are touched.
 
     What the C library hands out again it has to clear, however little of it will be used.
     """
@@ -264,7 +264,7 @@ def filled(record: type[Record], count: int) -> NDArray[Any]:
 
 
 class Numbers:
-    """A list of numbers in flat memory that gives Python's own, which never wrap around."""
+    """A list of numbers in flat memory that returns Python numbers, which never wrap around."""
 
     def __init__(self, array: Any) -> None:
         self.array: NDArray[Any] = array
@@ -316,7 +316,7 @@ class View:
         return int(self._array.ctypes.data)
 
     def reset(self) -> None:
-        """Give every number and flag its initial value; lists and embedded records stay."""
+        """Reset every number and flag to its initial value; lists and embedded records stay."""
         for name, value in self._record.defaults().items():
             self._array[name] = value
 
@@ -353,7 +353,7 @@ class View:
 
 @cache
 def _form_of(record: type[Record], name: str) -> int:
-    """Return how a field lies in flat memory; hosts read them by the million."""
+    """Return the layout of a field in flat memory, cached because hosts read millions."""
     kind = record.kinds().get(name)
     if kind is None:
         return ABSENT
@@ -382,7 +382,7 @@ def head(numbers: Any, count: int) -> list[Any]:
 
 
 def assign(record: Any, settings: object) -> None:
-    """Give the numbers of a record the values of the same names in settings, where one is set."""
+    """Set the numbers of a record to the settings of the same names, if these are set."""
     for name, kind in getattr(record, "_record", record).kinds().items():
         value = getattr(settings, name, None)
         if value is not None and strip_width(kind) in (int, float, bool):
@@ -390,7 +390,7 @@ def assign(record: Any, settings: object) -> None:
 
 
 def copied(row: Any) -> Any:
-    """Return a record and all it holds once more, as Python objects."""
+    """Return a deep copy of a record, as Python objects."""
     if not isinstance(row, View):
         return deepcopy(row)
     twin = row._record()

@@ -1,4 +1,4 @@
-"""Records of native CPU offloading: what requests have in the host cache, and copies under way."""
+"""Records of native CPU offloading: requests' parts of the host cache, and copies in flight."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OffloadState(Record):
 
 @dataclass(slots=True)
 class Job(Record):
-    """A copy under way, between GPU and host."""
+    """A copy in flight between GPU and host."""
 
     number: int = 0
     state: int = NONE
@@ -107,7 +107,7 @@ class Offer(Record):
 
 @dataclass(slots=True)
 class Offloading(Record):
-    """All of it, laid out where it is on."""
+    """The whole state of offloading, laid out if it is on."""
 
     host: HostCache = field(default_factory=HostCache)
     groups: list[OffloadGroup] = field(default_factory=list)

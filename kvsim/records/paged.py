@@ -34,7 +34,7 @@ FULL, SLIDING, CHUNKED, RSWA, RING, MAMBA, MAMBA_ALIGN = (int(kind) for kind in 
 
 @dataclass(slots=True)
 class Block(Record):
-    """One block of the pool, small: pools are read in no order, and wait for memory."""
+    """One block of the pool, kept small because random accesses wait for memory."""
 
     ref_cnt: Short = 0
     chain: Short = NONE  # next content in the bucket

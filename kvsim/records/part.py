@@ -1,4 +1,4 @@
-"""The record of a user's rules: where their state lies, and their machine code."""
+"""The record of a user's rules: the addresses of their state and of their machine code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class Part(Record):
-    """Rules of a user's, called by address; a part in plain Python has no addresses."""
+    """A user's rules, called by address; a part in plain Python has no addresses."""
 
     address: int = 0  # of the state that they declare
     calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none

@@ -18,7 +18,7 @@ class Queue(Record):
 
 @dataclass(slots=True)
 class Neighbours(Record):
-    """The neighbours of a record in a list other than the one threaded through it."""
+    """The neighbours of a record in a second linked list."""
 
     next: Short = NONE
     previous: Short = NONE

@@ -71,7 +71,7 @@ class Record:
 
     @classmethod
     def initial(cls) -> Any:
-        """Return the memory of a record on which nothing has happened, shape (1,)."""
+        """Return the memory of a record with initial values, shape (1,)."""
         if "_initial" not in cls.__dict__:
             memory = np.zeros(1, cls.dtype())
             for name, kind in cls.kinds().items():
@@ -91,7 +91,7 @@ class Record:
         return cls._defaults
 
     def reset(self) -> None:
-        """Give every number and flag its initial value; lists and embedded records stay."""
+        """Reset every number and flag to its initial value; lists and embedded records stay."""
         for name, value in self.defaults().items():
             setattr(self, name, value)
 
@@ -102,7 +102,7 @@ class Record:
 
 
 def _rank(kind: Any) -> int:
-    """Order in memory: short and tiny fields, hot floats, the rest, rare fields."""
+    """Return the order in memory: short and tiny fields, hot floats, the rest, rare fields."""
     return {Short: 0, Tiny: 1, Hot: 2, Rare: 4}.get(kind, 3)
 
 
@@ -114,12 +114,12 @@ def is_record(kind: object) -> bool:
 
 @cache
 def item_of(kind: object) -> Any:
-    """Return what a list holds; None for what is no list."""
+    """Return the item type of a list; None for other fields."""
     return get_args(kind)[0] if get_origin(kind) is list else None
 
 
 def format_of(kind: Any) -> np.dtype[Any]:
-    """Return how a field lies in memory."""
+    """Return the memory format of a field."""
     if get_origin(kind) is Annotated:
         base, bits = get_args(kind)[:2]
         return np.dtype(f"{'f' if base is float else 'i'}{bits // 8}")

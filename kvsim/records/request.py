@@ -1,4 +1,4 @@
-"""A request on its way through a replica: what it asked for, and how far it has come."""
+"""A request on a replica: its parameters and its progress."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Request(Record):
 
     @property
     def max_slots(self) -> int:
-        """KV slots it will have filled when it ends: the last token's KV is never written."""
+        """KV slots filled at its end; the last token's KV is never written."""
         return self.end - 1
 
     @property

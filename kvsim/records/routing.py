@@ -55,7 +55,7 @@ class Placement(Record):
 
 @dataclass(slots=True)
 class CountedSince(Record):
-    """State of vllm-dp: requests sent to each replica since its last count."""
+    """State of vllm-dp: requests sent to each replica since the last count of its queue."""
 
     counts_sent: bool = True
     sent: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Records of states: what Mamba and linear-attention layers keep of a request."""
+"""Records of the states of Mamba and linear-attention layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class States(Record):
-    """States at ends of blocks that later requests take up, and copies of those inside one."""
+    """States at ends of blocks, which later requests reuse, and copies of states inside a block."""
 
     block_size: int = 0  # the configured one: chunks of a prompt end at its multiples
     checkpoint_alignment: int = 0  # of states inside a chunk, tokens from its start; 0: none

@@ -1,4 +1,4 @@
-"""Records of virtual memory: physical pages behind the stretches of addresses that requests own."""
+"""Records of virtual memory: physical pages behind the requests' address ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class TensorKind(Record):
-    """Tensors that are mapped alike: how many, bytes per token of one, and its window or 0."""
+    """Tensors mapped alike: their number, bytes per token of one, and its window or 0."""
 
     num_tensors: int = 0
     token_bytes: int = 0

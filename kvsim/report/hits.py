@@ -22,7 +22,7 @@ MOST_ROWS = 24
 
 
 def size_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows: a row per size that all policies have, rates in per cent."""
+    """Return headings, and a row per size common to all policies; rates in per cent."""
     curves = {policy: dict(curve) for policy, curve in answer["curves"].items()}
     sizes = sorted(set.intersection(*map(set, curves.values())))
     if len(sizes) > MOST_ROWS:  # of LRU alone
@@ -57,7 +57,7 @@ def tier_rows(answer: Mapping[str, Any]) -> list[list[str]]:
 
 
 def hits_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return what the curves are of, the ceiling and the knee."""
+    """Return lines on the trace, the ceiling and the knee."""
     first, number = answer["measure_from"], answer["num_requests"]
     measured = f"requests {first:,} to {number - 1:,}" if first else f"all {number:,} requests"
     return [

@@ -1,4 +1,4 @@
-"""``kvsim list``: what there is, by name."""
+"""``kvsim list``: the available parts, by name."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _first_words(part: Callable[..., Any]) -> str:
 
 
 def _parameters(part: Callable[..., Any], leave_out: Collection[str] = ()) -> str:
-    """Return what a user may set, each with its default."""
+    """Return the parameters of a part with their defaults."""
     found = []
     for one in inspect.signature(part).parameters.values():
         if one.default is not one.empty and one.name not in leave_out:

@@ -225,7 +225,7 @@ def _cache_config(result: Result) -> Iterator[str]:
 
 
 def _one_two_five(most: int) -> list[int]:
-    """Return 1, 2, 5, 10, ... up to the most, vLLM's buckets of token counts."""
+    """Return 1, 2, 5, 10, ... up to a maximum: vLLM's buckets of token counts."""
     found = (m * 10**power for power in range(len(str(most))) for m in (1, 2, 5))
     return [value for value in found if value <= most]
 

@@ -1,4 +1,4 @@
-"""Columns of tables of many runs: those always shown, and those that a varied option changes."""
+"""Columns of tables of many runs: fixed ones, and those that a varied option changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A number of the summary, and how a table writes it: ``scale * value + offset``.
+    """A number of the summary, shown in a table as ``scale * value + offset``.
 
     ``least`` is the smallest change for which the column is shown.
     """
@@ -43,7 +43,7 @@ LEAST = 0.01
 
 
 def value_of(row: Mapping[str, Any], key: str) -> Any:
-    """Return what a summary, or a row of a flat table, has under ``part.key``."""
+    """Return the value under ``part.key`` of a summary or of a row of a flat table."""
     if key in row:
         return row[key]
     found: Any = row

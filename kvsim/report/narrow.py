@@ -1,4 +1,4 @@
-"""Tables for the terminal: one layout for all of them, readable where there is little room."""
+"""Tables for the terminal, in one layout that also fits narrow ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plain_table(
 
 
 class NarrowTable:
-    """A table that omits whole columns, with a note, rather than truncate numbers.
+    """A table that omits whole columns, with a note, instead of truncating numbers.
 
     Parameters
     ----------

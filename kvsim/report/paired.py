@@ -24,7 +24,7 @@ SHOWN = (
 
 
 def paired_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out the answer of ``kvsim compare --vary``: a row per value, its difference below."""
+    """Lay out the result of ``kvsim compare --vary``: a row per value, its difference below."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -104,7 +104,7 @@ def signed(value: float) -> str:
 
 
 def _round(value: float, digits: int = 2) -> str:
-    """Round to digits, never to powers of ten that a reader has to count."""
+    """Round to significant digits, without an exponent."""
     if value < 1e-3 or value >= 1e9:
         return f"{value:.{digits}g}"
     return f"{float(f'{value:.{digits}g}'):,.10g}"

@@ -60,7 +60,7 @@ def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
 
 
 def _shown(result: Result) -> int:
-    """Return the replica to draw the memory of: the first one that ran a request."""
+    """Return the replica whose memory is drawn: the first one that ran a request."""
     return int(result.memory["replica"].min()) if len(result.memory) else 0
 
 
@@ -159,7 +159,7 @@ def memory(runs: Runs) -> Figure:
 
 
 def _peak(result: Result) -> int:
-    """Return the most requests that ran at once on the replica that is shown."""
+    """Return the peak number of running requests on the replica that is shown."""
     peaks = {row["replica"]: row["peak_running"] for row in result.summary["replicas"]}
     return int(peaks.get(_shown(result), result.summary["peak_running"]))
 
@@ -170,14 +170,14 @@ def _thinned(table: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sampled(result: Result, table: NDArray[Any]) -> list[float]:
-    """Return the seconds between samples if the peak lies between two of them."""
+    """Return the seconds between samples if these miss the peak."""
     if len(table) < 2 or int(table["num_running"].max()) == _peak(result):
         return []
     return [float(np.median(np.diff(table["time"])))]
 
 
 def memory_map(runs: Runs) -> Figure:
-    """Draw address by time, coloured by cause: where the memory goes, at a glance.
+    """Draw a map of address by time, coloured by cause.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def latency(runs: Runs) -> Figure:
 
 
 def features(runs: Runs) -> Figure:
-    """Draw the features other than the cache: drafts, connectors, host copies, images."""
+    """Draw features other than the prefix cache: drafts, connectors, host copies, images."""
     return plot_features.features(_named(runs))
 
 

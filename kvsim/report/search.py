@@ -59,7 +59,7 @@ def _cost(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _tried(answer: Mapping[str, Any]) -> list[str]:
-    """Return every configuration that was searched, the best first, and why some are no answer."""
+    """Return every searched configuration, the best first, with reasons for rejections."""
     rows = [one for one in answer["evaluated"] if "request_rate" in one]
     if len(answer["evaluated"]) < 2 or not rows:
         return []

@@ -96,7 +96,7 @@ def comparison_cells(summary: Mapping[str, Any]) -> list[str]:
 
 
 def overload_text(summaries: Mapping[str, Mapping[str, Any]]) -> Text | None:
-    """Name those of several runs that do not keep up with their arrivals."""
+    """Name the runs that do not keep up with their arrivals."""
     said = overloads({name: one.get("load") for name, one in summaries.items()})
     return Text("\n".join(said), style="bold yellow") if said else None
 
@@ -177,7 +177,7 @@ NOTES = (_rejections, _early_turns, _fragmentation, _moved, _spread)
 
 
 def waste(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of held KV memory that is no token's, or None if none was held."""
+    """Return the share of held KV memory without token states, None if none was held."""
     tokens: float | None = summary["kv_cache"]["token_states"]
     return None if tokens is None else 1.0 - tokens
 
@@ -211,7 +211,7 @@ def verdict(rows: Sequence[Row]) -> str | None:
 
 
 def _what_ifs(row: Row) -> tuple[object, ...]:
-    """Return the modifiers of a row that change what the KV of a token is."""
+    """Return the modifiers of a row that change the KV of a token."""
     spec = parse_allocator(row["allocator"])
     return (spec.kv_cache_dtype, spec.num_kv_heads, spec.window, spec.kv_lora_rank)
 
@@ -308,7 +308,7 @@ def _external(s: Row) -> str | None:
 
 
 def _waits_for(load: Mapping[str, Any] | None) -> str:
-    """Name the binding limit where clients set the pace, or all requests arrive at once."""
+    """Name the bottleneck if clients set the rate, or all requests arrive at once."""
     if not load or load["saturated"] is not None or load["binding"] == "arrivals":
         return ""
     return f" (bottleneck: {load['binding']})"

@@ -95,14 +95,14 @@ def events_of(result: Result, window: Window) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class _Scene:
-    """A run, where its time begins, and what of it is drawn."""
+    """A run, its start time, and the part of it that is drawn."""
 
     result: Result
     origin: float
     window: Window
 
     def at(self, time: float) -> float:
-        """Return microseconds from the beginning of the run, to the nanosecond."""
+        """Return microseconds since the start of the run, to the nanosecond."""
         return round((time - self.origin) * MICROSECONDS, 3)
 
     def shows(self, start: float, stop: float) -> bool:
@@ -110,7 +110,7 @@ class _Scene:
         return stop - self.origin >= self.window.start and start - self.origin <= self.window.stop
 
     def shown(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which instants are drawn."""
+        """Return a mask of the instants that are drawn."""
         since = times - self.origin
         return (since >= self.window.start) & (since <= self.window.stop)
 
@@ -133,7 +133,7 @@ def _process(result: Result, row: dict[str, Any]) -> Iterator[Event]:
 
 
 def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
-    """Return a replica's steps; those that overlap, of pipeline stages, lie on several threads."""
+    """Return a replica's steps; overlapping steps of pipeline stages are on separate threads."""
     table = scene.result.steps
     rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
     free: list[float] = []  # when each thread's last step ends
@@ -182,7 +182,7 @@ def _counters(scene: _Scene, replica: int) -> Iterator[Event]:
 
 
 def _requests(scene: _Scene) -> Iterator[Event]:
-    """Return requests as async slices, their phases inside, and what joins their replicas."""
+    """Return requests as async slices with their phases, and arrows between their replicas."""
     result, drawn = scene.result, 0
     marks = marks_of(result)
     end = scene.origin + result.summary["duration"]

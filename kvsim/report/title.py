@@ -46,7 +46,7 @@ def _model(config: Config) -> str:
 
 
 def _hash_aliases(config: Config, summary: Mapping[str, Any]) -> str:
-    """Name the GPUs of a run, and how many replicas it has of them."""
+    """Name the GPUs of a run, and the number of replicas."""
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
     replicas = len(summary.get("replicas") or (None,))
@@ -78,7 +78,7 @@ def _range(values: Sequence[float], how: str) -> str:
 
 
 def facts_of(result: Result) -> dict[str, Any]:
-    """Return what :func:`workload` describes, by the table of a run: tokens as they were served."""
+    """Return the facts for :func:`workload` from the table of a run: tokens as served."""
     table = result.requests
     span = float(np.ptp(table["arrival_time"]))
     return {

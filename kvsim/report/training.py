@@ -1,4 +1,4 @@
-"""A training budget for the terminal: a table with bars, whether it fits, and what would."""
+"""A training budget for the terminal: a table with bars, whether it fits, and remedies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "workspace", "total
 
 
 def training_table(found: TrainingMemory) -> RenderableType:
-    """Lay out bytes of one GPU as shares of its memory, what is offloaded, and remedies."""
+    """Lay out bytes of one GPU as shares of its memory, offloaded bytes, and remedies."""
     gpus = f"{found.num_gpus} x " if found.num_gpus > 1 else ""
     title = Text(f"Training {found.model} on {gpus}{found.gpu}\n", style="bold")
     parts = [_part(found, part) for part in PARTS]

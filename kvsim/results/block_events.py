@@ -76,7 +76,7 @@ DROPS = (BlockEvent.REF_DROP, BlockEvent.FREE)
 
 
 def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
-    """Return what every block was from event to event, stretches of no length left out.
+    """Return the state of every block between events, without empty intervals.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
 
 
 class _Block:
-    """The state of a block, and since when."""
+    """The state of a block, and its start time."""
 
     __slots__ = ("cached", "copied", "holders", "since")
 
@@ -127,14 +127,14 @@ class _Block:
 
 
 def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[Any, ...]]:
-    """Return the stretches of one replica's blocks."""
+    """Return the intervals of one replica's blocks."""
     blocks: defaultdict[int, _Block] = defaultdict(_Block)
     held: defaultdict[int, set[int]] = defaultdict(set)  # blocks by request
     waits: set[int] = set()  # requests with KV in transfer
     rows: list[tuple[Any, ...]] = []
 
     def end(numbers: Iterable[int], time: float) -> None:
-        """Write the stretches that end now."""
+        """Write the intervals that end now."""
         for number in numbers:
             block = blocks[number]
             if time > block.since and (block.holders or block.cached):

@@ -52,7 +52,7 @@ def refuse_unfinished(result: Result) -> None:
 
 
 def check_result(result: Result) -> None:
-    """Check what must hold of every finished run; see ARCHITECTURE.md for the numbered invariants.
+    """Check the invariants of a finished run, as numbered in ARCHITECTURE.md.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Several allocators, or engines, on one trace: rows, JSON, files."""
+"""Results of several allocators or engines on one trace: rows, JSON, files."""
 
 from __future__ import annotations
 

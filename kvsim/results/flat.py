@@ -1,4 +1,4 @@
-"""A summary as one row: its single numbers, and those of its parts."""
+"""A summary as one row of numbers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
-    """Return a replica's memory samples, and a row of free memory where each idle gap begins.
+    """Return a replica's memory samples, with a row of free memory at the start of each gap.
 
     What is cached in a gap is what the next step finds, or what the last one left. A replica that
     is gone before the run ends has a last row then, in which nothing is cached.
@@ -41,7 +41,7 @@ def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
 
 
 def gone_time(result: Result, replica: int) -> float:
-    """Return when a replica was gone, ``inf`` if it was there to the end of the run; seconds."""
+    """Return the end of a replica, seconds; ``inf`` if it lived to the end of the run."""
     row = next((r for r in result.summary["replicas"] if r["replica"] == replica), None)
     if row is None or "start" not in row:  # saved by an earlier version
         return np.inf
@@ -52,7 +52,7 @@ def gone_time(result: Result, replica: int) -> float:
 
 
 def idle_times(result: Result, replica: int) -> NDArray[np.float64]:
-    """Return when a replica's last request has gone, each time; seconds."""
+    """Return the times at which a replica becomes idle, seconds."""
     requests = result.served
     here, prompts = requests["replica"] == replica, requests["prefill_replica"] == replica
     come = np.concatenate([requests["arrival_time"][here], requests["arrival_time"][prompts]])

@@ -36,7 +36,7 @@ def kind_of(group: str) -> str:
 
 @dataclass(frozen=True)
 class BlockStored:
-    """Blocks that got keys, behind a parent; vLLM's fields, in its order."""
+    """Blocks that got keys, after a parent block; vLLM's fields, in its order."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -53,7 +53,7 @@ class BlockStored:
 
 @dataclass(frozen=True)
 class BlockRemoved:
-    """Keys of blocks that are gone."""
+    """Removed keys of blocks."""
 
     block_hashes: list[int]
     medium: str | None
@@ -70,7 +70,7 @@ class KVEventBatch:
 
 
 class Names(Protocol):
-    """Fields of events other than keys."""
+    """Fields of events, except keys."""
 
     #: By group: the kind of its layers, and its window if it slides.
     kinds: list[tuple[str, int | None]]
@@ -79,14 +79,14 @@ class Names(Protocol):
         """Return number and name of a request's adapter."""
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return the extra keys of a block's hash, besides its tokens."""
+        """Return the extra keys of a block's hash, in addition to its tokens."""
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
         """Return the tokens of a request from first to stop."""
 
 
 def batches(chunks: Iterable[EventRows], names: Names, rank: int = 0) -> Iterator[KVEventBatch]:
-    """Read a log: what every update has published, in order of time."""
+    """Read a log: the batch of every update, in order of time."""
     events: list[BlockStored | BlockRemoved] = []
     for chunk in chunks:
         for row in chunk.events:
@@ -131,7 +131,7 @@ def _stored(event: Any, chunk: EventRows, names: Names) -> BlockStored:
 
 
 def packer() -> Callable[[Any], bytes]:
-    """Return what writes MessagePack.
+    """Return a function that packs values as MessagePack.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _as_array(batch: KVEventBatch) -> list[Any]:
 
 
 def check_path(path: str) -> None:
-    """See that a file of events can be written, before there is anything to write.
+    """Check that a file of events can be written, before the run.
 
     Raises
     ------

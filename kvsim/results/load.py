@@ -1,4 +1,4 @@
-"""Saturation of a server, and the resource that binds it.
+"""Saturation of a server, and its bottleneck.
 
 ``saturated`` is a backlog that grows through the arrivals and never clears: in the last quarter of
 the arrivals, the fewest requests that wait at once for their first token are more than the fewest
@@ -46,7 +46,7 @@ LEAST_SHARE, LEAST_DEVIATIONS = 0.02, 0.7
 def offered_rate(
     requests: NDArray[Any], planned_time: NDArray[np.float64], *, is_closed: bool
 ) -> float | None:
-    """Return the requests per second between the first and the last that was sent.
+    """Return the requests per second between the first and the last request sent.
 
     None if they came all at once, or if clients held requests back: the server sets the pace then.
 
@@ -101,7 +101,7 @@ def instants(requests: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count the events before each of some evenly spaced times; NaN never happened."""
+    """Count the events before each of some evenly spaced times; NaN is no event."""
     places = events - times[0]
     with np.errstate(over="ignore", invalid="ignore"):  # all within the smallest of moments
         places *= INSTANTS / (times[-1] - times[0])
@@ -113,7 +113,7 @@ def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDAr
 
 
 def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
-    """Return the mean rates of several runs; saturated if any of them is, and what binds most."""
+    """Return the mean rates of several runs, whether any is saturated, and the main bottleneck."""
     found: dict[str, Any] = {}
     for name in ("offered_request_rate", "served_request_rate"):
         values = [one[name] for one in loads]
@@ -161,7 +161,7 @@ def overloads(loads: Mapping[str, Load | None]) -> list[str]:
 
 
 def _alike(found: Iterable[str], loads: Mapping[str, Load | None]) -> list[list[str]]:
-    """Return the runs that one sentence can name: of one offered rate, bound by one thing."""
+    """Return the runs that one sentence can name: equal offered rate and bottleneck."""
     groups: dict[Any, list[str]] = {}
     for name in found:
         load = loads[name] or {}

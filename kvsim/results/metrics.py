@@ -24,7 +24,7 @@ GAP_PERCENTILES = {**PERCENTILES, "p999": 99.9}
 
 
 class Pool(NamedTuple):
-    """The KV memory of one replica: blocks, those that requests get, tokens per block, bytes."""
+    """The KV memory of one replica: blocks, usable blocks, tokens per block, bytes."""
 
     num_gpu_blocks: int
     num_usable_blocks: int
@@ -33,7 +33,7 @@ class Pool(NamedTuple):
 
 
 def rows_where(table: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the rows of a mask; the table itself, not a copy, where that is all of them."""
+    """Return the rows of a mask; the table itself, not a copy, if that is all rows."""
     rows: NDArray[Any] = table if mask.all() else table[mask]
     return rows
 
@@ -195,7 +195,7 @@ def external_hit_rate(totals: Iterable[Totals]) -> float | None:
 
 
 def _transfers(total: Totals) -> Summary:
-    """Return the metrics of KV connectors; None where no connector was queried."""
+    """Return the metrics of KV connectors; None if no connector was queried."""
     wait = _ratio(total.loading_seconds, total.num_loads)
     return {
         "external_prefix_cache_hit_rate": external_hit_rate([total]),
@@ -301,7 +301,7 @@ def _gap_statistics(
 
 
 def _num_good(values: Mapping[str, NDArray[np.float64]], goodput: Mapping[str, float]) -> int:
-    """Count the requests that meet every target; a single token has no TPOT to miss."""
+    """Count the requests that meet every target; a single token has no TPOT."""
     good = np.ones(len(values["e2el"]), dtype=np.bool_)
     for metric, target in goodput.items():
         seconds = values[metric]

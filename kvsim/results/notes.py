@@ -26,7 +26,7 @@ def notes_of(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def told(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's provenance as its JSON tells it: the engine that ran it, and why, first."""
+    """Return a run's provenance for its JSON: first the engine, and the reason for it."""
     rest = {k: v for k, v in provenance.items() if not k.startswith("backend")}
     return {"engine": provenance["backend"], "reason": provenance["backend_reason"], **rest}
 
@@ -41,7 +41,7 @@ def add_notes(provenance: dict[str, Any], said: Iterable[str]) -> None:
 
 
 def merged(several: Iterable[Sequence[str]]) -> list[str]:
-    """Return the notes of runs of one configuration, which differ in numbers at most.
+    """Merge the notes of runs of one configuration, which differ only in numbers.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def merged(several: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _what_they_share(names: Sequence[str], every: Sequence[str]) -> str | None:
-    """Return the ``option=value`` that exactly these runs, named by options, have in common.
+    """Return the ``option=value`` that these runs, and no others, have in common.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def _what_they_share(names: Sequence[str], every: Sequence[str]) -> str | None:
 
 
 def shared(named: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return notes once each, with the runs that they concern if those are not all.
+    """Return each note once, with the names of its runs unless all have it.
 
     Examples
     --------

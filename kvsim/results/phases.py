@@ -1,4 +1,4 @@
-"""The life of each request cut into phases that follow each other without a gap."""
+"""The life of each request, cut into consecutive phases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Phase = tuple[str, float, float]
 
 
 def marks_of(result: Result) -> dict[int, list[tuple[float, int]]]:
-    """Return what changed the state of each request, by time, as far as it was recorded."""
+    """Return the recorded changes of state of each request, by time."""
     events = result.block_events
     marks: dict[int, list[tuple[float, int]]] = {}
     told = events[np.isin(events["kind"], _MARKS)]
@@ -68,7 +68,7 @@ def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Ph
 
 
 def _begins(row: Any, marks: list[tuple[float, int]], token: float) -> list[tuple[float, str]]:
-    """Return when each phase but decoding begins, by what was recorded."""
+    """Return the recorded start of each phase except decoding."""
     scheduled, lost = float(row["first_scheduled_time"]), False
     begins = [(float(row["arrival_time"]), QUEUE)]
     if not math.isnan(scheduled):
@@ -88,7 +88,7 @@ def _begins(row: Any, marks: list[tuple[float, int]], token: float) -> list[tupl
 
 
 def _with_decode(begins: list[tuple[float, str]], token: float) -> list[tuple[float, str]]:
-    """Begin to decode at the first token, unless the request is preempted then."""
+    """Add the decode phase from the first token on, unless the request is preempted then."""
     before = [one for one in begins if one[0] <= token]
     after = [one for one in begins if one[0] > token]
     if before and max(before)[1] == PREEMPTED:
@@ -97,7 +97,7 @@ def _with_decode(begins: list[tuple[float, str]], token: float) -> list[tuple[fl
 
 
 def last_scheduled_times(result: Result) -> NDArray[np.float64]:
-    """Return when each request was scheduled last before its first token, seconds.
+    """Return the last time each request was scheduled before its first token, seconds.
 
     vLLM counts its queue up to then. Without a record of preemptions it is the first time.
     """

@@ -158,7 +158,7 @@ class Result(Displayed):
             write_json(new / "summary.json", self.summary)
 
     def _to_toml(self) -> str:
-        """Write down the configuration, and which requests it was run on."""
+        """Return the TOML of the configuration, with the digest of its requests."""
         digest = self.provenance.get("trace_digest")
         said = f'trace_digest = "{digest}"\n' if digest else ""
         return said + self.config.to_toml()
@@ -219,7 +219,7 @@ def make_directory(directory: str | Path) -> Path:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON that any parser reads: NaN and infinity are refused, not written."""
+    """Write standard JSON; NaN and infinity are refused."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     with writing(path):
         write_whole(path, lambda f: f.write(text.encode()))

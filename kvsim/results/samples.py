@@ -1,4 +1,4 @@
-"""Rows of requests from those of their samples."""
+"""Rows of requests, merged from those of their samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORST = (
 
 
 def fold(rows: NDArray[Any], family: Family) -> NDArray[Any]:
-    """Return a row per request: what a client gets that waits for all of its samples.
+    """Return a row per request, as seen by a client that waits for all samples.
 
     Its first token is that of any sample, its end the last one's; tokens of outputs and preemptions
     are summed, and the prompt counts once. Its hit is the least of its samples': the first one's,

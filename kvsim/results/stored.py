@@ -1,4 +1,4 @@
-"""Files of a run's folder, which may be damaged or a stranger's: every fault is a ValueError."""
+"""Files of a run's folder, which may be damaged or untrusted: every fault is a ValueError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StoredRun:
             return found
 
     def array(self, name: str, dtype: np.dtype[Any], num_dimensions: int) -> NDArray[Any]:
-        """Return a NumPy array of a type; what its header promises must be in the file."""
+        """Return a NumPy array of a type, if the file is as long as its header says."""
         with self._told(name):
             lazy = np.lib.format.open_memmap(self.find(name), mode="r")
             if lazy.dtype != dtype:
@@ -91,7 +91,7 @@ class StoredRun:
 
 
 def _column(name: str, stored: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a column's values; none is missing, and none changes with the type."""
+    """Return a column's values; refuse missing ones and those that a conversion changes."""
     if stored.null_count:
         raise ValueError(f"column {name} has {stored.null_count:,} empty fields")
     values = stored.to_numpy()

@@ -78,7 +78,7 @@ def _outputs(rows: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floats, Floats]:
-    """Return the service that requests had got just before each time, and at it.
+    """Return the service that requests had received just before each time, and at that time.
 
     Inputs count at the first token, outputs evenly from then to the end, or to the end of the run.
     So do the figures derived from measured runs, which have no more than these times.
@@ -106,7 +106,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
 
 
 def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Return True if a tenant has requests never scheduled yet, from each time to the next."""
+    """Return True for each interval in which a tenant has requests that were never scheduled."""
     begin, until = rows["arrival_time"], rows["first_scheduled_time"]
     until = np.where(np.isnan(until), np.inf, until)
     waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)

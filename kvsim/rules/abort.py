@@ -52,7 +52,7 @@ def end_early(state: Replica, k: int, reason: int) -> None:
 
 
 def look_anew(state: Replica) -> None:
-    """Clear what earlier steps found, so that the next step checks the queue and all requests."""
+    """Reset the shortcuts of earlier steps, so that the next step checks queue and requests."""
     state.head_lookup_failed = False
     state.is_full = False
     state.refused = False

@@ -28,7 +28,7 @@ def batch_at(state: Replica, k: int) -> Batch:
 
 
 def calls_since_token(state: Replica, request: Request) -> int:
-    """Return how many calls ago the token in flight of a request was scheduled, 0 without one."""
+    """Return the number of schedules since that of a request's token in flight, 0 without one."""
     if request.num_placeholders == 0:
         return 0
     return state.num_calls + state.limits.num_stages - request.next_call
@@ -61,7 +61,7 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
 
 
 def drop(state: Replica, batch: Batch, k: int) -> int:
-    """Remove a request from the step; returns its tokens, 0 if it was not in the step."""
+    """Remove a request from the step; return its tokens, 0 if it was not in the step."""
     at = 0
     while at < batch.size and batch.entries[at].request != k:
         at += 1
@@ -137,7 +137,7 @@ def victim_place(state: Replica) -> int:
 
 
 def preempt_at(state: Replica, batch: Batch, place: int) -> int:
-    """Remove a running request from the batch and preempt it; returns the tokens it gives back."""
+    """Remove a running request from the batch and preempt it; return its tokens to the budget."""
     k = state.running[place]
     state.num_running -= 1
     for later in range(place, state.num_running):

@@ -125,7 +125,7 @@ def begin_step(state: Replica, batch: Batch) -> None:
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
-    """Decide a step by the scheduler's rules, and allocate its KV slots."""
+    """Schedule a step by the scheduler's rules, and allocate its KV slots."""
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
     elif state.limits.scheduler == ORCA:
@@ -150,7 +150,7 @@ def decide(state: Replica, batch: Batch) -> None:
 
 
 def schedule(state: Replica) -> bool:
-    """Decide a step and start it on the GPU; False if the scheduler is stuck."""
+    """Schedule a step and start it on the GPU; False if the scheduler is stuck."""
     if state.limits.has_own_loop:
         begin_step(state, batch_at(state, state.num_batches))
         return schedule_engine(state)
@@ -195,7 +195,7 @@ def has_timed_copies(state: Replica) -> bool:
 
 
 def takes_empty_steps(state: Replica) -> bool:
-    """Return whether an empty step counts as one, since its output may bring a report."""
+    """Return True if an empty step must run because its output may bring a report."""
     if state.connector.kind == NO_CONNECTOR or state.connector.kind == SESSIONS:  # noqa: PLR1714
         return False
     return state.never_reject or has_reports(state)
@@ -343,7 +343,7 @@ def await_arrival(state: Replica) -> bool:
 
 
 def missing_room(state: Replica, num_steps: int) -> int:
-    """Return what the host must do before the next of ``num_steps`` steps, DONE for nothing."""
+    """Return the host's task before the next of ``num_steps`` steps, DONE for none."""
     if num_steps <= 0:
         return PAUSED
     if state.num_step_rows >= state.max_step_rows and state.record_steps:
@@ -356,7 +356,7 @@ def missing_room(state: Replica, num_steps: int) -> int:
 
 
 def step_on(state: Replica, most: int) -> tuple[int, int]:
-    """Schedule a step, or a run of up to ``most`` steps; returns their number and an outcome."""
+    """Schedule a step, or a run of up to ``most`` steps; return their number and an outcome."""
     if state.decode_only and not state.watched:
         run = run_of_steps(state, most)
         if run > 0:
@@ -379,7 +379,7 @@ def close(state: Replica, to: float) -> None:
 
 
 def peek(state: Replica, row: int) -> None:
-    """Find how many tokens of a prompt of the trace the KV cache holds; nothing changes."""
+    """Find the cached tokens of a prompt of the trace. Does not mutate."""
     state.found_tokens = 0
     if state.trace.num_prompt_tokens[row] < state.limits.max_model_len:
         describe(state, state.probe, row)

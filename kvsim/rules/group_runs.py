@@ -56,7 +56,7 @@ def catch_up(state: Replica, place: int, step: int) -> None:
 
 
 def has_room(state: Replica, step: int, tries: bool) -> bool:
-    """Return whether a step of a run has its blocks; with ``tries``, also that no window frees one.
+    """Return True if a step of a run has its blocks; with ``tries``, also if no window frees one.
 
     Blocks that windows free in the same step do not count, so a run may end sooner than it must.
     """

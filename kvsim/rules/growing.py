@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def foresees_growth(kv: KV) -> bool:
-    """Return whether prefetching pays and is simple: one group, its blocks named when full."""
+    """Return True if prefetching pays and is simple: one group with keys set on full blocks."""
     if kv.manager != PAGED or kv.num_groups > 1 or not kv.pool.has_events:
         return False
     return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group

@@ -104,7 +104,7 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
 
 
 def allocate_own_blocks(kv: KV, request: Request) -> None:
-    """Give a request the record that its admission was prepared in."""
+    """Assign to a request the record in which its admission was prepared."""
     kv.num_held += 1
     kv.num_free_request_blocks -= 1
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks]
@@ -165,7 +165,7 @@ def retire(kv: KV, request: Request) -> None:
 
 
 def swap_out(kv: KV, request: Request) -> int:
-    """Move all KV of a request to the host; returns bytes moved, 0 if it cannot.
+    """Move all KV of a request to the host; return the bytes moved, 0 if impossible.
 
     The request keeps its record of blocks, which counts for nothing until it is back.
     """
@@ -186,7 +186,7 @@ def swap_out(kv: KV, request: Request) -> int:
 
 
 def swap_in(kv: KV, request: Request) -> int:
-    """Bring back the KV of a request; returns bytes moved, 0 if there is no room."""
+    """Move the KV of a request back; return the bytes moved, 0 without room."""
     if kv.manager == PAGED:
         num_bytes = swap_in_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
@@ -230,7 +230,7 @@ def num_free(kv: KV) -> int:
 
 
 def take_transfers(state: Replica, batch: Batch) -> None:
-    """Determine what a step moves to and from the host."""
+    """Count the bytes that a step moves to and from the host."""
     if state.kv.manager == PYTHON:
         python_take_transfers(state, batch)
     else:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def take_in(state: Replica, batch: Batch) -> None:
-    """Give every request of a finished step its token, in schedule order."""
+    """Append the token of every request of a finished step, in schedule order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished, num_turns = 0, 0, 0, 0
     begin_growing(state, now - before)
@@ -87,7 +87,7 @@ def settle_in_flight(request: Request, entry: Entry) -> bool:
 
 
 def num_accepted(state: Replica, entry: Entry, request: Request) -> int:
-    """Verify the drafts of a request; returns how many are accepted."""
+    """Verify the drafts of a request; return the number accepted."""
     if state.limits.num_drafts > 0 and entry.num_drafts > 0 and entry.unfinished == 0:
         return verify(state, entry, request)
     return 0
@@ -96,7 +96,7 @@ def num_accepted(state: Replica, entry: Entry, request: Request) -> int:
 def gets_nothing(
     state: Replica, request: Request, entry: Entry, accepted: int, stale: bool
 ) -> bool:
-    """Return whether a step leaves a request without a token; roll back rejected drafts."""
+    """Roll back rejected drafts; return True if the step leaves the request without a token."""
     skips = state.connector.kind != NO_CONNECTOR or state.limits.has_drops
     if skips and is_void(state, request, entry, stale, accepted + 1):
         return True
@@ -129,7 +129,7 @@ def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
 
 
 def confirm(state: Replica, request: Request, accepted: int) -> None:
-    """Confirm tokens that were scheduled before they were known, and name their blocks."""
+    """Confirm tokens that were scheduled before they were known, and set their blocks' keys."""
     speculates = state.limits.num_drafts > 0
     if request.num_placeholders > 0:
         request.num_placeholders -= accepted + 1
@@ -188,7 +188,7 @@ def forget_finished(state: Replica) -> None:
 
 
 def note_surplus(state: Replica, batch: Batch) -> None:
-    """Record since when steps compute only surplus tokens of requests that have ended."""
+    """Record the time since which steps compute only surplus tokens of ended requests."""
     if state.num_outstanding > 0:
         state.surplus_since = math.inf
     elif batch.size > 0:

@@ -25,7 +25,7 @@ def host_time(cost: Cost, work: Work) -> float:
 
 
 def gemm_time(gemms: Gemms, moved: float, flops: float, num_tokens: int) -> float:
-    """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""
+    """Return the longer of memory and arithmetic time; near the ridge they overlap only in part."""
     memory = moved / gemms.stream_rate
     arithmetic = flops / gemms.rate * (1.0 + num_tokens * gemms.falloff)
     slower, faster = max(memory, arithmetic), min(memory, arithmetic)
@@ -33,7 +33,7 @@ def gemm_time(gemms: Gemms, moved: float, flops: float, num_tokens: int) -> floa
 
 
 def gemms_time(cost: Cost, work: Work) -> float:
-    """Seconds of the layers' GEMMs, launches aside."""
+    """Seconds of the layers' GEMMs, without launches."""
     time, num_tokens = 0.0, work.num_tokens
     if cost.wide.num_bytes > 0.0:
         time += format_time(cost.wide, num_tokens)
@@ -94,17 +94,17 @@ def head_time(cost: Cost, work: Work) -> float:
 
 
 def swap_time(cost: Cost, num_bytes: int) -> float:
-    """Seconds of copying a request's KV one way, piece by piece."""
+    """Seconds of copying a request's KV in one direction, block by block."""
     return num_bytes / cost.link_bytes_per_s + num_bytes * cost.copy_round_per_byte
 
 
 def copy_time(cost: Cost, num_bytes: int) -> float:
-    """Seconds of copying prefix blocks one way, all together."""
+    """Seconds of copying prefix blocks in one direction, all together."""
     return num_bytes / cost.link_bytes_per_s + cost.copy_round if num_bytes > 0 else 0.0
 
 
 def decode_time(cost: Cost, work: Work) -> float:
-    """Seconds of attention with one query token; slower beside a long prompt."""
+    """Seconds of attention with one query token; slower in a step with a long prompt."""
     if work.num_decodes == 0:
         return 0.0
     reading = max(work.decode_bytes / cost.kv_rate, work.decode_flops / cost.prefill_rate)
@@ -210,7 +210,7 @@ def total_bytes(cost: Cost, work: Work) -> float:
 
 
 def price(state: Replica, batch: Batch) -> float:
-    """Seconds of a step that is not empty."""
+    """Seconds of a step with work."""
     cost = state.cost
     if cost.price == CONSTANT:
         return cost.seconds

@@ -71,13 +71,13 @@ def python_num_free(kv: KV) -> int:
 
 
 def python_swap_out(kv: KV, request: Request) -> int:
-    """Have a manager move a request to the host; returns bytes."""
+    """Let a manager move a request to the host; return the bytes."""
     manager: Any = kv.python
     return int(manager.swap_out(request))
 
 
 def python_swap_in(kv: KV, request: Request) -> int:
-    """Have a manager bring a request back; returns bytes."""
+    """Let a manager move a request back; return the bytes."""
     manager: Any = kv.python
     return int(manager.swap_in(request))
 
@@ -89,7 +89,7 @@ def python_has_blocks(kv: KV, request: Request) -> bool:
 
 
 def python_take_transfers(state: Replica, batch: Batch) -> None:
-    """Ask a manager what a step moves."""
+    """Ask a manager for the bytes that a step moves."""
     manager: Any = state.kv.python
     if manager is None:
         return
@@ -185,7 +185,7 @@ def python_add(state: Replica, k: int) -> None:
 
 
 def python_schedule(state: Replica, batch: Batch) -> None:
-    """Have a scheduler decide the next step."""
+    """Let a scheduler schedule the next step."""
     scheduler: Any = state.scheduler
     scheduler.run_step(batch)
 
@@ -209,7 +209,7 @@ def python_rank(state: Replica, k: int) -> float:
 
 
 def python_victim_score(state: Replica, k: int) -> float:
-    """Ask a user's order how much it would rather preempt a request."""
+    """Ask a user's order for the preemption score of a request."""
     order: Any = state.order.python
     return float(order.victim(state.requests[k], state.clock))
 

@@ -60,7 +60,7 @@ def is_trying(state: Replica) -> bool:
 
 
 def can_run(state: Replica) -> bool:
-    """Return whether the configuration and the steps under way allow a run."""
+    """Return whether the configuration and the steps in flight allow a run."""
     ahead, running = int(state.limits.asynchronous), state.num_running
     if state.limits.depth > 1 + ahead or state.num_batches != ahead or running == 0:
         return False
@@ -127,7 +127,7 @@ def sees_windows(cost: Cost) -> bool:
 
 
 def longest_run(state: Replica) -> int:
-    """Return for how many steps the batch changes only by arithmetic; 0 if it is not steady.
+    """Return the number of steps in which the batch changes only by arithmetic; 0 if not steady.
 
     Every running request decodes, none ends, none joins. With asynchronous scheduling the step
     in flight holds just these requests, too.
@@ -170,7 +170,7 @@ def decodes_regularly(state: Replica, request: Request) -> bool:
 
 
 def join_phase(state: Replica, steps: int, k: int) -> None:
-    """Add entry k to the phase of a step: it needs attention then and every block size later."""
+    """Add entry k to the phase of a step, in which it allocates or fills a block."""
     phase = state.phases[steps % state.kv.groups[0].block_size]
     state.phase_next[k] = NONE
     if phase.first == NONE:
@@ -213,7 +213,7 @@ def sort_by_phase(state: Replica) -> int:
 
 
 def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
-    """Allocate and name the blocks of one step of a run; False, unchanged, if they run out."""
+    """Allocate and key the blocks of one step of a run; False, unchanged, without free blocks."""
     if has_groups(state.kv):
         return tend_groups(state, step, tries)
     if state.kv.manager != PAGED:
@@ -294,7 +294,7 @@ def must_end_run(state: Replica, under_way: float) -> bool:
 
 
 def run_of_steps(state: Replica, most_steps: int) -> int:
-    """Advance a steady batch by whole steps; returns how many."""
+    """Advance a steady batch by whole steps; return their number."""
     longest = min(longest_run(state), most_steps)
     if longest < 2:
         return 0

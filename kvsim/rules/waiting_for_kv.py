@@ -1,4 +1,4 @@
-"""The second waiting queue: requests that have blocks already, or wait for their load to end.
+"""The second waiting queue: requests that have blocks, or wait for the end of their load.
 
 vLLM's kv_holding_waiting. It is drained before the other one, regardless of priorities.
 """
@@ -26,7 +26,7 @@ def num_queued(state: Replica) -> int:
 
 
 def next_in_line(state: Replica) -> int:
-    """Return the request to admit next; one of the queues is not empty."""
+    """Return the request to admit next; one of the queues must not be empty."""
     if state.connector.kind != NO_CONNECTOR and state.connector.waiting_for_kv.length > 0:
         return state.connector.waiting_for_kv.head
     return head_of(state)
@@ -54,7 +54,7 @@ def put_back(state: Replica, k: int) -> None:
 
 
 def hold_last(state: Replica, k: int) -> None:
-    """Put a request at the end of the second queue, or where its priority says."""
+    """Insert a request at the end of the second queue, or by its priority."""
     if state.limits.by_priority:
         hold_back(state, k)
         return
@@ -63,7 +63,7 @@ def hold_last(state: Replica, k: int) -> None:
 
 
 def hold_back(state: Replica, k: int) -> None:
-    """Put a request at the front of the second queue, or where its priority says."""
+    """Insert a request at the front of the second queue, or by its priority."""
     held, requests = state.connector.waiting_for_kv, state.requests
     state.connector.is_waiting_for_kv[requests[k].request_id] = 1
     if not state.limits.by_priority or held.length == 0:

@@ -35,7 +35,7 @@ def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
 
 
 def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
-    """Count what a step that is not empty computes, and the keys each kind of layers attends to."""
+    """Count the work of a step, and the keys that each kind of layers attends to."""
     work = cost.work
     num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
     if cost.has_drafts:
@@ -66,12 +66,12 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
 
 
 def is_verified(cost: Cost, entry: Entry) -> bool:
-    """Return whether an entry is a token and its drafts, for which attention reads KV once."""
+    """Return True if an entry is a token with drafts, for which attention reads KV once."""
     return cost.has_drafts and entry.num_tokens == 1 + entry.num_drafts
 
 
 def count_drafts(work: Work, batch: Batch) -> None:
-    """Count the drafts of a step, and what the drafter reads after it."""
+    """Count the drafts of a step, and the tokens that the drafter reads after it."""
     num_drafts, pairs, keys = 0, 0, 0
     for at in range(batch.size):
         entry = batch.entries[at]
@@ -144,7 +144,7 @@ def weigh(cost: Cost) -> None:
 
 
 def weigh_gemms(cost: Cost, work: Work) -> None:
-    """Count what the GEMMs of the layers read and compute, touched experts included."""
+    """Count the bytes and FLOPs of the layers' GEMMs, used experts included."""
     experts = cost.experts
     work.weight_bytes = cost.wide.num_bytes + cost.narrow.num_bytes
     work.gemm_flops = work.num_tokens * (cost.wide.token_flops + cost.narrow.token_flops)

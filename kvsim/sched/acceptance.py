@@ -34,7 +34,7 @@ def acceptance_rates(config: SpeculativeConfig) -> list[float]:
 
 
 def acceptance_basis(config: SpeculativeConfig) -> str:
-    """Say in words what the acceptance rests on; empty if it was given."""
+    """Return the source of the acceptance in words; empty if it was given."""
     given = (
         config.synthetic_acceptance_rates,
         config.synthetic_acceptance_length,
@@ -50,7 +50,7 @@ def acceptance_basis(config: SpeculativeConfig) -> str:
 
 
 def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Return the rate for each request's own share of drafts; below 0 it has no share of its own.
+    """Return the rate for each request's own share of accepted drafts; below 0 without one.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
 
 
 def conditional_rate(accepted: float, count: int) -> float:
-    """Return the probability, the same for every draft, that gives a mean of accepted drafts."""
+    """Return the equal probability per draft that gives a mean number of accepted drafts."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -75,13 +75,13 @@ def conditional_rate(accepted: float, count: int) -> float:
 
 
 def geometric(accepted: float, count: int) -> list[float]:
-    """Return rates by position where every draft is accepted alike, with a mean of all."""
+    """Return rates by position for an equal acceptance of every draft, with a given mean."""
     rate = conditional_rate(accepted, count)
     return [rate**k for k in range(1, count + 1)]
 
 
 def published(lengths: Sequence[float], count: int) -> list[float]:
-    """Return rates by position that have published mean lengths; between and beyond, geometric."""
+    """Return rates by position with published mean lengths, geometric between and beyond them."""
     rates = [lengths[0] - 1]
     known = zip(np.diff(lengths).tolist(), np.diff(MEASURED_DRAFTS).tolist(), strict=True)
     for more, positions in known:

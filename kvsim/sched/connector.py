@@ -34,7 +34,7 @@ def make_connector(
     failure_policy: FailurePolicy = "fail",
     threshold: int = 0,
 ) -> Connector:
-    """Return the settings of a connector, as vLLM's ``kv_role`` and ``kv_load_failure_policy`` say.
+    """Return the settings of a connector from vLLM's ``kv_role`` and ``kv_load_failure_policy``.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def make_connector(
 
 
 def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
-    """Most requests that can hold blocks without running: each has one of its own."""
+    """Largest number of requests that hold blocks without running, each with its own block."""
     return min(kv.num_gpu_blocks, num_rows)
 
 

@@ -63,7 +63,7 @@ def check_encoder(state: Replica) -> None:
 
 
 def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None) -> None:
-    """Show the items of the trace to the rules that read them; fill an empty encoder cache."""
+    """Write the encoder items of the trace, and an empty encoder cache, into the state."""
     trace = state.trace
     num_items = len(trace.items)
     names_blocks = num_items > 0 and (config is None or config.names_blocks)

@@ -1,4 +1,4 @@
-"""Room for what a fair queue counts."""
+"""Memory of fair queues."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FAIR_POLICIES = {"vtc": VTC, "dlpm": DLPM}
 
 
 def fairness_of(policy: str) -> int:
-    """Return how a scheduling policy shares service out."""
+    """Return the rule by which a scheduling policy shares service."""
     return FAIR_POLICIES.get(policy, NOBODY_COUNTS)
 
 
 def tenant_prices(weights: str, names: Sequence[str]) -> list[int]:
-    """Return what a unit of service costs each tenant, from ``NAME=WEIGHT[,NAME=WEIGHT]...``.
+    """Return each tenant's price of a unit of service, from ``NAME=WEIGHT[,NAME=WEIGHT]...``.
 
     Raises
     ------

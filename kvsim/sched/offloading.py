@@ -32,7 +32,7 @@ MOST_OFFERS = 64_000
 
 
 def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings: Any) -> Offloading:
-    """Return the settings of native offloading, as vLLM's options of a connector say.
+    """Return the settings of native offloading from vLLM's connector options.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings:
 def lay_out_host_cache(
     host: HostCache, memory: Memory, settings: HostCache, orders: int = 1
 ) -> None:
-    """Lay out an empty host cache; ``orders`` bounds what tells chunks of one number apart."""
+    """Lay out an empty host cache; ``orders`` bounds the ranks of chunks of one request."""
     assign(host, settings)
     capacity, arc, host.orders = settings.capacity, settings.policy == HOST_ARC, orders
     most = 4 * capacity if arc else capacity  # ghosts are cut after an eviction
@@ -96,7 +96,7 @@ def lay_out_offloading(
 
 
 def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
-    """Lay out the groups; returns the chunks of a longest request, all groups together."""
+    """Lay out the groups; return the chunks of the longest request, over all groups."""
     size = offloading.blocks_per_chunk
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     full = {group.block_size * size for group in groups if group.kind == FULL}
@@ -131,7 +131,7 @@ def _run(offloading: Offloading, g: int) -> float:
 
 
 def add_states(offloading: Offloading, memory: Memory, kv: KV, count: int) -> None:
-    """Make room for ``count`` more requests that have to do with offloading."""
+    """Make room for ``count`` more requests with offloading state."""
     n = offloading.num_states
     states: Any = memory.records(OffloadState, n + count if memory.compiled else count)
     if not memory.compiled:
@@ -208,7 +208,7 @@ def _chunks_of(offloading: Offloading, j: int) -> list[int]:
 
 
 def lay_out_copies(state: Replica) -> None:
-    """Lay out how long copies over the host's link take, of blocks and of a radix tree's tokens."""
+    """Lay out the times of copies over the host's link, of blocks and of a radix tree's tokens."""
     rate, tree, offloading = state.cost.link_bytes_per_s, state.kv.radix, state.offloading
     tree.copy_time, tree.token_time = state.cost.copy_round, tree.token_bytes / rate
     if offloading.timed:

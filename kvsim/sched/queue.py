@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WaitingQueue:
-    """Requests that hold no KV yet, or none any more; a view of a replica's state."""
+    """Requests without KV, new or preempted; a view of a replica's state."""
 
     def __init__(self, state: Replica) -> None:
         self._state = state
@@ -34,7 +34,7 @@ class WaitingQueue:
         requeue(self._state, self._place(request))
 
     def head(self) -> Request:
-        """Return the next to be admitted. Does not mutate."""
+        """Return the next request to be admitted. Does not mutate."""
         return self._state.requests[head_of(self._state)]
 
     def pop(self) -> Request:
@@ -44,7 +44,7 @@ class WaitingQueue:
         return head
 
     def remove(self, request: Request) -> None:
-        """Remove a request wherever it stands. Mutates."""
+        """Remove a request from any position. Mutates."""
         dequeue(self._state, request.place)
 
     def __len__(self) -> int:

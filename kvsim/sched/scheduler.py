@@ -1,4 +1,4 @@
-"""The base of all schedulers: decide a step, and record what the step produced.
+"""The base of all schedulers: schedule a step, and process its output.
 
 The rules are in :mod:`kvsim.rules`; the classes here hold a replica's state and call them.
 """
@@ -126,7 +126,7 @@ class StepPlan:
         rules.plan(self.state, self.batch, request.place, num_tokens)
 
     def close(self) -> StepPlan:
-        """Note what else the step did; returns the plan."""
+        """Complete the plan with the other results of the step; return it."""
         state, requests = self.state, self.state.requests
         for k in range(state.num_admitted):
             admission = state.admissions[k]
@@ -290,7 +290,7 @@ class Scheduler(Parametric, ABC):
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide what it does."""
+        """True if the rules alone decide its behaviour."""
         return self.rules_of != policies.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
 
     @property
@@ -361,7 +361,7 @@ class Scheduler(Parametric, ABC):
         engine.look_again(self.state)
 
     def place(self, request: Request) -> None:
-        """Give a request a place among the replica's, if it has none."""
+        """Assign an index on the replica to a request, if it has none."""
         if request.place < 0:
             adopt(self.state, request)
 
@@ -375,7 +375,7 @@ class Scheduler(Parametric, ABC):
         return StepPlan(self.state, batch)
 
     def schedule(self, now: float) -> StepPlan:
-        """Decide the next step and take its KV slots. Mutates.
+        """Schedule the next step and allocate its KV slots. Mutates.
 
         The plan is empty only if no request can compute anything now.
         """
@@ -386,7 +386,7 @@ class Scheduler(Parametric, ABC):
         return plan.close()
 
     def complete(self, plan: StepPlan, now: float) -> StepOutput:
-        """Take in the tokens of a finished step, in schedule order. Mutates."""
+        """Process the tokens of a finished step, in schedule order. Mutates."""
         given = zip(plan.requests, plan._entries(), strict=True)
         sampled = [r for r, e in given if r.status != FINISHED and not e.unfinished]
         plan.batch.end = now
@@ -400,25 +400,25 @@ class Scheduler(Parametric, ABC):
         rules.admit(self.state, plan.batch, request.place, num_tokens, hit.num_tokens)
 
     def grow_running(self, plan: StepPlan) -> None:
-        """Give every running request its next tokens; one that cannot grow preempts others."""
+        """Schedule the running requests' next tokens; one that cannot grow preempts others."""
         rules.grow_running(self.state, plan.batch)
 
     def preempt(self, plan: StepPlan, victim: Request) -> None:
-        """Give up a running request's KV: it will be computed again, output so far included."""
+        """Preempt a running request: its KV is computed again, output so far included."""
         place = [self.state.running[k] for k in range(self.state.num_running)].index(victim.place)
         rules.preempt_at(self.state, plan.batch, place)
 
     # -- for the engine -----------------------------------------------------------------------
 
     def run_step(self, batch: records.Batch) -> None:
-        """Decide a step into a batch of the engine's."""
+        """Schedule a step into a batch of the engine."""
         self._batch = batch
         plan = self.schedule(self.state.clock)
         if plan.batch is not batch:
             raise RuntimeError(f"{type(self).__name__}.schedule must begin its plan with begin()")
 
     def take_in(self, batch: records.Batch) -> Any:
-        """Take in the output of a batch of the engine's."""
+        """Process the output of a batch of the engine."""
         return self.complete(StepPlan(self.state, batch), batch.end)
 
 
@@ -460,7 +460,7 @@ def order_of(text: str) -> SchedulerRules | None:
 
 
 def is_rules(factory: Any) -> bool:
-    """Return whether a class is a user's rules over vLLM's scheduler."""
+    """Return True if a class is a user's rules over vLLM's scheduler."""
     return isinstance(factory, type) and issubclass(factory, SchedulerRules)
 
 
@@ -474,7 +474,7 @@ def own_order_scheduler() -> type[Scheduler]:
 def scheduler_type(
     text: str, make_kv: Callable[[], KVCacheManager], config: SchedulerConfig
 ) -> type[Scheduler]:
-    """Return the class of a scheduler; its attributes say what the scheduler is like.
+    """Return the class of a scheduler, whose attributes describe it.
 
     A factory function is called once, over a manager of ``make_kv``, to see what it makes.
 

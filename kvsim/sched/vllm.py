@@ -21,4 +21,4 @@ class VllmScheduler(Scheduler):
 
 
 class OwnOrderScheduler(VllmScheduler):
-    """vLLM's scheduler with the order that :class:`.SchedulerRules` of a user's say."""
+    """vLLM's scheduler with the order of a user's :class:`.SchedulerRules`."""

@@ -1,1 +1,1 @@
-"""The live endpoint: an engine on the wall's clock, behind vLLM's HTTP protocol."""
+"""The live endpoint: an engine in real time behind vLLM's HTTP protocol."""

@@ -1,4 +1,4 @@
-"""The clock of a live engine: simulated seconds that pass with the wall's."""
+"""The clock of a live engine: simulated seconds that follow real time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class Clock:
-    """Simulated time, ``speed`` seconds of it in a second of the wall's.
+    """Simulated time: ``speed`` simulated seconds per real second.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ class Clock:
         return (time.monotonic() - self._start) * self.speed
 
     def delay(self, instant: float) -> float | None:
-        """Return the seconds of the wall's clock until an instant; None if it never comes."""
+        """Return the real seconds until an instant; None for never."""
         if math.isinf(instant):
             return None
         return max(0.0, (instant - self.now) / self.speed)
 
 
 def speed_of(text: str) -> float:
-    """Return the speed that ``--clock`` names.
+    """Return the speed given by ``--clock``.
 
     Raises
     ------

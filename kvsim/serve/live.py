@@ -1,4 +1,4 @@
-"""An engine on a clock: it advances as time passes, and its steps go out to the clients."""
+"""An engine on a clock, which advances in real time and sends its tokens to clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def content_of(name: int) -> int:
 
 
 class Live:
-    """An engine, its clock, and the answers that are under way.
+    """An engine, its clock, and the answers in progress.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Live:
             self.metrics.note_end(self.engine.row(request), sample.reason)
 
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
-        """Add the samples of a request to the engine; returns their ids. Mutates.
+        """Add the samples of a request to the engine; return their ids. Mutates.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class Live:
         return request
 
     def _named(self, prompt: list[int]) -> list[int]:
-        """Return a prompt in the engine's ids: output tokens by their content."""
+        """Return a prompt in the engine's ids, with output tokens named by their content."""
         if max(prompt) < FIRST_OUTPUT:
             return prompt
         found = []
@@ -166,7 +166,7 @@ class Live:
         return prompt[first:stop] + [output_id(content, k) for k in rest]
 
     def abort(self, requests: list[int]) -> None:
-        """End requests after their client has gone, and free their blocks. Mutates."""
+        """Abort the requests of a disconnected client, and free their blocks. Mutates."""
         self.advance()
         for request in requests:
             if self._samples.pop(request, None) is not None:
@@ -178,16 +178,16 @@ class Live:
 
     @property
     def num_waiting(self) -> int:
-        """Answers under way that the engine does not compute now."""
+        """Answers in progress that the engine does not compute now."""
         return self.num_open - self.engine.num_running
 
     @property
     def num_open(self) -> int:
-        """Answers under way."""
+        """Answers in progress."""
         return len(self._samples)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False while a block is in use. Mutates."""
+        """Clear the prefix cache; False while a block is in use. Mutates."""
         self.advance()
         is_empty = self.engine.reset_prefix_cache()
         if is_empty and self.publisher is not None:

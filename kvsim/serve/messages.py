@@ -1,4 +1,4 @@
-"""Requests as clients send them: read, checked, and refused as vLLM refuses them."""
+"""Requests of clients: read, checked, and refused as in vLLM."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """Fields of both kinds of request; unknown ones are ignored, as vLLM ignores them."""
+    """Fields of both kinds of request; unknown fields are ignored, as in vLLM."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -91,7 +91,7 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """Its text, all parts together."""
+        """The text of all parts together."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -151,7 +151,7 @@ def read(body: bytes, kind: Any) -> Any:
 
 
 def chat_text(messages: list[Message]) -> str:
-    """Return a conversation as one text, each turn with its role, and the next role at its end."""
+    """Return a conversation as one text: each turn with its role, then the next role."""
     return "".join(f"<{one.role}>\n{one.text}\n" for one in messages) + "<assistant>\n"
 
 

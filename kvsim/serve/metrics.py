@@ -44,7 +44,7 @@ COUNTERS = (
 
 
 def up_to(longest: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10 ... as far as they are no more than a number."""
+    """Return 1, 2, 5, 10 ... up to a number."""
     steps = (float(m * 10**k) for k in range(len(str(longest))) for m in (1, 2, 5))
     return tuple(one for one in steps if one <= longest)
 
@@ -137,7 +137,7 @@ class Metrics:
                 self._histograms[name].observe(max(0.0, value))
 
     def text(self) -> bytes:
-        """Return the metrics as Prometheus reads them."""
+        """Return the metrics as Prometheus text."""
         engine = self._engine
         self._gauges["num_requests_running"].set(engine.num_running)
         self._gauges["num_requests_waiting"].set(engine.num_waiting)

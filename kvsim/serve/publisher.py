@@ -80,7 +80,7 @@ class Publisher:
             self._send([fields_of(event) for event in batch.events])
 
     def send_cleared(self) -> None:
-        """Send that no block has content any more. Mutates."""
+        """Send an event that all blocks were cleared. Mutates."""
         self._send([{"type": "AllBlocksCleared"}])
 
     def _send(self, events: list[dict[str, Any]]) -> None:
@@ -111,7 +111,7 @@ class Publisher:
 
     @property
     def source(self) -> dict[str, Any]:
-        """Its entry in the answer of ``/kv_event_sources``."""
+        """The publisher's entry in the answer of ``/kv_event_sources``."""
         one = self.transport
         return {
             "enable_kv_cache_events": True,

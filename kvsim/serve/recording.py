@@ -1,4 +1,4 @@
-"""A record of a live run: a trace of kvsim's own form, a line per request, as they came."""
+"""A record of a live run: a trace in kvsim's own form, a line per request in arrival order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """A file that grows by a line per request, whole after each of them.
+    """A file that grows by a line per request and is complete after each.
 
     ``kvsim run --trace FILE`` reads it. Aborts are in ``FILE.aborts.jsonl``, as a trace has none.
 
@@ -49,7 +49,7 @@ class Recording:
             self._file.flush()
 
     def abort(self, request: int, time: float) -> None:
-        """Write that a request ended at a time. Mutates."""
+        """Write the abort of a request at a time. Mutates."""
         with self._aborts.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"request": request, "time": time}) + "\n")
 

@@ -1,4 +1,4 @@
-"""The start of a live endpoint, and its end."""
+"""Start and end of a live endpoint."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
 
 
 def facts_of(engine: Engine, deployment: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what dashboards and routers ask of a server."""
+    """Return the facts of a server for dashboards and routers."""
     fits = kvsim.capacity(**deployment)
     cache = {"block_size": fits.block_size, "num_gpu_blocks": fits.num_gpu_blocks}
     prefixes = deployment.get("enable_prefix_caching", True)
@@ -145,7 +145,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def say(endpoint: Endpoint, server: Server, port: int) -> None:
-    """Print where the server is, and what is assumed."""
+    """Print the server's address, and the assumptions."""
     lines = [
         f"serving {endpoint.names[0]} on http://{endpoint.host}:{port}, clock {endpoint.clock}",
         f"tokens of texts: {server.tokenizer.described}",

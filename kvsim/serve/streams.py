@@ -1,4 +1,4 @@
-"""Answers as they grow: the tokens of a sample, as chunks of a stream or as one text."""
+"""Answers in progress: the tokens of a sample, as chunks of a stream or as one text."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Sample:
         return self._echoed + "".join(map(output_text, self.token_ids))
 
     def add(self, count: int, ended: FinishReason | None) -> bool:
-        """Take new tokens, and perhaps the end; True if a stop text ends it here."""
+        """Add new tokens, and possibly the end; True if a stop text ends the sample."""
         for k in range(count):
             self.count += 1
             self.reply.num_output_tokens += 1
@@ -199,7 +199,7 @@ class Sample:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """Its entry of an answer that is sent at once."""
+        """The sample's entry in an answer that is sent at once."""
         common: dict[str, Any] = {
             "index": self.index,
             "logprobs": None,

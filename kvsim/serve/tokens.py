@@ -1,4 +1,4 @@
-"""Texts as token ids and back: by a tokenizer's file, or by a stand-in that needs none.
+"""Texts to token ids and back, by a tokenizer's file or by a stand-in.
 
 Output tokens have texts of their own, such as ``" ~2a01"``: the number in it names the token. A
 client that sends an answer back, as the next turn of a conversation does, so names the blocks that
@@ -46,7 +46,7 @@ def output_id(content_id: int, index: int) -> int:
 
 
 def named_output(token_id: int, newest: int) -> tuple[int, int] | None:
-    """Return content and place of an output token, None for another token.
+    """Return content and index of an output token, None for another token.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def output_text(token_id: int) -> str:
 
 
 class StandIn:
-    """Pieces of text numbered by their checksum: about four characters a token, as models have."""
+    """A stand-in tokenizer: pieces of about four characters, numbered by their checksum."""
 
     described = "a stand-in of about four characters a token; --tokenizer FILE takes a model's own"
 
@@ -116,7 +116,7 @@ class OfFile:
         self.described = str(file)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; those of output tokens are their own."""
+        """Return the token ids of a text; texts of output tokens get their own ids."""
         found: list[int] = []
         place = 0
         for output in OUTPUT.finditer(text):

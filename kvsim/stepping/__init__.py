@@ -1,1 +1,1 @@
-"""An engine to step by hand: requests one by one, over one replica and a trace that grows."""
+"""An engine to step by hand: one replica, and requests that are added one by one."""

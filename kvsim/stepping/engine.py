@@ -193,7 +193,7 @@ class Engine:
         state.end_time = time + self._plan.config.horizon
 
     def _submit(self, rows: list[int], time: float) -> None:
-        """Submit the samples of a request, or reject what never fits. Mutates."""
+        """Submit the samples of a request, or reject it if it can never fit. Mutates."""
         longest = self._setup.memory.limits.max_model_len
         lists, kv = self._rows.lists, self._setup.kv
         for row in rows:
@@ -206,7 +206,7 @@ class Engine:
         self._replica.submit(np.array(rows), np.full(len(rows), time))
 
     def abort(self, request_id: int) -> bool:
-        """End a request where it stands, and free its blocks; False if it had ended. Mutates.
+        """Abort a request in any state, and free its blocks; False if it had ended. Mutates.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class Engine:
         ), is_step
 
     def _by_request(self, by_row: dict[int, int]) -> dict[int, int]:
-        """Return sums by request of numbers by row."""
+        """Return the sums, per request, of numbers by row."""
         sums: dict[int, int] = {}
         for row, number in by_row.items():
             request = self._request_of[row]
@@ -320,7 +320,7 @@ class Engine:
         return sums
 
     def _take_ended(self, rows: Sequence[int] = ()) -> None:
-        """Take note of the requests that have ended, of some rows or of all. Mutates."""
+        """Record the requests that have ended, of some rows or of all. Mutates."""
         state = self._replica.state
         if state.num_ended:
             rows, state.num_ended = list(self._open), 0
@@ -330,7 +330,7 @@ class Engine:
                 self._note_end(self._request_of[row])
 
     def _note_end(self, request: int) -> None:
-        """Take note of the end of a sample; with the last one its request ends. Mutates."""
+        """Record the end of a sample; a request ends with its last one. Mutates."""
         rows = self._rows_of(request)
         reasons = [FinishReason(code) for code in self._rows.table["finish_reason"][rows]]
         if FinishReason.IN_FLIGHT not in reasons:
@@ -346,7 +346,7 @@ class Engine:
 
     @property
     def now(self) -> float:
-        """The time up to which everything is known, seconds."""
+        """The time up to which the run has advanced, seconds."""
         return max(self._replica.state.clock, self._reached)
 
     @property
@@ -361,7 +361,7 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have been seen and do not run, each sample counted."""
+        """Requests that have arrived and do not run, each sample counted."""
         return num_waiting(self._replica.state)
 
     @property
@@ -386,7 +386,7 @@ class Engine:
         return [] if place is None else block_table(self._replica, place)
 
     def free_queue(self) -> list[int]:
-        """Return the free blocks, the next one to be handed out first.
+        """Return the free blocks, the next one to be allocated first.
 
         Blocks without content come before cached ones, which go in the order of their eviction.
 
@@ -420,7 +420,7 @@ class Engine:
         return cached_blocks(self._replica, self._setup.allocator.base)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached content, as vLLM does; False, and nothing, while a block is in use.
+        """Clear the prefix cache, as vLLM does; False, without effect, while a block is in use.
 
         Mutates.
         """
@@ -465,7 +465,7 @@ class Engine:
 
 
 def list_names(config: Config) -> list[str]:
-    """Return the lists that a replica needs of each request."""
+    """Return the names of the lists of requests that a replica reads."""
     absent = set()
     if config.scheduling_policy != "priority" and config.schedule_policy != "hrrn":
         absent.add("id_rank")

@@ -17,13 +17,13 @@ TokenIds: TypeAlias = Callable[[int, int, int], list[int]]
 
 
 def has_events(config: Config) -> bool:
-    """Return whether a configuration asks for KV cache events."""
+    """Return True if a configuration enables KV cache events."""
     asked = config.kv_events_config
     return asked is not None and asked.enable_kv_cache_events and asked.publisher != "null"
 
 
 class StepNames(RunNames):
-    """Names of groups, adapters and tokens of requests that come while the engine runs."""
+    """Names of groups, adapters and tokens of requests that arrive while the engine runs."""
 
     def __init__(self, setup: Setup, contents: GrowingContents, tokens: TokenIds) -> None:
         super().__init__(setup, contents, contents)  # type: ignore[arg-type]

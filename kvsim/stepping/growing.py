@@ -1,4 +1,4 @@
-"""A trace that grows request by request: columns that double their room."""
+"""A trace that grows request by request, in columns that double their capacity."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LISTS = (
 
 
 def doubled(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy with as many zeros behind it, laid out in the same way."""
+    """Return a copy of double length, padded with zeros, in the same layout."""
     room = np.zeros(2 * len(array), array.dtype)
     room[: len(array)] = array
     return room
@@ -84,7 +84,7 @@ class GrowingTrace:
         self._segments.append(segments)
 
     def line(self, request: int) -> dict[str, Any]:
-        """Return a request as a line of a trace file has it."""
+        """Return a request as a line of a trace file."""
         found: dict[str, Any] = {"arrival_time": float(self._arrival_time[request])}
         found |= {name: int(values[request]) for name, values in self._columns.items()}
         return found | {"segments": [list(span) for span in self._segments[request]]}
@@ -129,7 +129,7 @@ class GrowingContents(Contents):
             record.segments = []
 
     def grow_for(self, state: Replica) -> None:
-        """Let the lists of a replica that was laid out over these contents grow with them."""
+        """Grow a replica's lists together with these contents."""
         self._state = state
 
     def append(self, arrival_time: float, values: Mapping[str, int], spans: Sequence[Span]) -> None:
@@ -153,7 +153,7 @@ class GrowingContents(Contents):
         self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
 
     def _note_kinds(self, values: Mapping[str, int]) -> None:
-        """Switch on what a request is the first to need. Mutates."""
+        """Enable the features that a request is the first to need. Mutates."""
         trace, state = self._state.trace, self._state
         if values["asked_tokens"] > values["max_tokens"]:
             trace.has_eos = True
@@ -165,7 +165,7 @@ class GrowingContents(Contents):
                     state.requests[k].id_rank = int(rank)
 
     def _grow(self) -> None:
-        """Double the room of all lists and of the table. Mutates."""
+        """Double the capacity of all lists and of the table. Mutates."""
         memory, trace = self._memory, self._state.trace
         for name, values in self.lists.items():
             self.lists[name] = doubled(values)
@@ -175,7 +175,7 @@ class GrowingContents(Contents):
         memory.replace(self._state, rows=Views(self.table, RequestRow, Flat()))
 
     def _grow_segments(self) -> None:
-        """Double the room of the prompts' segments. Mutates."""
+        """Double the capacity of the prompts' segments. Mutates."""
         self._segments = doubled(self._segments)
         if not self._memory.compiled:
             return

@@ -1,4 +1,4 @@
-"""Looks into the memory of a replica between two steps, by either memory."""
+"""Reads of a replica's memory between two steps, objects or flat memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def place_of(state: State, row: int) -> int | None:
-    """Return the place of a request's record, None if the request is not here, or has ended."""
+    """Return the index of a request's record, None if the request is not here or has ended."""
     ids = column(state.requests, "request_id", state.num_requests)
     for k, found in enumerate(ids):
         if found == row and state.requests[k].status != FINISHED:
@@ -39,7 +39,7 @@ def block_table(replica: Replica, place: int) -> list[list[int]]:
 
 
 def free_queue(replica: Replica, allocator: str) -> list[int]:
-    """Return the free blocks, the next one to be handed out first."""
+    """Return the free blocks, the next one to be allocated first."""
     check_pool(replica, allocator, "free_queue")
     return list(BlockPool.over(replica.state.kv).free_queue())
 
@@ -51,7 +51,7 @@ def cached_blocks(replica: Replica, allocator: str) -> list[int]:
 
 
 def reset_cache(replica: Replica, allocator: str) -> bool:
-    """Forget all cached content; False if a block is in use.
+    """Clear the prefix cache; False if a block is in use.
 
     The rule runs as Python in either memory: few variants of the compiled rules contain it.
     """

@@ -1,4 +1,4 @@
-"""Ranks of request ids as texts, known without the ids to come.
+"""Ranks of request ids in text order, independent of later ids.
 
 vLLM breaks ties between requests by their ids, which are texts: 10 before 9, and ``1_7``, the
 second sample of request 7, between 19 and 2.
@@ -18,12 +18,12 @@ BEGINNINGS = sorted(f"{number}_" for number in range(MAX_SAMPLES))
 
 
 def num_texts(digits: int) -> int:
-    """Return the number of texts of up to that many digits, the empty one included."""
+    """Return the number of texts of up to a number of digits, the empty one included."""
     return int((10 ** (digits + 1) - 1) // 9)
 
 
 def place_of(text: str) -> int:
-    """Return the place of a text of digits among all texts of up to :data:`DIGITS` digits."""
+    """Return the rank of a text of digits among all texts of up to :data:`DIGITS` digits."""
     place = 0
     for at, digit in enumerate(text):
         place += 1 + int(digit) * num_texts(DIGITS - at - 1)

@@ -1,4 +1,4 @@
-"""Options that an engine refuses, since one replica is stepped and its requests are not known."""
+"""Options that a stepped engine refuses: it has one replica, and unknown later requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_REQUESTS = {"num_samples": "num_samples", "ends_by": "stop_after"}
 
 
 def check_options(config: Config) -> None:
-    """Refuse options of fleets, of clients and of all requests.
+    """Refuse options of fleets, clients and whole traces.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A request as a caller asks for it, checked and in the columns of a trace."""
+"""A caller's request, checked and converted to the columns of a trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NewRequest:
     max_tokens: int
 
     def row(self, number: int) -> dict[str, int]:
-        """Return what a replica knows of one of its samples."""
+        """Return the values that a replica reads for one of its samples."""
         columns = self.columns
         return {
             "num_prompt_tokens": columns["num_prompt_tokens"],
@@ -63,7 +63,7 @@ class NewRequest:
 
 
 class RequestReader:
-    """Checks requests, and gives contents, salts and adapters their numbers.
+    """Checks requests, and numbers contents, salts and adapters.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class RequestReader:
         self._salts: dict[tuple[int, int], int] = {}
 
     def read(self, asked: Asked) -> NewRequest:
-        """Check a request and number what it names. Mutates.
+        """Check a request and number its contents, salt and adapter. Mutates.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Steps of a replica, one after another: what each batch scheduled, and what came of it."""
+"""Steps of a replica, one after another: each batch and its results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The oldest batch in flight, before its output: a place in each list per request."""
+    """The oldest batch in flight, before its output, as lists with an entry per request."""
 
     places: list[int]
     rows: list[int]
@@ -52,7 +52,7 @@ class Scheduled:
 
 
 def fields(records: Any, name: str, places: Sequence[int]) -> list[int]:
-    """Return a field of some records of a list."""
+    """Return one field of some records of a list."""
     if isinstance(records, Views):
         found: list[int] = records.array[name][places].tolist()
         return found
@@ -60,7 +60,7 @@ def fields(records: Any, name: str, places: Sequence[int]) -> list[int]:
 
 
 class Stepper:
-    """Runs a replica step by step, and says by row what each step did.
+    """Runs a replica step by step, and returns each step by row.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Stepper:
         self.last_schedule = float("-inf")
 
     def next(self, horizon: float) -> tuple[EngineStep, bool]:
-        """Run up to the next output, or to a time; returns the step by rows, and if there is one.
+        """Run up to the next output or to a time; return the step by rows, and if there is one.
 
         Mutates.
         """
@@ -110,7 +110,7 @@ class Stepper:
         )
 
     def _note_schedule(self) -> None:
-        """Note when the step just scheduled starts, and what it preempted. Mutates."""
+        """Record the start of the step just scheduled, and its preemptions. Mutates."""
         state = self._state
         self.last_schedule = state.clock
         if state.num_batches <= len(self._starts):

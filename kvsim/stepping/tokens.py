@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def names_of(content_id: int, start: int, num_tokens: int) -> Ints:
-    """Return ids that name tokens of a content: negative, so that they equal no id of a model."""
+    """Return ids that name tokens of a content; they are negative, unlike a model's."""
     return -(content_id * MAX_TOKENS + np.arange(start, start + num_tokens)) - 1
 
 
@@ -39,7 +39,7 @@ def named_spans(ids: Ints) -> list[Span]:
 
 
 class Edge:
-    """Tokens between two branches of the tree, the spans that name them, and what follows."""
+    """Tokens between two branches of the tree, their spans, and the following edges."""
 
     __slots__ = ("ids", "next", "spans")
 
@@ -50,7 +50,7 @@ class Edge:
 
 
 class PromptTree:
-    """All prompts given by token ids, by common beginnings."""
+    """A tree of all prompts given by token ids, by common prefixes."""
 
     def __init__(self) -> None:
         self._root: dict[int, Edge] = {}
@@ -80,7 +80,7 @@ class PromptTree:
 
 
 def num_common(a: Ints, b: Ints) -> int:
-    """Return the length of the longest common beginning."""
+    """Return the length of the longest common prefix."""
     most = min(len(a), len(b))
     differs = a[:most] != b[:most]
     return int(differs.argmax()) if differs.any() else most
@@ -108,7 +108,7 @@ def cut(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
 
 
 def new_spans(ids: Ints, fresh: int) -> list[Span]:
-    """Return the spans of tokens that no earlier prompt has at this place."""
+    """Return the spans of tokens that no earlier prompt has at this position."""
     found: list[Span] = []
     named = ids < 0
     cuts = np.flatnonzero(np.diff(named)) + 1
@@ -121,7 +121,7 @@ def new_spans(ids: Ints, fresh: int) -> list[Span]:
 
 
 def joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the same tokens by the fewest spans."""
+    """Return the same tokens with adjacent spans merged."""
     found: list[Span] = []
     for content, start, length in spans:
         if found and found[-1][0] == content and sum(found[-1][1:]) == start:
@@ -132,5 +132,5 @@ def joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def names_content(ids: Ints) -> int:
-    """Return the largest content that negative ids name."""
+    """Return the highest content number that negative ids name."""
     return int((-(ids + 1) // MAX_TOKENS).max())

@@ -1,4 +1,4 @@
-"""Check that requests start as fast as they arrive; latency targets miss this on short traces."""
+"""Check that requests start as fast as they arrive; targets alone miss this on short traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REACHED, ENOUGH = 0.8, 0.9
 
 
 class Spread(NamedTuple):
-    """Actual rate of sessions' requests, and the number that would reach the requested rate."""
+    """Actual rate of sessions' requests, and the number of requests for the requested rate."""
 
     request_rate: float
     reaches: bool
@@ -50,7 +50,7 @@ def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -
 
 
 class Backlog(NamedTuple):
-    """Arrived requests that wait for their first token: before half time, and at the end.
+    """Arrived requests that wait for their first token: at half time, and at the end.
 
     Decoding requests do not count: their number grows with the arrivals, and is at most
     ``max_num_seqs``; an overload shows in the waiting requests. ``is_long`` if half the arrivals
@@ -72,7 +72,7 @@ class Backlog(NamedTuple):
 
 
 def backlog_of(table: NDArray[Any]) -> Backlog:
-    """Look at a requests table; rejected and unsent requests do not count."""
+    """Return the backlog of a requests table, without rejected and unsent requests."""
     left_out = (FinishReason.REJECTED, FinishReason.UNSENT)
     rows = table[~np.isin(table["finish_reason"], left_out)]
     arrivals = rows["arrival_time"]

@@ -94,7 +94,7 @@ def _is_decode(trial: Trial, summary: Mapping[str, Any], max_num_seqs: int) -> b
 
 
 def _decode_is_later(trial: Trial, summary: Mapping[str, Any]) -> bool:
-    """Compare how much of each target the ninetieth percentile of its latency takes."""
+    """Compare the 90th percentiles of TTFT and TPOT, as shares of their targets."""
     taken = {name: (summary[f"p90_{name}_ms"] or 0.0) / limit for name, limit in trial.targets}
     worst = max(taken, key=lambda name: taken[name])
     return worst == "tpot" or (worst == "e2el" and "tpot" not in taken and "ttft" not in taken)

@@ -1,4 +1,4 @@
-"""The best of many configurations: all where they are few, else successive halving.
+"""The best of many configurations: all are tried if few, else successive halving.
 
 Every configuration is first searched with an eighth of the trace and a wide bracket; a quarter of
 them goes on to a third of it, while they are many, and a quarter of those to the whole. Spaces too
@@ -88,7 +88,7 @@ def choose(
     workers: int | None = 1,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[list[Candidate], list[Outcome]]:
-    """Search configurations; returns all of them, and the outcomes of those served the whole trace.
+    """Search configurations; return all, and the outcomes of those that served the whole trace.
 
     Outcomes are sorted, best first, and do not depend on the number of ``workers``: processes that
     share the configurations, one per core if None and there are more than a few.
@@ -133,7 +133,7 @@ def _answered(
     rest: tuple[Any, ...],
     workers: int | None,
 ) -> Iterator[Outcome]:
-    """Search configurations in ``workers`` processes; yields their outcomes in order."""
+    """Search configurations in ``workers`` processes; yield their outcomes in order."""
     # A few are done before other processes have started.
     few = workers is None and len(asked) <= FEW
     number = 1 if few else num_workers(workers, len(asked))
@@ -161,7 +161,7 @@ def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
 
 
 def shortened(requests: Requests, num_requests: int, share: int) -> Requests:
-    """Return the beginning of the same requests, one in ``share`` of them, for a stage.
+    """Return the first part of the requests, one in ``share``, for a stage.
 
     Of sessions all are needed: a few never come at the rate they begin at.
     """
@@ -184,7 +184,7 @@ def _sampled(
     max_gpus: int | None,
     on_progress: Callable[[int, int], object],
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Sample a space by Optuna's TPE with the short trace; returns what was seen, and the best."""
+    """Sample a space by Optuna's TPE with the short trace; return the samples, and the best."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:

@@ -79,7 +79,7 @@ class Line(NamedTuple):
 
 
 def vllm_line(config: Config) -> Line:
-    """Write a configuration down as ``vllm serve`` takes it.
+    """Return a configuration as a ``vllm serve`` line.
 
     Flags that were not given are left out, for kvsim fills them in as vLLM does; the degree of
     tensor parallelism is always given.
@@ -121,12 +121,12 @@ def _flags_given(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def _of_pool(pool: PoolConfig) -> dict[str, Any]:
-    """Return what a pool changes of a configuration, and that it is one server's."""
+    """Return a pool's changes of the configuration, for a single server."""
     return dict(pool.options) | {"pool": None}
 
 
 def model_name(config: Config) -> str:
-    """Return what vLLM calls the model: its Hugging Face id, or the folder of its config.json."""
+    """Return vLLM's name of the model: its Hugging Face id, or the folder of its config.json."""
     model = config.model
     if isinstance(model, ModelSpec):
         return model.hf_id or model.name
@@ -149,7 +149,7 @@ def _written(name: str, value: Any) -> list[str]:
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """Return the fields of a JSON flag that are not as vLLM has them anyway."""
+    """Return the fields of a JSON flag that differ from vLLM's defaults."""
     kept = {f.name: getattr(value, f.name) for f in fields(value)}
     kept = {f.name: kept[f.name] for f in fields(value) if kept[f.name] not in (f.default, None)}
     return {k: _given(v) if is_dataclass(v) else v for k, v in kept.items()}

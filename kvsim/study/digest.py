@@ -1,4 +1,4 @@
-"""Digest of a cell: everything that its numbers depend on, and nothing else."""
+"""Digest of a cell over everything that its numbers depend on."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PLUG_IN = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
 def digest_of(ingredients: Mapping[str, Any]) -> str:
-    """Return sixteen hex digits that name a cell."""
+    """Return sixteen hex digits that identify a cell."""
     text = json.dumps(ingredients, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
-    """Return what a cell's numbers depend on, as JSON holds it.
+    """Return the inputs of a cell's numbers, as JSON types.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def _inputs(value: Any) -> Iterator[tuple[str, Path]]:
-    """Yield the files that options name, and those of plug-ins given by their import path."""
+    """Yield the files named by options, and those of plug-ins given by import path."""
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _inputs(one)

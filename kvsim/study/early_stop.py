@@ -29,7 +29,7 @@ _LATENCY = re.compile(rf"(mean|{'|'.join(PERCENTILES)})_(ttft|tpot|e2el)_ms")
 def is_infeasible(
     slo: Slo, table: NDArray[Any], num_outputs: NDArray[np.int64], now: float, front_end: float
 ) -> bool:
-    """Return True if a truncated run certainly misses a target, however it would continue.
+    """Return True if a truncated run misses a target in every possible continuation.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def is_infeasible(
 def lower_bounds(
     table: NDArray[Any], num_outputs: NDArray[np.int64], now: float, front_end: float
 ) -> dict[str, Floats]:
-    """Return the least TTFT, TPOT and E2E that each request can still have, in ms."""
+    """Return the lowest possible TTFT, TPOT and E2E of each request, in ms."""
     waited = np.maximum(now - table["arrival_time"], 0.0)
     first, finish = table["first_token_time"], table["finish_time"]
     has_begun, has_ended = ~np.isnan(first), ~np.isnan(finish)

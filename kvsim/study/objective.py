@@ -65,7 +65,7 @@ class Wish(NamedTuple):
     counts_replicas: bool = False
 
     def score(self, outcome: Outcome) -> float:
-        """Return how good an outcome is; more is better, minus infinity is out of question."""
+        """Return the score of an outcome: higher is better, minus infinity is unusable."""
         rate, gpus = outcome.bracket.low, outcome.num_gpus
         if rate <= 0 or outcome.candidate.config is None:
             return -math.inf

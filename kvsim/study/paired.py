@@ -1,4 +1,4 @@
-"""Two configurations on the same requests, several times: the difference, with its interval."""
+"""Differences of two configurations over several pairs of equal requests, with intervals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def differences(
 
 
 def _flat(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a summary holds, of its KV cache and its load as ``part.key``."""
+    """Return the numbers of a summary, those of KV cache and load as ``part.key``."""
     row = {name: value for name, value in summary.items() if name not in PARTS}
     for part in PARTS:
         row |= {f"{part}.{name}": value for name, value in (summary.get(part) or {}).items()}

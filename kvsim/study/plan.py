@@ -59,7 +59,7 @@ class Point:
 
 
 def plan(study: Study) -> list[Point]:
-    """Expand a study: the first option is the slowest to change, the seed the quickest.
+    """Expand a study: the first option changes slowest, the seed fastest.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _point(study: Study, rows: Slice | None, config: RunConfig) -> Point:
 
 
 def _check(study: Study) -> None:
-    """Refuse what cannot be crossed or walked together."""
+    """Refuse options that cannot be crossed or zipped."""
     for name, values in [*study.crossed.items(), *study.zipped.items()]:
         if not values:
             raise FieldError(name, "has no value: give at least one")

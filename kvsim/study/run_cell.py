@@ -1,4 +1,4 @@
-"""Running one cell: what every worker does, wherever it is."""
+"""The work on one cell, on any worker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def run_cell(cells: Path, cell: Cell) -> str:
-    """Run a cell and store it, also if it cannot run; returns its digest.
+    """Run a cell and store its result or error; return its digest.
 
     Raises
     ------
@@ -87,6 +87,6 @@ def run_cell(cells: Path, cell: Cell) -> str:
 
 
 def _line(problem: Exception) -> str:
-    """Return an error as one line; with its type if it is not the user's mistake."""
+    """Return an error as one line, with its type unless it is a user's mistake."""
     said = " ".join(str(problem).split())
     return said if isinstance(problem, ValueError) else f"{type(problem).__name__}: {said}"

@@ -1,4 +1,4 @@
-"""The highest rate that passes: doubled until it fails, then halved down to a bracket.
+"""The highest rate that passes: the rate is doubled until it fails, then bisected.
 
 Nothing here knows what a run is: ``passes`` answers for a rate. It is asked the same rates in the
 same order until two targets differ for the first time, and there the looser one passes. So a looser
@@ -37,7 +37,7 @@ def highest_rate(
     tolerance: float = TOLERANCE,
     max_doublings: int = MAX_DOUBLINGS,
 ) -> Bracket:
-    """Find the highest rate that passes, between it and the next that fails.
+    """Find the highest rate that passes, with the lowest that fails above it.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def highest_rate(
 
 
 def fewest(passes: Callable[[int], bool], most: int) -> int | None:
-    """Find the fewest replicas that pass, of 1 to ``most``; None if even those do not.
+    """Find the fewest replicas that pass, from 1 to ``most``; None if none pass.
 
     Examples
     --------

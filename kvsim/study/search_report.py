@@ -1,4 +1,4 @@
-"""The answer of a search: numbers for JSON, and a sheet of a few lines."""
+"""The result of a search: numbers for JSON, and a report of a few lines."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
 
 
 def _why_not(one: Outcome, wish: Wish) -> str:
-    """Return why a configuration is no answer: misses at its lowest rate, or its highest rate."""
+    """Return why a configuration is rejected: misses at its lowest rate, or its highest rate."""
     if one.bracket.low > 0:
         return f"carries {one.bracket.low:.3g} of {wish.asked_rate:g} requests/s"
     most = (
@@ -168,7 +168,7 @@ def _notes(outcome: Outcome) -> list[str]:
 
 
 def _costs(outcome: Outcome, wish: Wish) -> dict[str, float]:
-    """Return the cost of a configuration, if prices are known and it is an answer."""
+    """Return the cost of a configuration, if prices are known and it meets the targets."""
     config, rate = outcome.candidate.config, outcome.bracket.low
     if wish.objective == "cost" and wish.asked_rate is not None:
         rate = wish.asked_rate
@@ -198,7 +198,7 @@ def _entry(outcome: Outcome, wish: Wish) -> dict[str, Any]:
 
 
 def _runs(outcome: Outcome, front: Sequence[Any]) -> dict[str, Any]:
-    """Return the runs behind an outcome, with their places on the Pareto front."""
+    """Return the runs of an outcome, with their positions on the Pareto front."""
     runs = []
     points = {point.request_rate: point for point in outcome.points}
     for (rate, seed), trial in sorted(outcome.trials.runs.items()):
@@ -214,7 +214,7 @@ def _runs(outcome: Outcome, front: Sequence[Any]) -> dict[str, Any]:
 
 
 def _lead(best: Outcome, second: Outcome, wish: Wish) -> float | None:
-    """Return by how many percent the best is better than the second."""
+    """Return the lead of the best over the second, in percent."""
     first, other = abs(wish.score(best)), abs(wish.score(second))
     if first == other:  # as many GPUs: the one that carries more was put first
         first, other = best.bracket.low, second.bracket.low

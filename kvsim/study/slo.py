@@ -1,4 +1,4 @@
-"""Targets that a run meets or misses: of its summary, and of its requests.
+"""Targets of a run: on its summary, and on its requests.
 
 The two kinds are never mixed up. A predicate such as ``p99_ttft_ms<=1000`` looks at one aggregate
 over the requests that finished, with percentiles as the summary has them (linear interpolation).
@@ -102,7 +102,7 @@ class Slo:
         return found
 
     def values(self, summary: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return what the bounds look at."""
+        """Return the values of the bounded metrics."""
         names = [one.metric for one in self.predicates] + [GOODPUT] * bool(self.goodput)
         return {name: summary[name] for name in names}
 
@@ -161,7 +161,7 @@ def read_predicate(text: str) -> Predicate:
 
 @cache
 def aggregates() -> tuple[str, ...]:
-    """Return the names that a predicate may look at: the summary's single numbers."""
+    """Return the names that a predicate may use: the summary's single numbers."""
     row: NDArray[Any] = np.zeros(1, dtype=REQUESTS)
     row["finish_reason"] = FinishReason.FINISHED
     row["num_output_tokens"] = 1

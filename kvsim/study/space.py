@@ -1,4 +1,4 @@
-"""Configurations to choose from: the options of ``--over``, and what of them cannot run."""
+"""The configurations of ``--over``, and those of them that cannot run."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> list[Candidate]:
-    """Rule out what cannot hold requests that another configuration can; no win by rejecting."""
+    """Exclude configurations that reject requests which others can serve."""
     can = [one.num_hopeless for one in candidates if not one.reason]
     least = min(can, default=0)
     kept = []
@@ -251,7 +251,7 @@ def num_gpus(config: RunConfig) -> int:
 
 
 def _values(text: str, mark: str = ",") -> list[str]:
-    """Split at commas, or another mark, outside the brackets of JSON."""
+    """Split at commas, or at another mark, outside the brackets of JSON."""
     values, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

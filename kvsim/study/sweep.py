@@ -46,7 +46,7 @@ class Progress:
 def prepare(
     points: Iterable[Point], load: Callable[[RunConfig], Trace], folder: Path
 ) -> list[Cell]:
-    """Name the cell of each point, and write the requests where workers find them.
+    """Name the cell of each point, and write the requests for the workers.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def _sliced(trace: Trace, rows: tuple[int, int] | None) -> Trace:
 
 
 def _replicas(config: RunConfig) -> int:
-    """Return how many replicas a run begins with."""
+    """Return the number of replicas at the start of a run."""
     apart = (config.num_prefill_workers or 0) + (config.num_decode_workers or 0)
     pools = sum(pool.replicas for pool in config.pool or ())
     return pools or apart or config.data_parallel_size

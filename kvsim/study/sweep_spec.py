@@ -80,7 +80,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def with_options(study: Study, options: Mapping[str, list[Any]]) -> Study:
-    """Put options of the command line in the place of a file's.
+    """Replace a file's options by those of the command line.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def with_options(study: Study, options: Mapping[str, list[Any]]) -> Study:
 
 
 def _listed(name: str, value: Any) -> list[Any]:
-    """Return the values of a key; pools are one value unless they are lists of pools."""
+    """Return the values of a key; a list of pools is one value, a list of such lists several."""
     if not isinstance(value, list):
         return [value]
     if name in LISTS and not all(isinstance(one, list) for one in value):

@@ -55,7 +55,7 @@ def table_rows(
 
 
 def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
-    """Return a row per point but for its seed: means, and half-widths of 95 % intervals.
+    """Return a row per combination of options: means over seeds, and half-widths of 95 % intervals.
 
     Seeds that could not run are left out; ``replications`` counts the rest.
     """
@@ -81,7 +81,7 @@ def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
 
 
 def shown(value: Any) -> Any:
-    """Return an option's value as a cell of a table holds it."""
+    """Return an option's value as a table cell."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {k: v for k, v in asdict(value).items() if v is not None}
     if isinstance(value, tuple | list):
@@ -114,7 +114,7 @@ def save_parquet(rows: Sequence[Row], path: Path) -> None:
 
 
 def _typed(values: list[Any]) -> list[Any]:
-    """Return values of one type: numbers, or texts where not all are numbers."""
+    """Return values of one type: numbers, or texts if not all are numbers."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def hand_over(trace: Trace, folder: Path) -> Path:
-    """Write a trace atomically unless its file exists; returns the file."""
+    """Write a trace atomically unless its file exists; return the file."""
     path = folder / f"{trace.digest}.npz"
     if not _is_whole(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def hand_over(trace: Trace, folder: Path) -> Path:
 
 
 def take(path: Path) -> Trace:
-    """Read a trace that was handed over.
+    """Read a trace that :func:`hand_over` wrote.
 
     Raises
     ------

@@ -65,9 +65,9 @@ class Trials:
 
     Parameters
     ----------
-    config : what serves; its ``goodput`` are the targets' own
-    requests : gives the same requests at any rate, only closer together
-    slo : what must be met
+    config : the deployment; its ``goodput`` holds the targets of requests
+    requests : returns the same requests at any rate, with scaled gaps
+    slo : the targets
     """
 
     def __init__(self, config: Config, requests: Requests, slo: Slo) -> None:
@@ -91,7 +91,7 @@ class Trials:
         return met
 
     def whole(self, rate: float) -> Trial:
-        """Return the run at a rate, the whole of it."""
+        """Return the complete run at a rate."""
         kept = self.runs.get((rate, 0))
         if kept is None or kept.summary is None:
             self.runs[rate, 0] = kept = self._run(rate, 0, may_cut=False)
@@ -137,6 +137,6 @@ class Trials:
 
 
 def num_hopeless(summary: Mapping[str, Any]) -> int:
-    """Count the requests that an idle replica could not serve either."""
+    """Count the requests that not even an idle replica could serve."""
     reasons = summary["rejections"].items()
     return sum(count for reason, count in reasons if is_hopeless(reason))

@@ -1,4 +1,4 @@
-"""Requests that are served and do not count: those that arrive while a run fills or drains."""
+"""Requests left out of the metrics: those that arrive while a run fills or drains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trimmed(
     goodput: Mapping[str, float] | None,
     front_end_latency: float,
 ) -> dict[str, Any]:
-    """Return a summary with latencies of the requests that count only, None if there are none."""
+    """Return a summary with the latencies of the counted requests only, None without any."""
     rows = counted(table, seconds)
     names = [name for name in summary if name.endswith(OF_REQUESTS)]
     if not len(rows):

@@ -1,4 +1,4 @@
-"""The objective of a search, and what a deployment must be to have a highest rate."""
+"""The objective of a search, and the deployments that it can rank."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def wish_of(
 
 
 def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish) -> None:
-    """Refuse what has no highest rate, or lacks what an objective needs."""
+    """Refuse deployments without a highest rate, or without the inputs of an objective."""
     scales = config.autoscaler, *(pool.autoscaler for pool in config.pool or ())
     refused = {
         "max_concurrency: a closed loop sets its own rate; search varies the rate; omit it": (
@@ -75,7 +75,7 @@ def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish
 
 
 def _check_prices(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish) -> None:
-    """Refuse cards that have no price."""
+    """Refuse cards without a price."""
     for options in combinations({k: values for k, values in space.items() if k.endswith("gpu")}):
         made = config.model_copy(update={k: v for k, v in options.items() if "." not in k})
         if any("." in name for name in options):

@@ -47,14 +47,14 @@ def num_workers(asked: int | None, num_cells: int) -> int:
 
 
 def _cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def in_process(cells: Path, todo: Sequence[Cell]) -> Iterator[str | None]:
-    """Run cells one after another, here."""
+    """Run cells one after another in this process."""
     for cell in todo:
         yield run_cell(cells, cell)
 
@@ -76,7 +76,7 @@ def in_processes(cells: Path, todo: Sequence[Cell], workers: int) -> Iterator[st
 def in_order(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[T]:
-    """Call a function with each of several arguments, and yield what it returns in their order.
+    """Call a function with each of several arguments, and yield the results in order.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checks for tests: of kvsim itself, and of the parts that others plug in.
+"""Checks for tests of kvsim itself and of plug-in parts.
 
 ``check_allocator``, ``check_eviction``, ``check_router`` and ``check_scheduler`` drive a part
 through random small traces; ``check_result`` and ``equal_tables`` look at what a run wrote down.

@@ -99,7 +99,7 @@ def _schedulers(options: dict[str, Any]) -> list[str]:
 
 
 def _limits(rng: np.random.Generator, run: int) -> dict[str, Any]:
-    """Draw what every scheduler takes; the first pools are the smallest and a roomy one."""
+    """Draw options of every scheduler; the first pools are the smallest and a large one."""
     num_blocks = int(2 ** rng.uniform(0, 8))
     return {
         "num_gpu_blocks_override": {0: 1, 1: 256}.get(run, num_blocks),
@@ -113,7 +113,7 @@ def _limits(rng: np.random.Generator, run: int) -> dict[str, Any]:
 
 
 def _switches(rng: np.random.Generator, setup: Setup) -> dict[str, Any]:
-    """Draw what only some schedulers take."""
+    """Draw options of some schedulers."""
     kind = setup.scheduler_type
     drawn: dict[str, Any] = {}
     if not kind.whole_prompts:

@@ -1,4 +1,4 @@
-"""A KV-cache manager driven by hand, to see what its answers change."""
+"""A KV-cache manager driven by hand, to check the effects of its methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_MOVES = 60
 
 
 class Drive:
-    """Does what a scheduler does, at random, and looks before and after.
+    """Calls the manager as a scheduler does, at random, and compares the state before and after.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Drive:
         return bytes_of | {"num_free": self.kv.num_free, "kv_usage": self.kv.kv_usage}
 
     def check(self) -> None:
-        """Recount, and look at what needs no recount."""
+        """Recount the memory, and check the other quantities."""
         kv = self.kv
         kv.check_integrity()
         kv.usage.check(kv.total_bytes)
@@ -130,14 +130,14 @@ class Drive:
         return self.take(request, self._share(request.num_tokens - request.num_computed_tokens))
 
     def _share(self, num_tokens: int) -> int:
-        """Draw how much of a prompt a step computes."""
+        """Draw the number of prompt tokens that a step computes."""
         if self._setup.scheduler_type.whole_prompts:
             return num_tokens
         most = min(num_tokens, self._setup.scheduler_config.max_num_batched_tokens)
         return most if self.rng.random() < 0.5 else int(self.rng.integers(1, most + 1))
 
     def release(self, request: Request) -> None:
-        """Take a request out: it has ended, or is preempted."""
+        """Remove a request: it has ended, or is preempted."""
         self.kv.free(request)
         ended = request.num_tokens >= request.end
         request.status = FINISHED if ended else PREEMPTED

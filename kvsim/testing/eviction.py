@@ -130,7 +130,7 @@ class _Pool:
         return self.orders
 
     def _admit(self, keys: list[int]) -> bool:
-        """Hit the longest prefix, then take blocks for the rest and for a last token."""
+        """Hit the longest prefix, then allocate blocks for the rest and for a last token."""
         num_hits = next((i for i, k in enumerate(keys) if k not in self.blocks_of), len(keys))
         hits = [self.blocks_of[key][0] for key in keys[:num_hits]]
         needed = len(keys) + 1 - num_hits
@@ -165,7 +165,7 @@ class _Pool:
         return block
 
     def _move(self, prompt: _Prompt) -> None:
-        """Compute a block's content, or end."""
+        """Compute the content of the next block, or end."""
         at = prompt.num_cached
         if at == len(prompt.keys) or self.rng.random() < 0.1:
             self._end(prompt)
@@ -177,7 +177,7 @@ class _Pool:
         self.policy.cached(block, key)
 
     def _end(self, prompt: _Prompt) -> None:
-        """Let go of the blocks, last to first."""
+        """Release the blocks, last to first."""
         self.running.remove(prompt)
         for block in reversed(prompt.blocks):
             self.ref_cnt[block] -= 1

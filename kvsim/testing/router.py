@@ -100,7 +100,7 @@ class _Guarded:
 
 
 class _Spy(Router):
-    """Another router, watched."""
+    """A wrapper that observes another router."""
 
     def __init__(self, name: str) -> None:
         self._router = router = make_router(name)

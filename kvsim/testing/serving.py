@@ -1,4 +1,4 @@
-"""Random small traces, and serving them with every check there is."""
+"""Random small traces, and runs with every check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE = 50
 
 
 def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
-    """Few requests, short, often sharing content, often arriving together."""
+    """Return few short requests, which often share content or arrive together."""
     n = int(rng.integers(1, max_requests + 1))
     segments = []
     for index in range(n):
@@ -75,13 +75,13 @@ def told(what: str) -> Iterator[None]:
 
 
 class Watch(Checker):
-    """Recounts all memory after every step, and stops a run that gets nowhere."""
+    """Recounts all memory after every step, and stops a run without progress."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
 
     def scheduled(self, replica: Replica) -> None:
-        """Look at a replica after a step was scheduled."""
+        """Check a replica after a step was scheduled."""
         self.num_steps -= 1
         if self.num_steps < 0:
             raise AssertionError(
@@ -91,13 +91,13 @@ class Watch(Checker):
         self.completed(replica)
 
     def completed(self, replica: Replica) -> None:
-        """Look at a replica after a step has ended."""
+        """Check a replica after a step has ended."""
         super().completed(replica)
         replica.kv.usage.check(replica.kv.total_bytes)
 
 
 def checked(trace: Trace, options: dict[str, Any]) -> Result:
-    """Serve a trace twice, with every check there is.
+    """Serve a trace twice, with every check.
 
     Raises
     ------

@@ -75,7 +75,7 @@ class Segment(NamedTuple):
 
 
 def check_rate(request_rate: float) -> None:
-    """Refuse a rate that is not above 0, or that times of arrival cannot show.
+    """Refuse a rate that is not above 0, or that arrival times cannot represent.
 
     Raises
     ------
@@ -388,7 +388,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits of a sha256 over every array, which name the content."""
+        """Sixteen hex digits of a sha256 over every array, which identify the content."""
         h = hashlib.sha256()
         for f in fields(self):
             if f.name in SELDOM and not self.has(f.name):
@@ -402,7 +402,7 @@ class Trace:
     # -- changing: each returns a new trace --------------------------------------------------
 
     def __getitem__(self, rows: slice) -> Trace:
-        """Return the requests of a slice; arrival times stay as they are."""
+        """Return the requests of a slice, with unchanged arrival times."""
         if not isinstance(rows, slice):
             raise TypeError("a trace takes slices, e.g. trace[:100]")
         start, stop, step = rows.indices(len(self))
@@ -435,7 +435,7 @@ class Trace:
         return replace(self, **changed)._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
-        """Return the trace with that many sequences per request.
+        """Return the trace with a number of sequences per request.
 
         Raises
         ------
@@ -458,7 +458,7 @@ class Trace:
         return replace(self, ends_by=read_endings(ends_by, n), max_tokens=asked)._freeze()
 
     def with_single_outputs(self) -> Trace:
-        """Return the trace with one output token per request: prompts, and no more."""
+        """Return the trace with one output token per request."""
         return replace(
             self,
             num_output_tokens=everywhere(1, len(self)),
@@ -467,7 +467,7 @@ class Trace:
         )._freeze()
 
     def with_request_rate(self, request_rate: float) -> Trace:
-        """Return the trace squeezed or stretched to a mean rate, starting at 0.
+        """Return the trace scaled to a mean rate, starting at 0.
 
         Parameters
         ----------

@@ -41,7 +41,7 @@ class RowError(ValueError):
 
 
 def everywhere(value: float, n: int) -> NDArray[Any]:
-    """Return a column with one value for every request; it takes no memory.
+    """Return a column with one value for every request, without memory for each.
 
     Zeros take none either until they are written to, and compiled code can read them as they are.
     """
@@ -83,7 +83,7 @@ def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
 
 
 def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
-    """Refuse the first value that is not ``ok``, with what is ``allowed``."""
+    """Refuse the first value that is not ``ok``, naming what is ``allowed``."""
     if not ok.all():
         row = int(np.argmin(ok))
         value = values[row].item()
@@ -100,7 +100,7 @@ def check_length(name: str, values: object, n: int, what: str) -> None:
 
 
 def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
-    """Integers stay; texts become small distinct integers, in order of first appearance."""
+    """Return integers unchanged, and texts as small integers in order of first appearance."""
     if given is None:
         return everywhere(0, n)
     check_length(name, given, n, "entry")
@@ -140,7 +140,7 @@ def read_tenants(
 
 
 def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
-    """Return numbers, one per request, that most requests do not have."""
+    """Return numbers, one per request, of an optional column."""
     if given is None:
         return everywhere(NOT_GIVEN, n)
     array = read_floats(name, given)

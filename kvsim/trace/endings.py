@@ -23,7 +23,7 @@ LENGTH, EOS = range(len(ENDINGS))
 
 
 def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int) -> Ints:
-    """Return a number per request of ``n``; one text holds for all of them.
+    """Return a code per request of ``n``; a single text holds for all of them.
 
     Raises
     ------

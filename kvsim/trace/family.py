@@ -121,7 +121,7 @@ def _lengths(trace: Trace, parent_of: Ints, first: Ints) -> Ints:
 
 
 def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the offsets of rows that are repeated, and the entries that each has, one by one."""
+    """Return the offsets of repeated rows, and the indices of all their entries."""
     counts = np.diff(offsets)[rows]
     stops = np.cumsum(counts)
     index = np.arange(stops[-1]) - np.repeat(stops - counts - offsets[rows], counts)
@@ -129,7 +129,7 @@ def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _contents(trace: Trace, parent_of: Ints, first: Ints) -> dict[str, Ints]:
-    """Return what prompts and outputs hold: a prompt the same for all its samples."""
+    """Return the contents of prompts and outputs; samples share the prompt."""
     outputs, n = trace.output_content_id, len(parent_of)
     fresh = 1 + max(0, int(outputs.max()), int(trace.segment_content_id.max(initial=0)))
     if trace.has_segments:

@@ -52,7 +52,7 @@ OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", "ends_by", *LISTS
 
 
 def columns_of(trace: Trace) -> Columns:
-    """Return the columns of a trace's file as lists of plain Python values, defaults left out."""
+    """Return the columns of a trace's file as lists of Python values, without defaults."""
     columns = {name: getattr(trace, name).tolist() for name in REQUIRED}
     for name, default in (DEFAULTS | dict.fromkeys(FLOATS, -1)).items():
         values = getattr(trace, name)
@@ -79,7 +79,7 @@ def columns_of(trace: Trace) -> Columns:
 
 
 def _cut(values: NDArray[Any], offsets: NDArray[Any]) -> list[Any]:
-    """Return the values of each request as a list."""
+    """Return a list of the values of each request."""
     listed = values.tolist()
     return [listed[a:b] for a, b in pairwise(offsets.tolist())]
 

@@ -1,4 +1,4 @@
-"""Prompts that are runs of one list of texts: turns of a session share theirs, without copies."""
+"""Prompts as runs of one list of texts, so that turns of a session share texts without copies."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Activations(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All together: the peak."""
+        """The sum of all parts: the peak."""
         return self.stored + self.recomputed + self.embedding + self.output
 
 

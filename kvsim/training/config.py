@@ -18,7 +18,7 @@ Parallel = Annotated[int, Field(ge=1, le=65536)]
 
 
 class TrainingConfig(Validated):
-    """One training job: a model's shape, the batch, the arithmetic, and how it is shared out.
+    """One training job: a model's shape, the batch, the arithmetic, and the parallelism.
 
     Names are DeepSpeed's, Megatron's or bitsandbytes' words where they have one.
     """
@@ -91,7 +91,7 @@ class TrainingConfig(Validated):
     @field_validator("params", mode="before")
     @classmethod
     def _whole(cls, value: object) -> object:
-        """Read 7e9 as the number it is."""
+        """Read a text such as 7e9 as a whole number."""
         if isinstance(value, str):
             try:
                 value = float(value)
@@ -100,7 +100,7 @@ class TrainingConfig(Validated):
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
     def _check(self) -> None:
-        """Raise FieldError for what no field can see alone."""
+        """Raise FieldError for conflicts between fields."""
         ranks = self.tensor_parallel_size * self.pipeline_parallel_size
         if self.num_gpus is not None and self.num_gpus % ranks:
             raise FieldError(
@@ -135,7 +135,7 @@ class TrainingConfig(Validated):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Offloaded parts, for any destination."""
+        """Parts offloaded to any destination."""
         return tuple(part.strip() for part in self.offload_parts.split(","))
 
     def offloads(self, part: str) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class TrainingMemory(Displayed):
-    """Bytes of training on one GPU, of the pipeline stage that needs most.
+    """Bytes of training on one GPU, for the pipeline stage that needs the most.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class TrainingMemory(Displayed):
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
+        """Return the fields as JSON types."""
         given = {"remedies": [remedy._asdict() for remedy in self.remedies]}
         return {**asdict(self), **given, "assumptions": list(self.assumptions)}
 
@@ -176,7 +176,7 @@ def _on_gpu(
 
 
 def _assumptions(config: TrainingConfig, shape: TrainingShape, gpu: GpuSpec) -> tuple[str, ...]:
-    """Name what the user left open, and what the numbers leave out."""
+    """List the assumptions, and the parts that the numbers leave out."""
     notes = []
     if not shape.vocab_size:
         notes.append("embeddings and logits not counted (no vocab_size)")

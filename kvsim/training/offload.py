@@ -1,4 +1,4 @@
-"""Parts of training memory outside the GPU, and how long their transfers take per step.
+"""Parts of training memory outside the GPU, and the time of their transfers per step.
 
 ZeRO-Offload (Ren et al., arXiv 2101.06840): gradients go down as they are made, the CPU updates
 its states, new weights come up; from NVMe (ZeRO-Infinity, arXiv 2104.07857) the states are read and
@@ -49,7 +49,7 @@ def weight_traffic(config: TrainingConfig, weights: int) -> Traffic:
 
 
 def activation_traffic(config: TrainingConfig, stored: int) -> Traffic:
-    """Traffic of one micro-batch's stored activations, out and back."""
+    """Traffic of one micro-batch's stored activations, to the host and back."""
     moved = stored * config.num_micro_batches
     return Traffic(to_gpu=moved, from_gpu=moved)
 

@@ -43,7 +43,7 @@ class Remedy(NamedTuple):
 
 
 def train_memory(**options: Any) -> TrainingMemory:
-    """Compute the memory of training a dense transformer, and what would make it fit.
+    """Compute the memory of training a dense transformer, and changes that make it fit.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def train_memory(**options: Any) -> TrainingMemory:
 
 
 def remedies(config: TrainingConfig, found: TrainingMemory) -> tuple[Remedy, ...]:
-    """Make changes in order until the job fits; those that save nothing are left out."""
+    """Apply changes in order until the job fits, except those that save nothing."""
     made: list[Remedy] = []
     while not found.fits:
         step = _step(config, found)
@@ -87,7 +87,7 @@ def remedies(config: TrainingConfig, found: TrainingMemory) -> tuple[Remedy, ...
 def _step(
     config: TrainingConfig, found: TrainingMemory
 ) -> tuple[Remedy, TrainingConfig, TrainingMemory] | None:
-    """Make the first change that saves something; None if there is none left."""
+    """Apply the first change that saves memory; None without one."""
     for change, options in _next_changes(config, found):
         changed = config.model_copy(update=options)
         after = training_memory(changed)

@@ -64,7 +64,7 @@ class TrainingShape(NamedTuple):
 
 
 def training_shape(config: TrainingConfig) -> TrainingShape:
-    """Resolve a configuration's model and check it against how it is shared out.
+    """Resolve a configuration's model and check it against the parallelism.
 
     Raises
     ------

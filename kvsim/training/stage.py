@@ -34,7 +34,7 @@ class Stage(NamedTuple):
 
 
 def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
-    """Count one GPU of a stage. Stages have the same layers, or one fewer: counted as the most."""
+    """Count one GPU of a stage with the most layers."""
     pp, tp = config.pipeline_parallel_size, config.tensor_parallel_size
     first, last = stage == 0, stage == pp - 1
     layers = share(shape.num_layers, pp)
@@ -70,7 +70,7 @@ def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
 
 
 def _workspace(whole: States, num_layers: int, config: TrainingConfig) -> int:
-    """CUDA context and communicators as in the inference budget; layers that are gathered."""
+    """Bytes of CUDA context and communicators, as in the inference budget, and gathered layers."""
     engine = engine_of(LATEST_VLLM)
     several = (config.num_gpus or 1) * config.tensor_parallel_size > 1
     several |= config.pipeline_parallel_size > 1

@@ -43,12 +43,12 @@ class States(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All three."""
+        """The sum of all three."""
         return self.weights + self.gradients + self.optimizer
 
 
 def share(count: int, ranks: int) -> int:
-    """Return the largest part of a count that is shared out."""
+    """Return the largest share of a count."""
     return -(-count // ranks)
 
 

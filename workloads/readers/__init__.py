@@ -23,7 +23,7 @@ __all__ = ["Loaded", "formats", "load", "read", "reader", "split_options"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trace, and what was done to get it out of its file.
+    """A trace, and notes on its reading.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ def split_options(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def options_of(path: str | Path) -> list[str]:
-    """Return the options that the format of a file has."""
+    """Return the options of a file's format."""
     with open_source(path) as source:
         return recognise(path, source.fields).options
 

@@ -25,7 +25,7 @@ _OPTIONAL = (
 
 @reader("vllm-bench-serve", _DETAILS, _OPTIONAL)
 def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
-    """Read what was sent, when, and how long the answers were; failed requests are dropped.
+    """Read sent requests with their times and lengths; failed requests are dropped.
 
     A result without times of sending gets them at its request rate, as its client draws them.
 
@@ -64,7 +64,7 @@ def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
 
 
 def _drawn(cells: dict[str, Any], count: int) -> tuple[Any, list[str]]:
-    """Return times of sending at the rate of a result, and a note; None if they are all at once."""
+    """Return send times drawn at the rate of a result, and a note; None if all are sent at once."""
     rate, burstiness = number(cells.get("request_rate")), number(cells.get("burstiness"))
     starts = drawn_times(count, float("inf") if rate is None else rate, burstiness or 1)
     if starts is None:

@@ -1,4 +1,4 @@
-"""Columns that many kinds of logs have: times in several units, and session ids."""
+"""Columns of many kinds of logs: times in several units, and session ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_times(table: Table, name: str, small: str = "seconds") -> tuple[list[flo
 
 
 def _unit(greatest: float, small: str) -> tuple[str, float]:
-    """Return the unit in which times reach so far, and how many of it a second has."""
+    """Return the unit of times, judged by their size, and its number per second."""
     for least, words, per_second in _EPOCHS:
         if greatest >= least:
             return words, per_second
@@ -69,7 +69,7 @@ def _is_number(cell: str) -> bool:
 
 
 def session_numbers(table: Table, names: Sequence[str] = SESSIONS) -> list[int] | None:
-    """Return a number per session, by the first of these columns that exists; -1 is none."""
+    """Return a number per session, from the first of some columns that exists; -1 is none."""
     named = next((name for name in names if name in table), None)
     if named is None:
         return None

@@ -39,11 +39,11 @@ class Format:
 
     @property
     def options(self) -> list[str]:
-        """Names of what a user may set."""
+        """Names of the options that a user may set."""
         return parameter_names(self.read)
 
     def read_table(self, table: Table, options: dict[str, Any]) -> Draft:
-        """Read with a user's options; texts among them become what the option is.
+        """Read with a user's options; texts are converted to the types of the options.
 
         Raises
         ------
@@ -79,7 +79,7 @@ def known() -> list[Format]:
 
 
 def recognise(path: object, fields: Iterable[str]) -> Format:
-    """Return the format that a file has the columns of; of several, the one that uses most of them.
+    """Return the format whose columns a file has; of several, the one that uses the most.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _used(form: Format, found: Sequence[str]) -> int:
 
 
 def _shown(found: Sequence[str], most: int = 6) -> str:
-    """Return the columns of a file, as far as a line holds them."""
+    """Return the columns of a file, as many as fit on a line."""
     shown = [name if len(name) <= 24 else f"{name[:21]}..." for name in found[:most]]
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return f"columns {', '.join(shown)}{more}"

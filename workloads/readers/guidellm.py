@@ -50,14 +50,14 @@ def _benchmarks(cell: Any) -> list[dict[str, Any]]:
 
 
 def _rows(requests: Any) -> tuple[list[Mapping[str, Any]], int]:
-    """Return the requests that succeeded, and how many did not."""
+    """Return the requests that succeeded, and the number that failed."""
     if isinstance(requests, list):
         return requests, 0
     return requests.get("successful") or [], len(requests.get("errored") or [])
 
 
 def _strategy(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how requests were sent; its place changed with GuideLLM's versions."""
+    """Return how requests were sent; versions of GuideLLM store it in different places."""
     for place in ("config", "scheduler", "args"):
         inner = benchmark.get(place)
         strategy = inner.get("strategy") if isinstance(inner, dict) else None

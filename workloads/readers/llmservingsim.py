@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     ["input_tok_ids", "output_tok_ids"],
 )
 def read_llmservingsim(table: Table) -> Draft:
-    """Read token ids as content: prompts share exactly the tokens they begin with in common.
+    """Read token ids as content: prompts share exactly the tokens of their common prefixes.
 
     See :func:`workloads.prefixes.common_prefix_segments`. Without ids every prompt is unique.
     """

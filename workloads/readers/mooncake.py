@@ -88,7 +88,7 @@ def hashed(
 
 
 def hash_ids(cell: Any) -> list[int]:
-    """Check a list of block ids."""
+    """Return a list of block ids after checking it."""
     if type(cell) is not list or not all(type(i) is int and 0 <= i < 2**63 for i in cell):
         raise ValueError
     return cell

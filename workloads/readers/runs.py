@@ -21,7 +21,7 @@ _SEED = 0
 
 
 def chosen(table: Table, titles: Sequence[str], run: int | None) -> int:
-    """Return the place of the run to serve.
+    """Return the index of the run to serve.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def draft_of(
     places: Sequence[int] | None = None,
     session_id: Sequence[int] | None = None,
 ) -> Draft:
-    """Return requests of (time of sending, prompt, output), in the order they were sent."""
+    """Return requests of (send time, prompt, output), in send order."""
     if not requests:
         raise ValueError(f"{table.path}: has no successful request")
     sent = [time for time, _, _ in requests if time is not None]

@@ -105,7 +105,7 @@ def _messages(cell: Any) -> list[tuple[str, str]]:
 
 
 def text(cell: Any) -> str:
-    """Check a prompt."""
+    """Return a prompt's text after checking it."""
     if not (isinstance(cell, str) and cell):
         raise ValueError
     return cell

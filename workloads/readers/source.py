@@ -1,4 +1,4 @@
-"""A file's bytes: what kind of text it is, which columns or keys it has, and its rows.
+"""The content of a file: its kind of text, its columns or keys, and its rows.
 
 Content determines the kind, never the name: gzip and Parquet by their first bytes, then ``{`` for
 JSON lines or one object over several lines, ``[`` for one JSON array, anything else is CSV with a
@@ -33,10 +33,10 @@ class Source(Protocol):
 
     @property
     def fields(self) -> Sequence[str]:
-        """Column names of the header, or keys of the first record."""
+        """Column names in the header, or keys of the first record."""
 
     def table(self, names: Sequence[str]) -> Table:
-        """Return the columns of these names, as far as the file has them; once."""
+        """Return the named columns that the file has; may be called once."""
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def _json_objects(path: str, lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _is_opened(line: str) -> bool:
-    """Return True if a line begins an object that ends on a later line."""
+    """Return True if a line starts an object that ends on a later line."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:

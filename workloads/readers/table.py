@@ -51,7 +51,7 @@ class Table:
         places: Sequence[int],
         unit: str,
     ) -> Table:
-        """Pick columns out of records; a column no record has is left out."""
+        """Select columns from records; a column that no record has is left out."""
         records = list(records)
         columns = {name: [record.get(name) for record in records] for name in names}
         return cls.of_columns(path, columns, places, unit)
@@ -75,7 +75,7 @@ class Table:
         return ValueError(f"{self.path}, {self.unit} {self.places[row]}: {what}")
 
     def keep(self, rows: Sequence[bool]) -> Table:
-        """Return the rows with a true entry, each still with its own place in the file."""
+        """Return the rows with a true entry, with their line numbers in the file."""
         columns = {name: list(compress(cells, rows)) for name, cells in self.columns.items()}
         return replace(self, columns=columns, places=list(compress(self.places, rows)))
 
@@ -94,7 +94,7 @@ class Table:
         return parsed
 
     def records(self, name: str, parse: Callable[[Mapping[str, Any]], T], allowed: str) -> list[T]:
-        """Parse whole rows, by column; what fails is laid to the column of this name."""
+        """Parse whole rows; a failure is reported for the column of this name."""
         names = list(self.columns)
         rows = [
             dict(zip(names, row, strict=True)) for row in zip(*self.columns.values(), strict=True)
@@ -114,7 +114,7 @@ class Table:
         return [(tick - ticks[0]) / per_second for tick in ticks]
 
     def ints(self, name: str, least: int = 0, empty: int | None = None) -> list[int]:
-        """Return a column of whole numbers from ``least`` on; an empty cell may have a value."""
+        """Return a column of whole numbers from ``least`` on, with a value for empty cells."""
         allowed = f"from {least}" if least > MIN_INT else "from -2**63"
         return self._whole(name, least, 2**63 - 1, f"{allowed} to 2**63 - 1", empty)
 
@@ -134,7 +134,7 @@ class Table:
         return self.convert(name, parse, f"a whole number {allowed}")
 
     def zeros(self, name: str) -> list[bool]:
-        """Return True per cell of a column that is 0; the others may hold anything."""
+        """Return True for each cell of a column that is 0."""
         return [_is_zero(cell) for cell in self.columns.get(name, ())]
 
 
@@ -154,7 +154,7 @@ def whole(cell: Any) -> int:
 
 
 def _refuse_python_digits(cell: str) -> None:
-    """Refuse what Python alone takes for a number: 1_000 and the digits of other scripts."""
+    """Refuse numbers that only Python accepts: 1_000, and the digits of other scripts."""
     if "_" in cell or not cell.isascii():
         raise ValueError
 

@@ -1,4 +1,4 @@
-"""Prompts for ``vllm bench serve --dataset-name custom``: one JSON object with a text a line."""
+"""Prompts for ``vllm bench serve --dataset-name custom``: a JSON object with a text per line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_vllm_bench(
     chars_per_token: float = CHARS_PER_TOKEN,
     tokenizer: str | None = None,
 ) -> Draft:
-    """Read prompts without times; they share the tokens they begin with in common.
+    """Read prompts without times; they share the tokens of their common prefixes.
 
     Parameters
     ----------

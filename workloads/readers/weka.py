@@ -75,7 +75,7 @@ def read_weka(table: Table, *, session_interval: float = 0.0, drop_failed: bool 
 
 
 def _requests(cell: Any) -> list[dict[str, Any]]:
-    """Return the requests of a session or sub-agent, those of its sub-agents among them."""
+    """Return the requests of a session or sub-agent, including those of its sub-agents."""
     requests: list[dict[str, Any]] = []
     for entry in cell:
         if "requests" not in entry:
@@ -91,7 +91,7 @@ def _requests(cell: Any) -> list[dict[str, Any]]:
 
 
 def _runs(cell: Any) -> list[tuple[int, int]]:
-    """Return first id and number of ids of each run, of ids or of runs that stand so."""
+    """Return the first id and the length of each run of ids."""
     if type(cell) is list and cell and type(cell[0]) is list:
         runs = [(first, count) for first, count in cell]
         hash_ids([number for run in runs for number in (*run, run[1] - 1)])  # counts are not 0

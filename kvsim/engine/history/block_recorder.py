@@ -1,4 +1,4 @@
-"""The history of every KV block, seen from outside: what differs from one step to the next.
+"""The history of every KV block, observed as differences between steps.
 
 Everything that a schedule does happens at one time of the replica's clock, so that comparing the
 block tables and keys after each step with those before loses nothing that lasts (D92).
@@ -24,7 +24,7 @@ MOST_EVENTS = 1_000_000
 
 
 class BlockRecorder:
-    """An observer that writes down what becomes of blocks, of all replicas of a run.
+    """An observer that records the block events of all replicas of a run.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class BlockRecorder:
         self.full_since: float | None = None  #: when the record ends before the run does, seconds
 
     def scheduled(self, replica: Replica) -> None:
-        """Write what a schedule has changed."""
+        """Record the changes made by a schedule."""
         self._see(replica, scheduled=True)
 
     def completed(self, replica: Replica) -> None:
-        """Write what the end of a step has changed."""
+        """Record the changes made by the end of a step."""
         self._see(replica, scheduled=False)
 
     def _see(self, replica: Replica, *, scheduled: bool) -> None:
@@ -77,7 +77,7 @@ class BlockRecorder:
         self._rows = []
 
     def table(self) -> NDArray[Any]:
-        """Return all events, by time; those of one replica in their order."""
+        """Return all events by time, those of one replica in their order."""
         self._pack()
         events = np.concatenate(self._chunks)
         return events[np.argsort(events["time"], kind="stable")]

@@ -1,4 +1,4 @@
-"""All block tables of a replica, read from outside and from either memory."""
+"""All block tables of a replica, read from objects or from flat memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class BlockTables:
         self._state = state
 
     def rows(self) -> Ints:
-        """Return by index the trace's row of the request with these blocks, NONE for none."""
+        """Return the trace row of the request of each holding, NONE for an unused one."""
         state = self._state
         places = column(state.kv.request_blocks, "request")
         rows = [state.requests[k].request_id if k != NONE else NONE for k in places]
         return np.array(rows, np.int64)
 
     def lengths(self) -> Ints:
-        """Return the length of each table: holdings by groups, or by sequences."""
+        """Return the lengths of tables: holdings by groups, or by sequences."""
         request_blocks = self._state.kv.request_blocks
         return np.array(
             [[table.length for table in one.tables] for one in request_blocks], np.int64
@@ -53,7 +53,7 @@ class BlockTables:
         return np.array([block.key if block.hashed else 0 for block in blocks], np.int64)
 
     def num_tables(self, own_blocks: int) -> int:
-        """Return how many tables of a holding are in use."""
+        """Return the number of tables in use of a holding."""
         kv = self._state.kv
         if kv.manager != FORKED:
             return kv.num_groups
@@ -61,7 +61,7 @@ class BlockTables:
 
 
 class FlatTables(BlockTables):
-    """Block tables in flat memory: views over what lies there, made once."""
+    """Block tables in flat memory, as views that are made once."""
 
     def __init__(self, state: Replica) -> None:
         super().__init__(state)
@@ -104,7 +104,7 @@ def tables_of(state: Replica) -> BlockTables:
 
 
 def live(record: Any, name: str) -> Callable[[], Any]:
-    """Return what reads a number of a record quickly, as it is whenever it is called."""
+    """Return a fast reader of the current value of a record's field."""
     if isinstance(record, View):
         read: Callable[[], Any] = object.__getattribute__(record, "_array")[name].item
         return read

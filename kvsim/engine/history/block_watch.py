@@ -1,4 +1,4 @@
-"""The last observed state of a replica's blocks, as far as all kinds of memory share it."""
+"""The last observed state of a replica's blocks: the part common to all kinds of memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Watch(ABC):
         self._num_admitted: Callable[[], Any] = live(state, "num_admitted")
 
     def changes(self, *, scheduled: bool) -> list[Change]:
-        """Return the events since the last look: kind, request, block, place, key."""
+        """Return the events since the last observation: kind, request, block, index, key."""
         state = self.state
         events: list[Change] = []
         admitted: dict[int, int] = {}
@@ -52,7 +52,7 @@ class Watch(ABC):
 
     @abstractmethod
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
-        """Append what has become of blocks.
+        """Append the changes of blocks.
 
         ``admitted`` says how many tokens the requests hit that have joined the batch; where rules
         keep no list of those, it is filled here.

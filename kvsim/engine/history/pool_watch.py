@@ -1,4 +1,4 @@
-"""The history of a block pool, seen from outside: what differs from one step to the next."""
+"""The history of a block pool, observed as differences between steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PoolWatch(Watch):
-    """A pool of blocks, tables of them, and keys of what is full."""
+    """The last observed state of a block pool: block tables, and keys of full blocks."""
 
     def __init__(self, state: Replica) -> None:
         super().__init__(state)
@@ -60,7 +60,7 @@ class PoolWatch(Watch):
         self.jobs: set[int] = set()  # copies under way
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
-        """Append what tables have lost and got, and what has got or lost a key."""
+        """Append the blocks that tables lost or gained, and the keys that blocks gained or lost."""
         if scheduled or self._has_ended():
             self._see_tables(events, admitted)
         if self.copies:
@@ -72,7 +72,7 @@ class PoolWatch(Watch):
         return self.moves or counts != (self.held_before, self.hashed_before)
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
-        """Note what holdings have lost and got; where tables only grow, their ends are enough."""
+        """Record the blocks that holdings lost or gained; growing tables are read at their ends."""
         counts = self.num_held(), sum(one() for one in self.entries), self.num_hashed()
         same = self.only_grows and not (admitted or self.moves) and counts[0] == self.held_before
         if same and counts == (self.held_before, self.entries_before, self.hashed_before):
@@ -99,7 +99,7 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int]]]:
-        """Return the blocks that holdings have lost and got; ``same``: each has its request."""
+        """Return the blocks that holdings lost and gained; ``same``: requests are unchanged."""
         moved = np.zeros(len(rows), np.bool_) if same else rows != self.rows
         seen = (lengths != self.lengths).any(axis=1) if self.only_grows else rows != NONE
         if self.only_grows and not same:
@@ -117,7 +117,7 @@ class PoolWatch(Watch):
         return drops, takes
 
     def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
-        """Take in holdings that were not there before."""
+        """Add holdings that are new since the last observation."""
         if count:
             self.blocks += [[] for _ in range(count)]
             self.rows = np.append(self.rows, [NONE] * count)
@@ -130,7 +130,7 @@ class PoolWatch(Watch):
         events: list[Change],
         admitted: dict[int, int],
     ) -> None:
-        """Put what was lost and got into the order in which rules do it."""
+        """Sort lost and gained blocks into the order of the rules."""
         before, after, refs = self.keys, self.tables.keys(), self.refs
         for row, block, place in drops:
             refs[block] -= 1
@@ -149,7 +149,7 @@ class PoolWatch(Watch):
         self.keys = after
 
     def _see_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
-        """Note the blocks at the ends of a holding's tables."""
+        """Record the new blocks at the ends of a holding's tables."""
         first = 0
         for t, stop in enumerate(lengths):
             blocks, size = self.blocks[h][t], self.sizes[t]
@@ -169,7 +169,7 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> None:
-        """Note which blocks a holding has lost and got."""
+        """Record the blocks that a holding lost and gained."""
         old, new, first = self.blocks[h], [], 0
         if row != NONE:
             count = self.tables.num_tables(h)
@@ -194,7 +194,7 @@ class PoolWatch(Watch):
     # -- transfers ---------------------------------------------------------------------------------
 
     def _see_copies(self, events: list[Change]) -> None:
-        """Note which blocks copies read and write that have begun since the last look."""
+        """Record source and target blocks of copies begun since the last observation."""
         offloading, now = self.state.offloading, set()
         for queue, kind in ((offloading.loads, LOAD), (offloading.stores, COPY)):
             j = queue.head

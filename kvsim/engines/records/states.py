@@ -14,6 +14,6 @@ __all__ = ["EngineStates", "Radix", "Storage"]
 
 @dataclass(slots=True)
 class EngineStates(Record):
-    """State of each engine's scheduler, beside what all schedulers have."""
+    """State of each engine's scheduler, in addition to the common state."""
 
     sglang: Sglang = field(default_factory=Sglang)

@@ -24,7 +24,7 @@ def add_to_engine(state: Replica, k: int) -> None:
 
 
 def schedule_engine(state: Replica) -> bool:
-    """Decide the step that was begun, and start it; False if the scheduler is stuck, or dies."""
+    """Schedule and start the step; False if the scheduler is stuck or dies."""
     if state.limits.scheduler == SGLANG:
         return pass_sglang(state)
     return False

@@ -14,13 +14,13 @@ _serve = engine.serve
 
 @njit(cache=True, error_model="numpy")
 def serve_sglang(address, command, max_steps):
-    """Do what the host asks of a replica under SGLang's scheduler."""
+    """Run a command of the host on a replica under SGLang's scheduler."""
     return _serve(_sglang(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_pools(address, command, max_steps):
-    """Do what the host asks of one with more than one pool of slots under that scheduler."""
+    """Run a command of the host on such a replica with several pools of slots."""
     return _serve(_pools(address), command, max_steps)
 
 

@@ -1,4 +1,4 @@
-"""The history of a radix cache's pages, seen from outside: their requests, nodes and keys."""
+"""The history of a radix cache's pages, observed between steps: requests, nodes and keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIELDS = ("row", "num_shared", "node", "page", "last_page", "num_pages", "prefix
 
 
 def reader(rows: Any, name: str) -> Callable[[int], int]:
-    """Return what reads one field of a record by its place, quickly."""
+    """Return a fast reader of one field of the records of a list."""
     if isinstance(rows, Views):
         read: Callable[[int], int] = rows.array[name].item
         return read
@@ -75,7 +75,7 @@ class TreeWatch:
         self._read = [reader(tree.pieces, name) for name in PIECE_FIELDS]
 
     def changes(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
-        """Return what has gone, page and key, and what has come: page, page before it, key."""
+        """Return removed pages with keys, and added pages with the page before and the key."""
         tree = self._tree
         # A leaf that comes counts a child, one that only goes takes tokens away, a split is a node.
         counts = tree.num_children, tree.num_live_nodes, tree.num_moved
@@ -104,7 +104,7 @@ class TreeWatch:
         return sorted(gone), come
 
     def _name(self, k: int, tokens: Iterator[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        """Give the pages of a node their keys; return page, page before it and key."""
+        """Set the keys of a node's pages; return page, page before it and key."""
         named, parent = [], self.parents[k]
         last = self.pages[parent][-1] if parent else -1
         for page in self.pages[k]:
@@ -163,7 +163,7 @@ class Held:
 
 
 class RadixWatch(Watch):
-    """A radix tree of pages, and pages of requests behind it."""
+    """The last observed state of a radix tree of pages, and of the requests' own pages."""
 
     def __init__(self, state: Replica) -> None:
         super().__init__(state)
@@ -176,7 +176,7 @@ class RadixWatch(Watch):
         self._before = np.zeros((1 + len(FIELDS), 0), np.int64)
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
-        """Append first what is named, then what is let go of, evicted and taken, as rules do it."""
+        """Append new keys first, then releases, evictions and allocations, as in the rules."""
         gone, come = self.tree.changes()
         drops: list[Place] = []
         takes: list[Place] = []
@@ -205,7 +205,7 @@ class RadixWatch(Watch):
     def _see_requests(
         self, admitted: dict[int, int], drops: list[Place], takes: list[Place]
     ) -> None:
-        """Note which pages requests have let go of and got."""
+        """Record the pages that requests released and got."""
         now, before = self._read(), self._before
         changed = np.ones(now.shape[1], np.bool_)
         both = min(now.shape[1], before.shape[1])
@@ -237,7 +237,7 @@ class RadixWatch(Watch):
 
     @staticmethod
     def _replace(held: Held, now: list[int], drops: list[Place], takes: list[Place]) -> None:
-        """Note the difference between what a request held and what it does now."""
+        """Record the difference between a request's last observed pages and its present ones."""
         old = held.pages
         stays = {p for p, (a, b) in enumerate(zip(old, now, strict=False)) if a == b}
         drops += [(held.request, old[p], p) for p in range(len(old))[::-1] if p not in stays]

@@ -1,4 +1,4 @@
-"""From a configuration to SGLang's settings: its pool, its limits, and what it does not go with."""
+"""From a configuration to SGLang's settings: pool, limits, and refused combinations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GB = 10**9
 
 
 def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
-    """Refuse SGLang's parts beside others, and its settings without it."""
+    """Refuse SGLang's parts with parts of other engines, and its settings without it."""
     needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
     if needed not in (None, name):
         raise ValueError(
@@ -103,7 +103,7 @@ def _has_tree(config: Config) -> bool:
 
 
 class Pools(NamedTuple):
-    """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes.
+    """Tokens of the pool (max_total_num_tokens) and of the window pool, and their bytes.
 
     ``states`` is the pool of states, None for a model without them.
     """
@@ -115,7 +115,7 @@ class Pools(NamedTuple):
 
 
 def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
-    """Return what the memory holds.
+    """Return the pools that fit into the memory.
 
     With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
     it is what the other allocators have.
@@ -217,7 +217,7 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
 
 
 def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
-    """Return mem_fraction_static, and of how many bytes: those free before weights are loaded."""
+    """Return mem_fraction_static, and the bytes free before the weights are loaded."""
     tp, engine = config.tensor_parallel_size, engine_of(config.vllm_version)
     fraction = config.mem_fraction_static
     if fraction is None:

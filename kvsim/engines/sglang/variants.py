@@ -34,7 +34,7 @@ OF_POOLS = frozenset(
 
 
 def variants(specialized: Mapping[str, int]) -> Variants:
-    """Return the variants: a pool without a host tier, as most have it, and all others."""
+    """Return the variants: the common one with one pool and no host tier, and all others."""
     # Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
     pools = {
         **{

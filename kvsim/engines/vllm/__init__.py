@@ -28,7 +28,7 @@ class Vllm(Engine):
 
     @property
     def log_mark(self) -> str:
-        """The words of any version."""
+        """A pattern of the logs of all versions."""
         from kvsim.engines.vllm.calibration import MARK
 
         return MARK

@@ -1,4 +1,4 @@
-"""vLLM's start-up log, from 0.4 to 0.33: values of its lines in the wording of any version."""
+"""vLLM's start-up log, from 0.4 to 0.33, with the wording of every version."""
 
 from __future__ import annotations
 

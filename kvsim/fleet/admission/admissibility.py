@@ -75,7 +75,7 @@ def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
 
 
 def blank_rows(count: int) -> NDArray[Any]:
-    """Return rows of the requests table of which nothing is known yet."""
+    """Return empty rows of the requests table."""
     row = np.zeros(1, dtype=REQUESTS)
     for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         row[name] = math.nan
@@ -85,7 +85,7 @@ def blank_rows(count: int) -> NDArray[Any]:
 
 
 def new_requests(trace: Trace) -> NDArray[Any]:
-    """Return the requests table before anything has happened."""
+    """Return the requests table at the start of a run."""
     table = np.empty(len(trace), dtype=REQUESTS)
     piece = blank_rows(min(len(trace), ROWS_AT_ONCE))
     for start in range(0, len(trace), ROWS_AT_ONCE):
@@ -124,7 +124,7 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
 
 
 def whole_requests(decode: Setup, prefill: Setup, trace: Trace) -> NDArray[np.bool_]:
-    """Mark the requests that prefill replicas can serve to the same end as decode replicas."""
+    """Mark the requests that prefill replicas can serve as completely as decode replicas."""
     longest, own = (setup.memory.limits.max_model_len for setup in (decode, prefill))
     ends = np.minimum(trace.num_prompt_tokens + trace.num_output_tokens, longest)
     whole: NDArray[np.bool_] = admissible_requests(prefill, trace) & (ends <= own)

@@ -1,4 +1,4 @@
-"""Flow control: requests wait or are turned away before a replica is chosen."""
+"""Flow control: requests wait or are rejected before a replica is chosen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FlowControl(Parametric, ABC):
         return 0.0
 
     def shedding(self, priority: int, saturation: float) -> float:
-        """Return the probability that an arriving request is turned away."""
+        """Return the probability that an arriving request is rejected."""
         del priority, saturation
         return 0.0
 

@@ -25,7 +25,7 @@ SHEDDING = 0x73686564
 
 
 class Admission(Feature):
-    """Admits requests, queues them, or turns them away.
+    """Admits, queues or rejects requests.
 
     Saturation changes when metrics are read, so queued requests are released at such times, while
     it stays below 1.
@@ -95,7 +95,7 @@ class Admission(Feature):
         return True
 
     def _saturation(self) -> float:
-        """Return how full the choosable replicas are, as last scraped."""
+        """Return the saturation of the replicas that may be chosen, as last scraped."""
         self._scraper.ask_idle(self._world.now)
         members = self._pool.choosable()
         full = self._control.saturation([self._scraper.values[m.place] for m in members])
@@ -130,7 +130,7 @@ class Admission(Feature):
             self._await()
 
     def describe(self) -> dict[str, Any]:
-        """Return how many of the requests sent waited, and how many were turned away."""
+        """Return the numbers of requests that waited and that were rejected."""
         waits, sent = np.array(self._waits), self._table["finish_reason"] != FinishReason.UNSENT
         described = {
             "num_held_back": int((waits > 0).sum()) + len(self._line),

@@ -1,4 +1,4 @@
-"""Handoff from prefill to decode: a request's computed KV moves to its decode replica.
+"""Handoff from prefill to decode: a request's KV moves to its decode replica.
 
 vLLM's pull (NIXL): the decode replica receives a request when the prefill replica has ended its
 part, allocates blocks for it, and reads. Others push: the decode replica receives it at once and
@@ -54,6 +54,6 @@ class Handoff:
 
     @property
     def is_on_its_way(self) -> bool:
-        """Return whether an event will advance it: a transfer, a notice, or a replica's loss."""
+        """Return True if an event will advance it: a transfer, a notice, or a replica's loss."""
         moves = self.is_computed and (self.has_asked or not self.is_sent_on)
         return moves or not (self.source.is_alive and self.target.is_alive)

@@ -310,7 +310,7 @@ class Handoffs(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Return whether KV is in transfer, or the end of a lease will free blocks."""
+        """Return True if KV is in transfer, or the end of a lease will free blocks."""
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
     def is_open(self, row: int) -> bool:

@@ -1,4 +1,4 @@
-"""KV that a replica finds beyond its own memory: at other replicas, or in a store of the fleet."""
+"""KV outside a replica's own memory: on other replicas, or in a store of the fleet."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class LlmD(RuleRouter):
         cached: Sequence[int],
         kept: list[int],
     ) -> list[int]:
-        """Return the replicas that meet the targets, or miss them; none to shed the request."""
+        """Return the replicas that meet the targets, else those that miss them; none to shed."""
         headrooms = self._headrooms(request, replicas, cached)
         if request.priority > 0 and can_be_shed(headrooms, replicas):
             self.branch, self.predicted_tokens = "turned away", None

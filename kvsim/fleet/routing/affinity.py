@@ -1,4 +1,4 @@
-"""llm-d's filter: prefer the replicas that hold most of a prompt, while they are not too busy."""
+"""llm-d's filter: prefer replicas that hold most of a prompt, unless they are too busy."""
 
 from __future__ import annotations
 

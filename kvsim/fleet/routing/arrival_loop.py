@@ -34,7 +34,7 @@ BUILT_IN = "kvsim.fleet.routers."
 
 
 def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
-    """Return whether the loop supports a router, what it reads, and all replicas."""
+    """Return True if the loop supports a router, its inputs, and all replicas."""
     router, reader, _ = gateways.alone()
     if not isinstance(router, RuleRouter) or not type(router).__module__.startswith(BUILT_IN):
         return False
@@ -46,7 +46,7 @@ def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
 
 
 def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
-    """Return whether the loop has an index for what a router knows of prefixes."""
+    """Return True if the loop has an index for the router's knowledge of prefixes."""
     affinity = affinity_of(router)
     if affinity is None:
         return True
@@ -58,7 +58,7 @@ def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
 
 
 def affinity_of(router: RuleRouter) -> PrefixAffinity | None:
-    """Return what a router knows of cached prefixes."""
+    """Return the router's knowledge of cached prefixes."""
     known = router.prefixes
     return known.affinity if isinstance(known, TextTree) else known
 
@@ -92,7 +92,7 @@ class SentIndex:
 
 
 class ArrivalLoop:
-    """Routes requests, each at its time, and advances the replicas to these times.
+    """Routes requests at their times, and advances the replicas to these times.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class ArrivalLoop:
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
-        """Do what the loop asks of its host. Mutates."""
+        """Do the work that the loop leaves to its host. Mutates."""
         code, (at, place, wanted) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
             self._rack.bring_one(place, float(self._moments[code.TARGET]))

@@ -1,4 +1,4 @@
-"""A router's prediction of cached prefixes: from the replicas' events, or from what it sent."""
+"""A router's prediction of cached prefixes, from the replicas' events or its own requests."""
 
 from __future__ import annotations
 

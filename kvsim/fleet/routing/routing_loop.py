@@ -29,7 +29,7 @@ MOST_SENT = 20
 
 
 def can_decide(gateways: Gateways, replicas: Sequence[Replica], trace: Trace) -> bool:
-    """Return whether the loop supports a router, what it reads, and all replicas."""
+    """Return True if the loop supports a router, its inputs, and all replicas."""
     router, reader, _ = gateways.alone()
     if type(router) is not Dynamo or not router.is_formula or not trace.has_segments:
         return False

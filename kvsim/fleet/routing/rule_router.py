@@ -52,7 +52,7 @@ class RuleRouter(Router):
         self.lay_out(Objects())
 
     def lay_out(self, memory: Memory) -> None:
-        """Make the records of a router that has not chosen yet. Mutates."""
+        """Make the initial records of a router. Mutates."""
         number = self.facts.num_replicas
         self.placement = placement = memory.one(Placement)
         placement.candidates = memory.records(Candidate, number)
@@ -69,11 +69,11 @@ class RuleRouter(Router):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the rule says all that the router does, as it is configured."""
+        """Return True if the rule decides everything under this configuration."""
         return True
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
-        """Write a request and what is held of it into the placement. Mutates."""
+        """Write a request and its cached prefixes into the placement. Mutates."""
         placement = self.placement
         placement.request_id = request.request_id
         placement.num_prompt_tokens = request.num_prompt_tokens

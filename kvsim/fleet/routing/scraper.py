@@ -1,4 +1,4 @@
-"""Metrics that a gateway scrapes: stale by up to an interval, and by the step under way."""
+"""Metrics that a gateway scrapes: up to an interval and a step old."""
 
 from __future__ import annotations
 

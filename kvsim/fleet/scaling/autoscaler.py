@@ -28,7 +28,7 @@ LEAST_INTERVAL = 0.001
 
 
 def no_time(num_requests: int, num_tokens: int) -> float:
-    """Return 0 for any step."""
+    """Return 0 seconds for any step."""
     del num_requests, num_tokens
     return 0.0
 

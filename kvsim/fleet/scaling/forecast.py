@@ -1,4 +1,4 @@
-"""Forecast of the next interval's traffic from that of the intervals before."""
+"""Forecast of the next interval's traffic from earlier intervals."""
 
 from __future__ import annotations
 

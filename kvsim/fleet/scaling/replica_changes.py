@@ -1,4 +1,4 @@
-"""Replicas that start, drain and fail: the feature, and its account of a run."""
+"""Replicas that start, drain and fail: the feature, and its statistics."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class ReplicaChanges(Feature):
 
 
 def _together(pools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the account of several pools as one, with each pool's own."""
+    """Return the statistics of several pools together, with those of each pool."""
     timeline = merge([one["timeline"] for one in pools.values()])
     counts = ("num_scaling_events", "num_failures", "num_lost", "gpu_hours_perfect")
     whole: dict[str, Any] = {name: sum(one[name] for one in pools.values()) for name in counts}
@@ -150,7 +150,7 @@ def _together(pools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_pool(changing: ChangingPool, first: float) -> dict[str, Any]:
-    """Return the account of one pool; times are since ``first``, seconds."""
+    """Return the statistics of one pool; times are since ``first``, seconds."""
     pool, lifecycle, scaling = changing
     timeline = [
         {"time": one.time - first, **dict(zip(COUNTS, one[1:], strict=True))}

@@ -1,4 +1,4 @@
-"""Limits on how far, and how soon again, AIBrix's autoscalers resize a pool."""
+"""Limits on the size and the frequency of changes by AIBrix's autoscalers."""
 
 from __future__ import annotations
 

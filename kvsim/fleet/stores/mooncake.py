@@ -1,4 +1,4 @@
-"""Memory and disks of the whole cluster: every replica finds what any of them has computed."""
+"""Memory and disks of the whole cluster: every replica finds the KV of all replicas."""
 
 from __future__ import annotations
 

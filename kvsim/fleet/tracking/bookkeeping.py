@@ -62,14 +62,14 @@ class Decisions:
         return self.predicted, self.best, self._stride if self._compares else 0
 
     def note_all(self, rows: NDArray[np.int64], router: Router) -> None:
-        """Record that a router has decided for some requests, all by one rule. Mutates."""
+        """Record a router's decisions for some requests, all by one rule. Mutates."""
         self.num_noted += len(rows)
         self._branches[rows] = self._names.setdefault(router.branch, len(self._names))
 
     def note_branches(
         self, rows: NDArray[np.int64], numbers: NDArray[np.int64], names: Sequence[str]
     ) -> None:
-        """Record the branches by which a router has decided for some requests. Mutates."""
+        """Record the branches of a router's decisions for some requests. Mutates."""
         self.num_noted += len(rows)
         known = np.array([self._names.setdefault(name, len(self._names)) for name in names])
         self._branches[rows] = known[numbers[rows]]

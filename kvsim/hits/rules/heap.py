@@ -1,4 +1,4 @@
-"""A binary heap of (rank, block), the smallest rank first; it takes stale entries, too."""
+"""A binary heap of (rank, block), the smallest rank first; it may hold stale entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def with_entry(heap: Ints, length: int, rank: int, block: int) -> Ints:
-    """Return a heap of ``length`` entries with one more; it is a larger array if need be."""
+    """Return a heap of ``length`` entries with one more, in a larger array if needed."""
     if length == len(heap):
         larger = np.empty((2 * length, 2), np.int64)
         larger[:length] = heap
@@ -26,7 +26,7 @@ def with_entry(heap: Ints, length: int, rank: int, block: int) -> Ints:
 
 
 def drop_first(heap: Ints, length: int) -> int:
-    """Remove the first of ``length`` entries; returns the number left."""
+    """Remove the first of ``length`` entries; return the number left."""
     length -= 1
     rank, block, at, child = heap[length, 0], heap[length, 1], 0, 1
     while child < length:

@@ -1,4 +1,4 @@
-"""Policies that evict leaves only: a block goes after all that follow it in cached prompts.
+"""Policies that evict leaves only: a block is evicted after its cached successors.
 
 The leaf with the smallest rank goes first, and no block of the current request goes. LFU ranks by
 the uses since insertion, then the last use; the optimum by the next use, the farthest first
@@ -25,7 +25,7 @@ RANK, USES, CHILDREN, PARENT, USER = 0, 1, 2, 3, 4  # columns of the state of a 
 
 
 def next_uses(requests: Requests) -> Shorts:
-    """Return for each entry of the paths the next request that uses the block."""
+    """Return the next request that uses the block, for each entry of the paths."""
     paths, offsets = requests[0], requests[1]
     found = np.empty(len(paths), np.int32)
     coming = np.full(requests[4][1], NEVER, np.int32)
@@ -37,7 +37,7 @@ def next_uses(requests: Requests) -> Shorts:
 
 
 def use(state: Ints, block: int, i: int, policy: int, next_use: int) -> None:
-    """Rank a cached block that request i uses."""
+    """Update the rank of a cached block that request i uses."""
     state[block, USER] = i
     state[block, USES] += 1
     if policy == LFU:
@@ -47,7 +47,7 @@ def use(state: Ints, block: int, i: int, policy: int, next_use: int) -> None:
 
 
 def without_stale(heap: Ints, length: int, state: Ints, is_cached: Flags) -> int:
-    """Drop first entries that are no longer those of leaves; returns the number left."""
+    """Drop stale first entries, of blocks that are no longer leaves; return the number left."""
     while length > 0:
         rank, block = heap[0, 0], heap[0, 1]
         if is_cached[block] and state[block, CHILDREN] == 0 and state[block, RANK] == rank:

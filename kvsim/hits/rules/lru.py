@@ -38,7 +38,7 @@ def sum_until(tree: Ints, stop: int) -> int:
 
 
 def lru_hits(requests: Requests, num_blocks: int) -> Ints:
-    """Return the hit tokens of every cache size from 0 to ``num_blocks``, that of all blocks."""
+    """Return the hit tokens at every cache size from 0 to ``num_blocks``."""
     paths, offsets, num_lookups, num_tokens, (block_size, num_nodes, first_measured) = requests
     slope = np.zeros(num_blocks + 2, np.int64)  # change of the change of the hit tokens by size
     step = np.zeros(num_blocks + 2, np.int64)

@@ -60,7 +60,7 @@ def child_of(nodes: Ints, buckets: Shorts, num_nodes: int, node: int, span: Span
 
 
 def with_more_buckets(nodes: Ints, first: int, num_nodes: int, num_buckets: int) -> Shorts:
-    """Return a table of the nodes from ``first`` on."""
+    """Return a larger hash table, with the nodes from ``first`` on."""
     buckets, mask = np.zeros(num_buckets, np.int32), num_buckets - 1
     for node in range(first, num_nodes):
         at = bucket_of(nodes[node, 0], (nodes[node, 1], nodes[node, 2], nodes[node, 3]), mask)

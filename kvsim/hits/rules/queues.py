@@ -1,4 +1,4 @@
-"""Queues of blocks as links: a row per block, and after those one per queue, which is its end."""
+"""Queues of blocks as links: a row per block, then a row per queue for its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unlink(links: Shorts, block: int) -> None:
 
 
 def use_cached(requests: Requests, i: int, is_cached: Flags, links: Shorts, most_uses: int) -> int:
-    """Count a use of each cached block of request i; returns the number of those blocks."""
+    """Count a use of each cached block of request i; return the number of these blocks."""
     paths, offsets, number = requests[0], requests[1], 0
     for at in range(offsets[i], offsets[i + 1]):
         block = paths[at]

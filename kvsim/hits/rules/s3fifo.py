@@ -1,4 +1,4 @@
-"""S3-FIFO: a small queue keeps blocks that are used once from pushing out those that are reused.
+"""S3-FIFO: a small queue keeps blocks used once from evicting reused ones.
 
 A new block joins the small queue, a tenth of the cache, and moves to the main one if it has been
 used again when its turn comes; else it is evicted, and its number is remembered as a ghost. A block
@@ -35,7 +35,7 @@ MAX_USES = 3  # highest count of uses
 
 
 def move(links: Shorts, lengths: Ints, block: int, source: int, target: int) -> None:
-    """Move a block to the newest end of a queue, of its own one, too."""
+    """Move a block to the newest end of a queue, which may be its own."""
     unlink(links, block)
     append(links, len(links) - 3 + target, block)
     lengths[source] -= 1
@@ -43,7 +43,7 @@ def move(links: Shorts, lengths: Ints, block: int, source: int, target: int) -> 
 
 
 def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
-    """Make the oldest unused block of the small queue a ghost; returns it, or none."""
+    """Make the oldest unused block of the small queue a ghost; return it, or none."""
     while lengths[CURSOR + SMALL] < len(links) - 3:
         block = lengths[CURSOR + SMALL]
         lengths[CURSOR + SMALL] = links[block, NEWER]
@@ -57,7 +57,7 @@ def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
 
 
 def evict_main(links: Shorts, lengths: Ints, i: int) -> int:
-    """Remove the oldest unused block of the main queue; returns it, or none."""
+    """Remove the oldest unused block of the main queue; return it, or none."""
     num_passed = 0  # blocks of this request, one after the other
     while num_passed <= lengths[MAIN]:
         block = lengths[CURSOR + MAIN]
@@ -76,7 +76,7 @@ def evict_main(links: Shorts, lengths: Ints, i: int) -> int:
 
 
 def evict(links: Shorts, lengths: Ints, is_ghost: Flags, i: int, num_small: int) -> int:
-    """Remove and return a block that is none of request i's; there is one."""
+    """Remove and return a block that request i does not use; there must be one."""
     victim = NOBODY
     if lengths[SMALL] < num_small:
         victim = evict_main(links, lengths, i)

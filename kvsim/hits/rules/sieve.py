@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def next_victim(links: Shorts, hand: int, i: int) -> int:
-    """Move the hand to the block to evict, which is none of request i's."""
+    """Move the hand to the block to evict, which request i does not use."""
     end = len(links) - 1
     while hand == end or links[hand, USER] == i or links[hand, USES] > 0:
         if links[hand, USER] != i:

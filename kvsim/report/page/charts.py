@@ -1,4 +1,4 @@
-"""The charts of a page: waste by cause, latencies, and what a fleet did."""
+"""The charts of a page: waste by cause, latencies, and a fleet over time."""
 
 from __future__ import annotations
 

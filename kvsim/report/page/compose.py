@@ -69,7 +69,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def varied_page(answer: Mapping[str, Any], runs: Mapping[str, Result]) -> str:
-    """Return the page of values of options, with one run of each."""
+    """Return the page that compares values of options, with one run of each."""
     first = next(iter(runs.values()))
     names = " and ".join(name.replace("_", "-") for name in answer["rows"][0]["options"])
     shown = answer.get("deployment") or deployment(first)
@@ -166,7 +166,7 @@ def drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str
 
 
 def search_page(answer: Mapping[str, Any]) -> str:
-    """Return the page of a search: the answer, its command line, and all that was tried."""
+    """Return the page of a search: the answer, its command line, and all tried configurations."""
     page = Document("The best configuration within targets", str(answer["slo"]))
     if answer["request_rate"]:
         gpus = answer["num_gpus"]
@@ -214,7 +214,7 @@ def _with_memory(
     compared: Sequence[str] = (),
     notes: Sequence[str] | None = None,
 ) -> str:
-    """Add charts, explorer and provenance; take less into the explorer until the page fits.
+    """Add charts, explorer and provenance; shrink the explorer's data until the page fits.
 
     ``again`` says how to repeat what is shown, by a configuration without what is ``compared``;
     ``notes`` are the runs' own unless more is known.
@@ -244,7 +244,7 @@ def _with_memory(
 
 
 def looks() -> dict[str, Any]:
-    """Return the causes' colours and words, and the causes by code of a memory map."""
+    """Return the causes' colours and labels, and the causes by memory-map code."""
     words = {cause: CAUSES[cause][1] for cause in (*WHOLE, Cause.CACHED)}
     return {
         "palette": {_column(cause): CAUSES[cause][0] for cause in words},
@@ -288,7 +288,7 @@ def _flat(summary: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _exact(value: Any) -> str | tuple[str, Any]:
-    """Return a number to be read, and as it is."""
+    """Return a number as shown, and its exact value."""
     if value is None:
         return ("-", None)
     if isinstance(value, bool) or not isinstance(value, int | float):

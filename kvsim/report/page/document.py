@@ -39,7 +39,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def html(self) -> str:
-        """Return the table, with what copies and saves it."""
+        """Return the table, with buttons to copy and save it."""
         head = "".join(f"<th scope=col>{escape(one)}</th>" for one in self.headings)
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         name = escape(self.name)
@@ -137,7 +137,7 @@ def _hash(text: str) -> str:
 
 
 def _safe_json(value: object) -> str:
-    """Return JSON in which no name can end the element that holds it."""
+    """Return JSON escaped so that no name can end the HTML element around it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -40,7 +40,7 @@ class Scope(NamedTuple):
 
 
 def explorer(named: Mapping[str, Result], scope: Scope) -> dict[str, Any]:
-    """Return the data of the explorer: runs by name and replica, and what was left out of them."""
+    """Return the data of the explorer: runs by name and replica, and the omitted parts."""
     views: list[dict[str, Any]] = []
     notes: list[str] = []
     with_events = [result for result in named.values() if len(result.block_events)]
@@ -82,7 +82,7 @@ def _origin(result: Result) -> float:
 
 
 def _micro(times: NDArray[np.float64], origin: float) -> NDArray[np.int64]:
-    """Return microseconds since the run began; -1 for what has not happened."""
+    """Return microseconds since the start of the run; -1 for events that have not happened."""
     since = np.round((times - origin) * MICROSECONDS)
     return np.where(np.isnan(since), -1, since).astype(np.int64)
 
@@ -159,7 +159,7 @@ def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _map(result: Result, replica: int) -> dict[str, Any] | None:
-    """Return causes by address and time, each address's history in one piece."""
+    """Return causes by address and time, the history of each address in one run."""
     if not result.memory_map.size:
         return None
     mine = result.memory["replica"] == replica
@@ -213,7 +213,7 @@ def _fleet(result: Result, replicas: list[int]) -> dict[str, Any]:
 
 
 def _tree(events: NDArray[Any], result: Result) -> dict[str, Any] | None:
-    """Return the largest nodes of the prefix tree, and which node each key is in."""
+    """Return the largest nodes of the prefix tree, and the node of each key."""
     nodes = prefix_tree(events)
     if not nodes:
         return None

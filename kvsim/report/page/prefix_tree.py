@@ -1,4 +1,4 @@
-"""The prefixes that a cache has held, as a tree: contents that follow one another merged."""
+"""The prefixes that a cache has held, as a tree with merged chains of contents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Node:
 
 
 def parents_of(events: NDArray[Any]) -> dict[int, int]:
-    """Return which key each key followed when it was stored, 0 at the beginning of a prompt."""
+    """Return the key before each key when it was stored, 0 at the beginning of a prompt."""
     tables: dict[tuple[int, int], dict[int, int]] = {}  # by replica and request: place, block
     holder: dict[tuple[int, int], tuple[int, int]] = {}  # by replica and block: request, place
     keys: dict[tuple[int, int], int] = {}  # by replica and block
@@ -87,7 +87,7 @@ def prefix_tree(events: NDArray[Any]) -> list[Node]:
 
 
 def largest(nodes: list[Node], most: int = MOST_NODES) -> list[int]:
-    """Return the places of the nodes with most hits, then most blocks, with all before them.
+    """Return the indices of the nodes with most hits, then most blocks, with their ancestors.
 
     Where anything was hit, what never was is left out.
     """

@@ -1,4 +1,4 @@
-"""Text of a page: the result in a sentence or two, and how far to trust it."""
+"""Text of a page: the result in a sentence or two, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_differences(answer: Mapping[str, Any]) -> str:
 
 
 def _changes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Name the changes of a value, and which of them may be none."""
+    """Name the changes of a value, and those that may be zero."""
     for name, label in {"mean_ttft_ms": "TTFT", "mean_tpot_ms": "TPOT"}.items():
         if name in metrics:
             gap = metrics[name]
@@ -77,7 +77,7 @@ def of_run(summary: Mapping[str, Any]) -> str:
 
 
 def trust(named: Mapping[str, Result], notes: Sequence[str] | None = None) -> list[str]:
-    """Describe the basis of the numbers; ``notes`` are the runs' own by default."""
+    """Describe the evidence for the numbers; ``notes`` are the runs' own by default."""
     results = list(named.values())
     if notes is None:
         notes = shared({name: notes_of(one.provenance) for name, one in named.items()})

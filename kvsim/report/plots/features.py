@@ -1,4 +1,4 @@
-"""Features other than the cache: drafts, connectors, host copies, images, adapters."""
+"""Features other than the prefix cache: drafts, connectors, host copies, images, adapters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PANELS = (
 
 
 def shown(named: Mapping[str, Result]) -> list[Panel]:
-    """Return the panels that some run has anything for."""
+    """Return the panels with data of any run."""
     summaries = [result.summary for result in named.values()]
     return [
         panel
@@ -75,7 +75,7 @@ def shown(named: Mapping[str, Result]) -> list[Panel]:
 
 
 def features(named: Mapping[str, Result]) -> Figure:
-    """Draw what was switched on, a panel each, a bar for every run."""
+    """Draw a panel per feature in use, with a bar for every run."""
     panels = shown(named)
     width = max(3.0 * len(panels), 6.0)
     figure = Figure(figsize=(width, 1.6 + 0.4 * len(named) + 0.6), layout="constrained")

@@ -33,7 +33,7 @@ POOLS = ("-", "--")
 
 
 def fleet(result: Result) -> Figure:
-    """Draw what the replicas of a run did over time."""
+    """Draw the replicas of a run over time."""
     panels: list[tuple[Callable[[Axes, Result], None], float]] = []
     if result.summary.get("scaling"):
         panels.append((_replicas, 1.0))

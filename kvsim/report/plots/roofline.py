@@ -25,7 +25,7 @@ PARTS = {"GEMMs": "s", "attention": "o"}
 
 
 def roofline(found: Roofline) -> Figure:
-    """Draw FLOP/s over intensity: roofs of HBM and L2, and what prefill and decode reach.
+    """Draw FLOP/s over intensity: the roofs of HBM and L2, and prefill and decode.
 
     A filled point is the modelled rate, the hollow one above it what its roof would allow.
     """

@@ -18,7 +18,7 @@ MOST_DRAWN = 20
 
 
 def search(answer: Mapping[str, Any]) -> Figure:
-    """Draw the answer of a search; a hollow bar is of a configuration that is no answer."""
+    """Draw the result of a search; a hollow bar marks a rejected configuration."""
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     axes = figure.subplots()
     rows = [one for one in answer["evaluated"] if "request_rate" in one]

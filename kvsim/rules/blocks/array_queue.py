@@ -42,7 +42,7 @@ def array_remove(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
 
 
 def array_popleft(line: ArrayQueue) -> int:
-    """Remove and return the first record; the queue is not empty."""
+    """Remove and return the first record; the queue must not be empty."""
     while line.entries[line.first] == NONE:
         line.first += 1
     line.first += 1

@@ -21,7 +21,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def num_skipped(kind: int, window: int, num_tokens: int) -> int:
-    """Return how many leading tokens are invisible to token ``num_tokens`` and all later ones."""
+    """Return the number of leading tokens out of the window of token ``num_tokens`` and later."""
     if kind == FULL:
         return 0
     if kind == CHUNKED:  # a token sees only its own chunk
@@ -44,7 +44,7 @@ def admission_cap(
 
 
 def run_length(group: KVGroup) -> int:
-    """Return the consecutive blocks that a hit needs in a sliding window, and the one it drops."""
+    """Return the number of consecutive blocks that a hit needs in a sliding window."""
     if group.kind == MAMBA_ALIGN:
         return 1
     return cdiv(group.window - group.extra_retained - 1, group.block_size) + group.drops_last_block

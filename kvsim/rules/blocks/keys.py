@@ -52,7 +52,7 @@ def mix_span(key: int, content: int, start: int, length: int) -> int:
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
-    """Draw the parent beam of a beam at a length, of two or more beams: mostly itself."""
+    """Draw the beam that a beam continues at a length: usually itself."""
     draw = fold(fold(fold(request_id, end), beam), 1)
     if not (draw >> 11) & (2**53 - 1) < beam_switch * 2.0**53:  # exact in both engines
         return beam
@@ -72,7 +72,7 @@ def span_of(request: Request, segment: int) -> tuple[int, int, int]:
 
 
 def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[int, int, int]:
-    """Do as :func:`span_of`, but with one token per span of an output with numbered tokens."""
+    """As :func:`span_of`, with one token per span of an output with numbered tokens."""
     place = segment - max(request.num_segments, 1)
     if not own_blocks.has_numbers or place < 0:
         return span_of(request, segment)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def begin_states(kv: KV) -> None:
-    """Begin a step in which no state has got a key or a copy yet."""
+    """Begin a step without new keys and copies of states."""
     release_copies(kv)
     kv.states.step += 1
     kv.states.num_copies = 0
@@ -43,7 +43,7 @@ def release_copies(kv: KV) -> None:
 
 
 def is_new(kv: KV, k: int) -> bool:
-    """Return whether the content of a block found by a hit got its key in this step.
+    """Return True if the content of a block found by a hit got its key in this step.
 
     Its state is not computed before the step is, so no request can continue from it yet.
     """
@@ -55,7 +55,7 @@ def is_new(kv: KV, k: int) -> bool:
 
 
 def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: int) -> int:
-    """Return the blocks that a table of states takes for a chunk, given ``need`` missing slots.
+    """Return the blocks that a chunk allocates in a table of states, given ``need`` missing slots.
 
     The slots between the old running state and the new one stay empty. ``spare`` are states
     for drafts, if there are none yet.
@@ -66,7 +66,7 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
 
 
 def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
-    """Return the free blocks of states that an admission takes; more than exist if it must wait."""
+    """Return the free blocks of states that an admission needs; more than exist if it must wait."""
     group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found
@@ -83,7 +83,7 @@ def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: in
 
 
 def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> int:
-    """Return the free blocks of states that a request's next tokens take; may be negative."""
+    """Return the free blocks of states that a request's next tokens need; may be negative."""
     need = cdiv(end, group.block_size) + group.num_spec_blocks - table.length
     spare = 0
     if kv.states.pending[request.own_blocks * kv.num_groups + group.index] != NONE:
@@ -125,7 +125,7 @@ def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end
 
 
 def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable, last: int) -> int:
-    """Return the token count up to which a request neither takes nor drops nor copies a state.
+    """Return the token count up to which a request allocates, drops and copies no state.
 
     ``last`` is the end of its table, states for drafts included.
     """
@@ -141,7 +141,7 @@ def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable
 def append_states(
     kv: KV, group: KVGroup, table: BlockTable, slots: int, num_moved: int, leaves: bool, end: int
 ) -> None:
-    """Grow a table to ``slots`` slots: nulls, the states for drafts moved along, new blocks.
+    """Grow a table to ``slots`` slots: append nulls, move the states for drafts, add blocks.
 
     With ``leaves``, the chunk leaves a state one slot before the running one.
     """
@@ -162,7 +162,7 @@ def append_states(
 def name_states(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
 ) -> None:
-    """Give keys to the state inside a block, and to the chunk's checkpoint."""
+    """Set the keys of the state inside a block and of the chunk's checkpoint."""
     states, prompt = kv.states, request.num_prompt_tokens
     if kv.matches_partially and num_tokens > 0:
         shared = request.shared_prefix_boundary
@@ -178,7 +178,7 @@ def name_states(
 def name_state(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
 ) -> None:
-    """Give the running state its key; inside a block, it is copied before it changes."""
+    """Set the key of the running state; inside a block, copy the state before it changes."""
     group = kv.groups[g]
     place = cdiv(num_tokens, group.block_size) - 1
     block = own_blocks.tables[g].blocks[place]
@@ -193,7 +193,7 @@ def name_state(
 
 
 def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
-    """Give the chunk's checkpoint its key if a later hit could need it, or else take its key."""
+    """Set the key of the chunk's checkpoint if a later hit could need it, else remove its key."""
     states, group = kv.states, kv.groups[g]
     end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
     key = own_blocks.keys[end // kv.hash_block_size - 1]
@@ -221,7 +221,7 @@ def has_key(kv: KV, k: int, key: int) -> bool:
 
 
 def give_key(kv: KV, k: int, key: int) -> None:
-    """Give a state a key, replacing the one it has."""
+    """Set or replace the key of a state."""
     if kv.pool.blocks[k].hashed:
         forget(kv.pool, k)
     cache(kv.pool, k, key)

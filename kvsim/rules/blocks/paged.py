@@ -54,7 +54,7 @@ def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
-    """Return the blocks that a table lacks to own ``slots`` slots."""
+    """Return the number of blocks missing in a table for ``slots`` slots."""
     if group.kind > CHUNKED:
         if group.kind == RING:
             return 1 - table.length
@@ -84,7 +84,7 @@ def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
 def need_to_admit(
     kv: KV, own_blocks: RequestBlocks, num_tokens: int, end: int, hit: int, start: int, capped: bool
 ) -> int:
-    """Return the free blocks an admission takes: new ones, and hit ones without references.
+    """Return the free blocks that an admission needs: new ones, and hit ones without references.
 
     ``end`` leaves out lookahead slots, which states do not need. The request continues at
     ``start``, after its hit and the tokens that come from elsewhere.
@@ -151,7 +151,7 @@ def admit_paged(
 
 
 def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
-    """Begin a table with the blocks of a hit, without those that no token from ``start`` on sees.
+    """Start a table with the blocks of a hit, except those that no token from ``start`` on sees.
 
     Tokens that come from elsewhere after the hit may be out of the window, too.
     """
@@ -188,7 +188,7 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def only_fills(kv: KV, request: Request, end: int) -> bool:
-    """Return whether the token at ``end`` fills a block that it cannot name, as it is unknown yet.
+    """Return True if the token at ``end``, which is not known yet, fills a block.
 
     With asynchronous scheduling every decode is such a token; the one after it names the block.
     """
@@ -198,7 +198,7 @@ def only_fills(kv: KV, request: Request, end: int) -> bool:
 
 
 def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -> int:
-    """Return the free blocks that the next tokens of a running request take; may be negative."""
+    """Return the free blocks that the next tokens of a running request need; may be negative."""
     slots, need = num_slots(kv, request, end), 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -210,7 +210,7 @@ def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) 
 
 
 def grow(kv: KV, request: Request, end: int) -> bool:
-    """Allocate the slots of the tokens up to ``end``, and name the blocks they fill."""
+    """Allocate the slots of the tokens up to ``end``, and set the keys of the blocks they fill."""
     own_blocks = kv.request_blocks[request.own_blocks]
     if kv.has_windows:
         drop_out_of_window(kv, request, own_blocks)
@@ -235,7 +235,7 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 
 
 def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Set up to which token growth only fills last blocks and moves windows inside a block."""
+    """Set the token count up to which growth only fills last blocks and moves windows."""
     quiet = last_unnamed_end(kv, own_blocks) if kv.enable_prefix_caching else kv.max_model_len
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -252,7 +252,7 @@ def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) ->
 
 
 def last_unnamed_end(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Return the token count up to which no group names a block."""
+    """Return the token count up to which no group sets a key."""
     if kv.names_by_group:
         if kv.drops_last_block or kv.num_hash_lookahead_tokens > 0 or kv.states.keeps_shared:
             return 0  # they name between multiples of the alignment, too
@@ -261,7 +261,7 @@ def last_unnamed_end(kv: KV, own_blocks: RequestBlocks) -> int:
 
 
 def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
-    """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
+    """Set the keys of the blocks that are full once ``num_tokens`` tokens are computed."""
     if kv.names_by_group:
         cache_by_group(kv, request, own_blocks, num_tokens)
         return
@@ -285,7 +285,7 @@ def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
 def name_blocks(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, first: int, stop: int
 ) -> None:
-    """Give keys to blocks of one group that a later hit could need."""
+    """Set the keys of blocks of one group that a later hit could need."""
     group, table = kv.groups[g], own_blocks.tables[g]
     if not group.is_cached:
         return
@@ -331,7 +331,7 @@ def drop_names(
 
 
 def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int) -> None:
-    """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
+    """Set the key of the block in which a prompt ends, up to the prompt's last whole hash unit.
 
     Look-ups that match whole blocks do not find it, but the block counts as one with content; a
     block that has a key already then has both.
@@ -355,7 +355,7 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
 
 
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
-    """Name the blocks of several groups, each up to its own limit.
+    """Set the keys of blocks of several groups, each up to its own limit.
 
     Groups with a drafter's layers name one more, of tokens their drafters have seen. Counts are
     rounded first and limited by the keys that exist afterwards, group by group. Where hits may end

@@ -24,7 +24,7 @@ def owner_of(pool: BlockPool, k: int) -> int:
 
 
 def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
-    """Give a block a further key; False if it has an alias with that key."""
+    """Add a further key to a block; False if it has an alias with that key."""
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.blocks[k].key == key:
@@ -51,7 +51,7 @@ def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: i
 
 
 def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: int) -> bool:
-    """Name a block, which begins at hash unit ``first``, up to hash unit ``units``.
+    """Set the key of a block from hash unit ``first`` up to hash unit ``units``.
 
     A new key replaces a shorter one and joins a longer one. False if the block has it already.
     """
@@ -68,7 +68,7 @@ def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: 
 
 
 def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
-    """Allocate a block to copy another one to; both are held until the end of the step."""
+    """Allocate the target of a block's copy; both blocks are held until the end of the step."""
     states, copy = kv.states, take_block(kv.pool, group)
     group.num_used += 1
     states.copies.blocks[2 * states.num_copies] = copy
@@ -88,7 +88,7 @@ def copy_hit(kv: KV, group: KVGroup, table: BlockTable) -> None:
 
 
 def copy_own(kv: KV, group: KVGroup, source: int) -> None:
-    """Copy a request's own state inside a block: it keeps the block, and hits find the copy."""
+    """Copy a request's state inside a block: the request keeps the block, hits find the copy."""
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[source].ref_cnt += 1
     move_key(kv.pool, source, copy)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def find(pool: BlockPool, key: int, group: int) -> int:
-    """Return the block that has held a content longest, or NONE."""
+    """Return the block with the oldest copy of a content, or NONE."""
     k = pool.buckets[(key ^ group) & pool.bucket_mask]
     while k != NONE and (pool.blocks[k].key != key or pool.blocks[k].group != group):
         k = pool.blocks[k].chain
@@ -39,7 +39,7 @@ def find(pool: BlockPool, key: int, group: int) -> int:
 
 
 def cache(pool: BlockPool, k: int, key: int) -> None:
-    """Give a full block its key, so that later lookups find it."""
+    """Set the key of a full block, so that later lookups find it."""
     block = pool.blocks[k]
     block.hashed = True
     block.key = key
@@ -49,7 +49,7 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
 
 
 def link(pool: BlockPool, k: int) -> None:
-    """Add a key to the hash map, behind older copies of the content."""
+    """Add a key to the hash map, after older copies of the content."""
     block = pool.blocks[k]
     block.copy = NONE
     first = find(pool, block.key, block.group)
@@ -64,7 +64,7 @@ def link(pool: BlockPool, k: int) -> None:
 
 
 def forget(pool: BlockPool, k: int) -> bool:
-    """Remove a block's key; returns whether no block with its content is left."""
+    """Remove a block's key; return True if no block with its content is left."""
     if pool.has_events:
         note_removed(pool, k)
     pool.blocks[k].hashed = False
@@ -82,7 +82,7 @@ def move_key(pool: BlockPool, k: int, to: int) -> None:
 
 
 def unlink(pool: BlockPool, k: int) -> bool:
-    """Remove a key from the hash map; returns whether no block with its content is left.
+    """Remove a key from the hash map; return True if no block with its content is left.
 
     The next copy takes the place of an older one in the bucket.
     """
@@ -122,7 +122,7 @@ def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
 
 
 def take_block(pool: BlockPool, group: KVGroup) -> int:
-    """Allocate a free block, one without content if there is one."""
+    """Allocate a free block, if possible one without content."""
     if pool.num_unhashed > 0:
         pool.num_unhashed -= 1
         k = pool.unhashed[pool.num_unhashed]

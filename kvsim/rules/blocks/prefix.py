@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def find_all(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int) -> bool:
-    """Put the blocks of one content in every group into the tables; False if a group lacks it."""
+    """Append the blocks of one content in every group to the tables; False if a group lacks it."""
     return find_part(
         kv, own_blocks, spec, place, (place + 1) * (spec.block_size // kv.hash_block_size)
     )
 
 
 def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, units: int) -> bool:
-    """Do as :func:`find_all` for the content up to ``units`` hash units, which may end inside."""
+    """As :func:`find_all`, for content up to ``units`` hash units, which may end inside a block."""
     key = own_blocks.keys[units - 1]
     ask_for_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
     for k in range(spec.num_groups):
@@ -99,7 +99,7 @@ def find_state(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int) 
 def find_window(
     kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
 ) -> int:
-    """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
+    """As :func:`find_prefix`, for a sliding window: find the last run of blocks that fills it."""
     size = spec.block_size
     run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Slots to own for scheduled tokens: one each, and the lookahead beyond, where a drafter writes."""
+"""Slots for scheduled tokens: one each, and the lookahead, where a drafter writes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def num_slots(kv: KV, request: Request, end: int) -> int:
 
 
 def slots_up_to(kv: KV, end: int) -> int:
-    """Do as :func:`num_slots`, where nothing is taken for later."""
+    """As :func:`num_slots`, without slots for later steps."""
     return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def end_within(kv: KV, slots: int) -> int:
-    """Return how many scheduled tokens some slots suffice for."""
+    """Return the number of scheduled tokens for which some slots suffice."""
     return slots - kv.num_lookahead_tokens
 
 
 def slots_of_drafts(state: Replica) -> int:
-    """Return the most slots of a step that drafts: its token, the drafts, and the lookahead."""
+    """Return the slots of a step with drafts: its token, the drafts, and the lookahead."""
     return 1 + state.limits.num_drafts + state.kv.num_lookahead_tokens

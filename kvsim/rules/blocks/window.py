@@ -1,4 +1,4 @@
-"""Windows over paged memory: blocks that no later token sees, and the dead part of the next ones.
+"""Windows over paged memory: blocks that no later token sees, and partly dead blocks.
 
 A sliding window or a chunk moves with the tokens that are known to be computed. The blocks it has
 left go back to the pool when their request grows. The block it is leaving is dead in part: those
@@ -77,7 +77,7 @@ def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks)
 
 
 def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
-    """Count the bytes that windows have left of the blocks they are in, and those per token."""
+    """Count the dead bytes in the blocks that windows are leaving, and their growth per token."""
     dead, rate = 0, 0
     for g in range(kv.num_groups):
         group = kv.groups[g]
@@ -99,7 +99,7 @@ def move_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move the windows of a request alone; returns the bytes that they leave."""
+    """Move the windows of a request alone; return the bytes that become dead."""
     processed = num_processed(kv, request)
     dead = (processed - own_blocks.num_processed_tokens) * own_blocks.dead_rate
     own_blocks.num_processed_tokens = processed

@@ -1,4 +1,4 @@
-"""States and blocks that a step copies; a fence holds them until the step's output is there.
+"""States and blocks that a step copies; a fence holds them until the step's output is processed.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def let_copies_go(state: Replica, batch: Batch) -> None:
-    """Release the sources and copies of the step just decided, at once or behind its fence."""
+    """Release sources and copies of the step just scheduled, at once or when its fence lifts."""
     if not state.connector.has_fence:
         release_copies(state.kv)
     elif state.kv.states.num_held > 0:

@@ -1,4 +1,4 @@
-"""Blocks for KV that comes from elsewhere: allocated before it arrives, named when it is there.
+"""Blocks for external KV: allocated before the load, with keys set after it.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -50,7 +50,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
 
 
 def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
-    """Allocate blocks for tokens that come from elsewhere; of states only the last one comes."""
+    """Allocate blocks for external tokens; of states only the last one is loaded."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
     if group.kind == MAMBA_ALIGN:
@@ -60,7 +60,7 @@ def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
 
 
 def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
-    """Allocate the states of the first tokens after those that come from elsewhere."""
+    """Allocate the states of the first tokens after the external ones."""
     slots = cdiv(end, group.block_size) + group.num_spec_blocks
     if slots > table.length:
         append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, start, end), end)
@@ -117,7 +117,7 @@ def take_external(
 
 
 def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
-    """Name the blocks of a request after its load."""
+    """Set the keys of a request's blocks after its load."""
     if kv.enable_prefix_caching:
         rejoin(kv, request, num_tokens)
         cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)

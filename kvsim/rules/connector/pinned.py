@@ -49,7 +49,7 @@ def set_apart(kv: KV, request: Request) -> None:
 
 
 def rejoin(kv: KV, request: Request, num_filled: int) -> None:
-    """Count a request's blocks again as those of one that runs, or is about to run."""
+    """Count a request's blocks again as those of a running request."""
     own_blocks = kv.request_blocks[request.own_blocks]
     pin_blocks(kv, own_blocks, -1)
     own_blocks.retired = False
@@ -59,7 +59,7 @@ def rejoin(kv: KV, request: Request, num_filled: int) -> None:
 
 
 def is_in_use(request: Request, batch: Batch) -> bool:
-    """Return whether a step in flight computes a request; the step being decided is left out."""
+    """Return True if a step in flight, other than the one being scheduled, computes a request."""
     num_tokens = request.num_in_flight_tokens
     for at in range(batch.size):
         if batch.entries[at].request == request.place:
@@ -68,7 +68,7 @@ def is_in_use(request: Request, batch: Batch) -> bool:
 
 
 def give_back(state: Replica, request: Request) -> None:
-    """Free a request's blocks, or put them behind a fence if a step in flight uses them."""
+    """Free a request's blocks, or hold them at a fence if a step in flight uses them."""
     connector, kv = state.connector, state.kv
     if not connector.has_fence or request.num_in_flight_tokens == 0:
         free_slots(kv, request)
@@ -103,7 +103,7 @@ def lift_fences(state: Replica, number: int) -> None:
 
 
 def free_own_blocks(kv: KV, h: int) -> None:
-    """Free the blocks that a request left behind a fence."""
+    """Free the blocks of a request that wait at a fence."""
     pin_blocks(kv, kv.request_blocks[h], -1)
     free_joined(kv, kv.request_blocks[h])
     kv.request_blocks[h].retired = False

@@ -1,4 +1,4 @@
-"""Prompts in progress: a load that begins leaves them the blocks that they still need.
+"""Prompts in progress: a new load leaves free the blocks that they still need.
 
 A request counts from the start of its load, or from an admission that leaves prompt to compute,
 until a whole step with its last prompt token is decided, or until it has no blocks.
@@ -25,7 +25,7 @@ def begin_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefill(state: Replica, k: int) -> None:
-    """Record that a request has no prompt left, or no blocks any more."""
+    """Record that a request has no prompt left, or no more blocks."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -41,7 +41,7 @@ def note_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefills(state: Replica, batch: Batch) -> None:
-    """Remove the requests with their last prompt token in the step just decided."""
+    """Remove the requests with their last prompt token in the step just scheduled."""
     if state.connector.num_prefills == 0:
         return
     for at in range(batch.size):

@@ -47,7 +47,7 @@ def begin_connected(state: Replica) -> None:
 
 
 def note_connected(state: Replica, batch: Batch) -> None:
-    """Number the step just decided, if it computes anything."""
+    """Number the step just scheduled, if it computes anything."""
     if batch.size > 0:
         state.connector.num_steps += 1
         batch.number = state.connector.num_steps
@@ -61,7 +61,7 @@ def note_connected(state: Replica, batch: Batch) -> None:
 
 
 def ask_connector(state: Replica, request: Request, hit: int) -> int:
-    """Return how many tokens the connector has after a hit in the pool, or UNKNOWN.
+    """Return the number of tokens that the connector has after a hit in the pool, or UNKNOWN.
 
     ``connector.is_async`` then says whether they arrive later.
     """
@@ -107,7 +107,7 @@ def tell_host(state: Replica, request: Request) -> None:
 
 
 def find_computed(state: Replica, request: Request) -> int:
-    """Find how many tokens of a waiting request need not be computed, or UNKNOWN.
+    """Find the number of tokens of a waiting request that need no computation, or UNKNOWN.
 
     ``connector.hit``, ``external`` and ``is_async`` then say where they are.
     """
@@ -175,7 +175,7 @@ def start_load(state: Replica, k: int) -> bool:
 
 
 def note_load(state: Replica, request: Request) -> None:
-    """Record that a request loads with the step being decided."""
+    """Record that a request loads with the step being scheduled."""
     state.connector.loads[state.connector.num_loads] = request.place
     state.connector.num_loads += 1
 
@@ -235,7 +235,7 @@ def release(state: Replica, request: Request, complete: bool) -> None:
 
 
 def let_go(state: Replica, request: Request) -> None:
-    """Free the blocks that an ended request has kept until now."""
+    """Free the blocks that an ended request has held until now."""
     state.connector.is_pinned[request.request_id] = 0
     state.connector.load[request.request_id] = NO_LOAD
     state.connector.num_pinned -= 1

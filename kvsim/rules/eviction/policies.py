@@ -69,7 +69,7 @@ def evict(pool: BlockPool) -> int:
 
 
 def evict_ranked(pool: BlockPool) -> int:
-    """Do as :func:`evict` under any policy but LRU."""
+    """As :func:`evict`, under any policy except LRU."""
     if pool.policy == S3FIFO:
         return evict_s3fifo(pool)
     if pool.policy == SIEVE:

@@ -1,4 +1,4 @@
-"""S3-FIFO: three queues that keep one-hit wonders from pushing out what is reused.
+"""S3-FIFO: three queues that keep blocks used once from evicting reused ones.
 
 New content starts in a small queue and moves to the main one if it is hit twice there. What the
 small queue gives up is remembered as a ghost: content that comes back while its ghost lives goes to
@@ -48,13 +48,13 @@ def hit_s3fifo(pool: BlockPool, k: int) -> None:
 
 
 def is_small_first(pool: BlockPool) -> bool:
-    """Return whether the small queue has its share, so that it gives up a block first."""
+    """Return True if the small queue has its share, so that it evicts first."""
     small, main = pool.rankings[SMALL].num_queued, pool.rankings[MAIN].num_queued
     return small >= SMALL_SHARE * (small + main)
 
 
 def evict_s3fifo(pool: BlockPool) -> int:
-    """Remove and return the victim; some block is free."""
+    """Remove and return the victim; at least one block must be free."""
     while True:
         queue = SMALL if is_small_first(pool) else MAIN
         k = take_first(pool, pool.rankings[queue])
@@ -76,7 +76,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
 
 
 def remember_ghost(pool: BlockPool, key: int) -> None:
-    """Remember a key that left the small queue; at most as many ghosts as blocks in the main one.
+    """Add a ghost for a key evicted from the small queue; the main queue's length limits ghosts.
 
     Another copy of the content may have left its ghost already.
     """

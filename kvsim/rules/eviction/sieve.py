@@ -29,12 +29,12 @@ def cached_sieve(pool: BlockPool, k: int) -> None:
 
 
 def hit_sieve(pool: BlockPool, k: int) -> None:
-    """Mark a block."""
+    """Mark a block as hit."""
     pool.notes[k].num_hits = 1
 
 
 def insert_sieve(pool: BlockPool, k: int) -> None:
-    """Insert a block that has lost its last reference, on its side of the hand."""
+    """Insert a block that has lost its last reference, on the side of the hand where it is."""
     note = pool.notes[k]
     if note.has_entry == 0:
         note.ranking = pool.ahead if note.rank > pool.hand else 1 - pool.ahead
@@ -42,13 +42,13 @@ def insert_sieve(pool: BlockPool, k: int) -> None:
 
 
 def turn(pool: BlockPool) -> None:
-    """Move the hand from the newest block to before the oldest; no free block is ahead of it."""
+    """Move the hand from the newest block back to before the oldest; no free block is ahead."""
     pool.ahead = 1 - pool.ahead
     pool.hand = 0
 
 
 def evict_sieve(pool: BlockPool) -> int:
-    """Remove and return the victim; some block is free."""
+    """Remove and return the victim; at least one block must be free."""
     while True:
         k = take_first(pool, pool.rankings[pool.ahead])
         if k == NONE:

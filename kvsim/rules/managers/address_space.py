@@ -1,4 +1,4 @@
-"""Contiguous placement: which hole of a linear memory the next piece is cut from.
+"""Contiguous placement: the choice of the hole for the next extent.
 
 Buddy memory hands out powers of two that split in halves and merge with their buddy (Knowlton
 1965). Memory of another size starts as the powers of two that add up to it, largest first,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def order_of(num_slots: int) -> int:
-    """Return the power of two that ``num_slots`` slots take: log2, rounded up."""
+    """Return log2 of ``num_slots``, rounded up."""
     order = 0
     while 1 << order < num_slots:
         order += 1
@@ -26,19 +26,19 @@ def order_of(num_slots: int) -> int:
 
 
 def piece_size(space: AddressSpace, num_slots: int) -> int:
-    """Return how many slots are allocated when ``num_slots`` are requested."""
+    """Return the number of slots allocated for ``num_slots`` requested ones."""
     return 1 << order_of(num_slots) if space.placement == BUDDY else num_slots
 
 
 def allocate_piece(space: AddressSpace, num_slots: int) -> int:
-    """Place a piece; returns its start, or NONE, with nothing changed, if none fits."""
+    """Allocate an extent; return its start, or NONE, with nothing changed, if no hole fits."""
     if space.placement == BUDDY:
         return allocate_buddy(space, order_of(num_slots))
     return allocate_fit(space, num_slots)
 
 
 def free_piece(space: AddressSpace, start: int, size: int) -> None:
-    """Free a piece, exactly as it was allocated."""
+    """Free an extent, exactly as it was allocated."""
     if space.placement == BUDDY:
         free_buddy(space, start, order_of(size))
     else:
@@ -71,7 +71,7 @@ def take_start(row: HolesOfSize, start: int) -> bool:
 
 
 def allocate_buddy(space: AddressSpace, wanted: int) -> int:
-    """Take the lowest of the smallest holes that are large enough; surplus halves stay free."""
+    """Allocate the lowest of the smallest sufficient holes; surplus halves stay free."""
     order = wanted
     while order < space.num_orders and space.by_order[order].count == 0:
         order += 1
@@ -87,7 +87,7 @@ def allocate_buddy(space: AddressSpace, wanted: int) -> int:
 
 
 def free_buddy(space: AddressSpace, start: int, order: int) -> None:
-    """Merge a piece with its buddy while that is free."""
+    """Merge an extent with its buddy while the buddy is free."""
     while take_start(space.by_order[order], start ^ (1 << order)):
         start = min(start, start ^ (1 << order))
         order += 1
@@ -115,7 +115,7 @@ def remove_hole(space: AddressSpace, at: int) -> None:
 
 
 def hole_for(space: AddressSpace, num_slots: int) -> int:
-    """Return the index of the hole to cut a piece from, or NONE."""
+    """Return the index of the hole for an extent, or NONE."""
     best = NONE
     for at in range(space.num_holes):
         size = space.holes[at].size
@@ -127,7 +127,7 @@ def hole_for(space: AddressSpace, num_slots: int) -> int:
 
 
 def allocate_fit(space: AddressSpace, num_slots: int) -> int:
-    """Cut a piece from the front of a hole."""
+    """Cut an extent from the front of a hole."""
     at = hole_for(space, num_slots)
     if at == NONE:
         return NONE
@@ -142,7 +142,7 @@ def allocate_fit(space: AddressSpace, num_slots: int) -> int:
 
 
 def free_fit(space: AddressSpace, start: int, size: int) -> None:
-    """Make one hole of a piece and the holes that it touches."""
+    """Merge a freed extent with the adjacent holes."""
     at = space.num_holes
     while at > 0 and space.holes[at - 1].start > start:
         at -= 1

@@ -1,4 +1,4 @@
-"""Contiguous KV: one piece of memory per sequence, reserved whole at admission.
+"""Contiguous KV: one extent of memory per sequence, reserved whole at admission.
 
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
 possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. A
@@ -45,7 +45,7 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
 
 
 def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
-    """Place as many pieces as there are sequences, or none if one of them finds no room."""
+    """Allocate an extent per sequence, or none if one of them does not fit."""
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
         if pieces.starts[k] == NONE:
@@ -60,7 +60,7 @@ def free_pieces(space: AddressSpace, pieces: Allocations, count: int) -> None:
 
 
 def admit_contiguous(kv: KV, request: Request, pieces: Allocations, num_tokens: int) -> bool:
-    """Reserve all that a waiting request may need; False, with nothing changed, if it cannot."""
+    """Reserve all slots that a waiting request may need; False, with nothing changed, if full."""
     memory, count, asked = kv.contiguous, request.num_samples, num_asked_slots(kv, request)
     pieces.size = piece_size(memory.space, asked)
     if not allocate_pieces(memory.space, pieces, count, asked):
@@ -76,7 +76,7 @@ def admit_contiguous(kv: KV, request: Request, pieces: Allocations, num_tokens: 
 
 
 def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Fill reserved slots; there always are enough."""
+    """Fill reserved slots, which always suffice."""
     end = rolled(kv, min(request.num_computed_tokens + num_tokens, request.max_slots))
     count = request.num_samples if kv.contiguous.has_samples else 1
     kv.num_filled += count * (end - request.num_filled)
@@ -101,7 +101,7 @@ def free_contiguous(kv: KV, request: Request) -> None:
 
 
 def measure_contiguous(kv: KV) -> None:
-    """Count slots by cause, from sums over all pieces."""
+    """Count slots by cause, from sums over all extents."""
     memory, usage = kv.contiguous, kv.usage
     slot = memory.slot_bytes
     usage.token_states = kv.num_filled * slot

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
-    """Return the blocks of all sequences if they share all they must: the prompt's full blocks."""
+    """Return the blocks of all sequences if these share only the prompt's full blocks."""
     size = kv.groups[0].block_size
     if num_tokens <= request.num_prompt_tokens:
         return cdiv(num_tokens, size)
@@ -44,7 +44,7 @@ def fits_forked(kv: KV, request: Request) -> bool:
 
 
 def num_last(request: Request, own_blocks: RequestBlocks) -> int:
-    """Return how many last blocks a request's tables have: one shared, or one per sequence."""
+    """Return the number of last blocks of a request's tables: one shared, or one per sequence."""
     last = own_blocks.tables[0].length - 1
     if request.num_samples > 1 and (
         own_blocks.tables[0].blocks[last] == own_blocks.tables[1].blocks[last]
@@ -134,7 +134,7 @@ def grow_forked(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -
 
 
 def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
-    """Give a sequence its own block to write into; the last sequence to share a block keeps it."""
+    """Copy a shared block before a sequence writes into it; the last sharer keeps the block."""
     old = kv.pool.blocks[blocks[place]]
     if old.ref_cnt > 1:
         blocks[place] = take_block(kv.pool, kv.groups[0])
@@ -142,7 +142,7 @@ def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
 
 
 def choose_parents(kv: KV, request: Request, end: int) -> bool:
-    """Draw which sequence each sequence continues; returns whether any continues another."""
+    """Draw the parent of each sequence; return True if any continues another one."""
     n, switched = request.num_samples, False
     for s in range(n):
         kv.parents[s] = s
@@ -154,7 +154,7 @@ def choose_parents(kv: KV, request: Request, end: int) -> bool:
 
 
 def is_first(kv: KV, block: int) -> bool:
-    """Return whether a block is seen for the first time, and mark it."""
+    """Mark a block; return True if it was not marked."""
     first = kv.pool.num_seen[block] == 0
     kv.pool.num_seen[block] = 1
     return first
@@ -204,7 +204,7 @@ def unmark(kv: KV, request: Request, own_blocks: RequestBlocks, first: int) -> N
 
 
 def follow_parents(kv: KV, request: Request, own_blocks: RequestBlocks, length: int) -> None:
-    """Give every sequence its parent's blocks; blocks that no sequence has any more become free."""
+    """Copy the parent's block table to every sequence; blocks without a sequence become free."""
     n, blocks = request.num_samples, kv.pool.blocks
     fork = first_fork(request, own_blocks, length)
     for s in range(n):

@@ -30,19 +30,19 @@ def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def leave(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Allocate host memory for a request's blocks; returns bytes."""
+    """Allocate host memory for a request's blocks; return the bytes."""
     kv.num_cpu_free -= own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def come_back(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Free the host memory of a request's blocks; returns bytes."""
+    """Free the host memory of a request's blocks; return the bytes."""
     kv.num_cpu_free += own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
-    """Return whether a request can be swapped in: beside others only if it can also grow.
+    """Return True if a request can be swapped in; while others run, only if it can also grow.
 
     As in vLLM's V0; a lone request needs no more than its own blocks.
     """

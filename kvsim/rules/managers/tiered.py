@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Find the longest prefix on the GPU, then what follows it in host memory; returns tokens."""
+    """Find the longest prefix on the GPU and its continuation in host memory; return its tokens."""
     host, size = kv.pool.host, kv.groups[0].block_size
     place = find_hit(kv, request, own_blocks) // size
     host.num_found = place
@@ -35,7 +35,7 @@ def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 def admit_tiered(
     kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int
 ) -> bool:
-    """Do as :func:`admit_paged`; contents found in host memory get new blocks with keys."""
+    """As :func:`admit_paged`; contents found in host memory get new blocks with keys."""
     host, size = kv.pool.host, kv.groups[0].block_size
     first, last = host.num_found, hit // size
     pin(host, own_blocks, first, last, 1)  # room for the request may push others out to the host

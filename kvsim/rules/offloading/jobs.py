@@ -121,13 +121,13 @@ def launch_store(offloading: Offloading, j: int, due: float) -> None:
 
 
 def copy_end(offloading: Offloading, j: int, start: float) -> float:
-    """Return when a job has copied its blocks."""
+    """Return the time at which a job has copied its blocks."""
     blocks = offloading.jobs[j].num_blocks
     return start + offloading.copy_time + blocks * offloading.block_time
 
 
 def first_due(offloading: Offloading) -> float:
-    """Return when the next job ends, or infinity."""
+    """Return the end time of the next job, or infinity."""
     due = math.inf
     if offloading.loads.head != NONE:
         due = offloading.jobs[offloading.loads.head].due
@@ -206,7 +206,7 @@ def unwatch(offloading: Offloading, b: int) -> None:
 
 
 def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
-    """Flush a store: it ends before this step, and is reported with it or, if due, earlier."""
+    """Flush a store: it ends before this step, and is reported with it, or earlier if due."""
     job = offloading.jobs[j]
     if job.flushed == step:
         return

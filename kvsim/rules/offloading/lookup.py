@@ -28,7 +28,7 @@ UNKNOWN = -1
 def find_offloaded(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> int:
-    """Return how many tokens after the first ``local`` ones can be loaded, or UNKNOWN."""
+    """Return the number of tokens after the first ``local`` ones that can be loaded, or UNKNOWN."""
     if has_own_copies(offloading, request):
         return UNKNOWN
     extend_keys(
@@ -71,7 +71,7 @@ def find_in_one(
 def find_in_all(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
-    """Do as :func:`find_in_one` for several groups."""
+    """As :func:`find_in_one`, for several groups."""
     end, unknown = request.num_tokens - 1, 0
     first, again = 0, True
     while again:
@@ -125,7 +125,7 @@ def find_run(
 
 
 def run_to(group: OffloadGroup, end: int) -> int:
-    """Return how many chunks a window needs before a hit that may end inside the last of them."""
+    """Return the number of chunks that a window needs before a hit, which may end inside one."""
     reach = group.window - 1 + -end % group.chunk_tokens
     return max(group.run, cdiv(reach, group.chunk_tokens))
 
@@ -133,7 +133,7 @@ def run_to(group: OffloadGroup, end: int) -> int:
 def find_end_of_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """Do as :func:`find_run` for a window: the last chunks in a row that fill it."""
+    """As :func:`find_run`, for a window: find the last consecutive chunks that fill it."""
     group = offloading.groups[g]
     size = group.chunk_tokens
     first = local // size

@@ -1,4 +1,4 @@
-"""Offloading state of a request: keys of its chunks, and the blocks it is known to have."""
+"""Offloading state of a request: keys of its chunks, and its known blocks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int)
 def learn_keys(
     kv: KV, offloading: Offloading, state: OffloadState, own_blocks: RequestBlocks, request: Request
 ) -> None:
-    """Name all whole chunks of a request's known tokens."""
+    """Compute the keys of all whole chunks of a request's known tokens."""
     unit = kv.hash_block_size
     state.num_prompt_tokens = request.num_prompt_tokens
     state.shared_prefix_boundary = request.shared_prefix_boundary
@@ -76,13 +76,13 @@ def learn_keys(
 
 
 def meet_cache(offloading: Offloading, state: OffloadState) -> None:
-    """Give a request the number by which it ranks its chunks."""
+    """Assign to a request the number by which its chunks rank."""
     if state.number == 0:
         state.number = new_number(offloading.host)
 
 
 def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
-    """Record that a request loads a chunk, or wants to store one that is there."""
+    """Record that a request loads a chunk, or would store one that is present."""
     meet_cache(offloading, state)
     if state.marks[at] & STORED == 0:
         state.marks[at] |= REUSED

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def last_to_store(offloading: Offloading, state: OffloadState, g: int, num_tokens: int) -> int:
-    """Return how many first chunks of a group the first ``num_tokens`` tokens complete."""
+    """Return the number of leading chunks of a group that ``num_tokens`` tokens complete."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     last = min(num_tokens // group.chunk_tokens, state.num_known[g] // size)
     return min(last, state.num_keys[g])
@@ -36,7 +36,7 @@ def last_to_store(offloading: Offloading, state: OffloadState, g: int, num_token
 def store_up_to(
     offloading: Offloading, s: int, num_tokens: int, step: int, due: float, is_finished: bool
 ) -> int:
-    """Offer the chunks of a request's first tokens; returns the job that stores them, or NONE."""
+    """Offer the chunks of a request's first tokens; return the job that stores them, or NONE."""
     state, count = offloading.states[s], 0
     for g in range(offloading.num_groups):
         last = last_to_store(offloading, state, g, num_tokens)
@@ -121,7 +121,7 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
 
 
 def often_enough(offloading: Offloading, count: int) -> int:
-    """Remove chunks that were not offered often enough yet; returns how many remain."""
+    """Remove chunks that were not offered often enough yet; return the number that remain."""
     if offloading.host.threshold < 2:
         return count
     kept = 0
@@ -133,7 +133,7 @@ def often_enough(offloading: Offloading, count: int) -> int:
 
 
 def move_offer(offloading: Offloading, at: int, to: int) -> None:
-    """Move an offer nearer to the front."""
+    """Move an offer to an index nearer to the front."""
     old, new = offloading.offers[at], offloading.offers[to]
     new.key = old.key
     new.order = old.order

@@ -44,7 +44,7 @@ def active_requests(number: int, most: int) -> float:
 
 
 def token_load(num_tokens: int) -> float:
-    """Score tokens in flight."""
+    """Score tokens in flight: 1 for none, less the more there are."""
     return 1 - min(1.0, num_tokens / MOST_TOKENS)
 
 

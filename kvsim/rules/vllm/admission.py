@@ -67,7 +67,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 
 def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -> int:
-    """Admit the head of the queue, or return why not; see :func:`schedule_waiting`."""
+    """Admit the head of the queue, or return the reason; see :func:`schedule_waiting`."""
     request, connected = state.requests[k], state.connector.kind != NO_CONNECTOR
     if must_wait(state, request):
         return SKIP
@@ -113,7 +113,7 @@ def load_first(state: Replica, k: int) -> int:
 def first_tokens(
     state: Replica, request: Request, computed: int, threshold: int, held: bool
 ) -> tuple[int, int]:
-    """Return how many tokens of a waiting request a step computes, and how many are drafts.
+    """Return the tokens of a waiting request that a step computes, and the drafts among them.
 
     NONE tokens: neither this request nor those after it can be admitted.
     """

@@ -45,7 +45,7 @@ def has_eligible(state: Replica) -> bool:
 
 
 def refill(state: Replica) -> None:
-    """Give a quantum to every tenant without tokens left."""
+    """Add a quantum to every tenant without tokens left."""
     for t in range(state.shares.num_tenants):
         tenant = state.shares.tenants[t]
         if tenant.deficit <= 0:

@@ -1,4 +1,4 @@
-"""Output in flight at a preemption: delivered as a rule, dropped for some requests.
+"""Output in flight at a preemption: usually delivered, dropped for some requests.
 
 KV for others is recomputed in one piece, so a producer drops such output; so does a reset of the
 prefix cache. Dropped tokens have been sampled: in recorded schedules they use up their numbers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def drops_stale(state: Replica, request: Request) -> bool:
-    """Return whether stale output of a request is dropped; it then does not wait for any."""
+    """Return True if stale output of a request is dropped; the request does not wait for it."""
     if state.connector.drops_stale:
         return True
     return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0
@@ -41,7 +41,7 @@ def see_stale(state: Replica, request: Request) -> None:
 
 
 def is_void(state: Replica, request: Request, entry: Entry, stale: bool, num_tokens: int) -> bool:
-    """Return whether a request gets nothing from a step: stale output is dropped, or KV was bad."""
+    """Return True if a step gives a request no token: its output is dropped, or KV was bad."""
     connector = state.connector
     if stale:
         if not drops_stale(state, request):
@@ -66,7 +66,7 @@ def number_outputs(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
-    """Skip the numbers of tokens that are dropped; a stop token among them ends nothing."""
+    """Skip the numbers of dropped tokens; a dropped stop token does not end the request."""
     trace, row = state.trace, request.request_id
     trace.next_number[row] += num_tokens
     if state.limits.has_sessions:

@@ -26,7 +26,7 @@ def begin_encoding(state: Replica) -> None:
 
 
 def choose_items(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Choose the items to encode for a chunk; returns the tokens of it that can be computed then.
+    """Choose the items to encode for a chunk; return the tokens that can be computed then.
 
     Cached contents are kept for the request at once, even if it is not scheduled now.
     """

@@ -90,7 +90,7 @@ def charge_admission(state: Replica, k: int, hit: int) -> None:
 
 
 def charge_output(state: Replica, k: int, num_tokens: int) -> None:
-    """Charge a tenant for tokens that one of its requests has got."""
+    """Charge a tenant for tokens that one of its requests has received."""
     tenant = state.shares.tenants[tenant_of(state, k)]
     tenant.counter += tenant.price * OUTPUT_WEIGHT * num_tokens
     tenant.deficit -= num_tokens
@@ -103,12 +103,12 @@ def charge_run(state: Replica, steps: int) -> None:
 
 
 def can_stay_refused(state: Replica) -> bool:
-    """Return whether the head of the queue found no room last, so that it need not try again."""
+    """Return True if the head found no room last time, so that it need not try again."""
     return state.limits.fairness == VTC and fair_head(state) == state.shares.refused
 
 
 def steps_until_overtaken(state: Replica) -> int:
-    """Return after how many steps of decodes another tenant has been served less than the head's.
+    """Return the number of decode steps until another tenant is served less than the head's.
 
     Counters grow per step by what a tenant pays for its running requests.
     """

@@ -64,7 +64,7 @@ def must_wait(state: Replica, request: Request) -> bool:
 
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Return how many of a running request's next tokens the features allow in this step."""
+    """Return the number of a running request's next tokens that the features allow in this step."""
     if state.limits.has_encoder and num_tokens > 0:
         num_tokens = choose_items(state, request, computed, num_tokens)
     if state.kv.has_states:
@@ -77,7 +77,7 @@ def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: in
 def limit_first_tokens(
     state: Replica, request: Request, computed: int, num_tokens: int, num_drafts: int
 ) -> tuple[int, int]:
-    """Return how many tokens and drafts of a waiting request the features allow in this step.
+    """Return the tokens and drafts of a waiting request that the features allow in this step.
 
     NONE tokens: neither this request nor those after it can be admitted.
     """
@@ -95,7 +95,7 @@ def limit_first_tokens(
 
 
 def note_refused(state: Replica, k: int) -> None:
-    """Undo what a request took before the pool refused its blocks."""
+    """Undo a request's reservations after the pool refused its blocks."""
     if state.limits.fairness > 0:
         state.shares.refused = k
     if state.limits.has_encoder:
@@ -125,7 +125,7 @@ def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
 
 
 def end_features(state: Replica, batch: Batch, held: bool) -> None:
-    """End a step: it is decided. ``held``: it was too early for prompts."""
+    """End the scheduling of a step. ``held``: it was too early for prompts."""
     if state.limits.has_encoder:
         count_encoded(state)
     if state.limits.prefill_schedule_interval > 1:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def await_grammar(state: Replica, request: Request) -> None:
-    """Set when the grammar of a new arrival will be compiled; it is deferred even if at once."""
+    """Set the time at which the grammar of a new arrival is compiled, and defer the request."""
     trace, row = state.trace, request.request_id
     if trace.has_grammar_times and trace.grammar_time[row] >= 0.0:
         trace.ready_time[row] = request.arrival_time + trace.grammar_time[row]
@@ -29,7 +29,7 @@ def lacks_grammar(state: Replica, request: Request) -> bool:
 
 
 def first_ready(state: Replica) -> float:
-    """Return when the next grammar that a waiting request lacks is compiled, or infinity."""
+    """Return the time of the next compiled grammar of a waiting request, or infinity."""
     if state.limits.fairness == VTC:
         first = math.inf
         for t in range(state.shares.num_tenants):
@@ -39,7 +39,7 @@ def first_ready(state: Replica) -> float:
 
 
 def first_ready_in(state: Replica, queue: Queue) -> float:
-    """Do as :func:`first_ready` for one queue."""
+    """As :func:`first_ready`, for one queue."""
     first, k = math.inf, queue.head
     for place in range(queue.length):
         if state.limits.by_priority:

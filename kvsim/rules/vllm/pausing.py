@@ -28,7 +28,7 @@ def step_budget(state: Replica) -> int:
 
 
 def num_admissible(state: Replica) -> int:
-    """Return how many waiting requests a step may check: under a pause, those waiting for KV."""
+    """Return the waiting requests that a step may check; under a pause, those waiting for KV."""
     if is_paused(state):
         return state.connector.waiting_for_kv.length
     return num_queued(state)

@@ -33,7 +33,7 @@ def start_of(state: Replica, batch: Batch) -> float:
 
 
 def pass_stages(state: Replica, start: float, time: float) -> float:
-    """Pass a step of ``time`` seconds through the stages from ``start`` on; returns its end."""
+    """Pass a step of ``time`` seconds through the stages from ``start`` on; return its end."""
     num_stages = state.limits.num_stages
     if num_stages == 1:
         state.stage_free_time = start + time

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def schedule_vllm(state: Replica, batch: Batch) -> None:
-    """Decide a step: running requests first, in order, then the queue, within one token budget."""
+    """Schedule a step: running requests first, in order, then the queue, within a token budget."""
     limits, num_unfinished = state.limits, state.num_running + num_queued(state)
     state.budget = step_budget(state)
     state.input_budget = limits.max_num_batched_tokens
@@ -89,7 +89,7 @@ def sits_out(state: Replica, request: Request, held: bool) -> bool:
 
 
 def next_tokens(state: Replica, request: Request, threshold: int) -> int:
-    """Return how many tokens a running request computes in this step."""
+    """Return the number of tokens that a running request computes in this step."""
     computed = request.num_computed_tokens
     num_tokens = request.num_tokens + request.num_drafts + request.num_placeholders - computed
     if 0 < threshold < num_tokens:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without_lookahead(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Cut a chunk so that the drafter can read beyond it: known tokens, or none of them left."""
+    """Cut a chunk so that it leaves the drafter a known token to read, or none at all."""
     lookahead = state.limits.num_prefill_lookahead_tokens
     rest = request.num_tokens - computed - num_tokens
     if 0 < rest < lookahead:
@@ -24,7 +24,7 @@ def without_lookahead(state: Replica, request: Request, computed: int, num_token
 
 
 def is_padded(state: Replica, request: Request, hit: int) -> bool:
-    """Return whether an admission of one token gets drafts, so that the batch is of one shape."""
+    """Return True if an admission of one token gets drafts, so that all requests of a batch do."""
     limits = state.limits
     if limits.num_drafts == 0 or limits.num_draft_rows > 0 or request.num_tokens - hit != 1:
         return False
@@ -34,7 +34,7 @@ def is_padded(state: Replica, request: Request, hit: int) -> bool:
 
 
 def add_drafts(state: Replica, batch: Batch, num_drafts: int) -> None:
-    """Set how many of the tokens planned last are drafts."""
+    """Set the number of drafts among the tokens planned last."""
     entry = batch.entries[batch.size - 1]
     request = state.requests[entry.request]
     entry.num_drafts = num_drafts
@@ -75,7 +75,7 @@ def hand_back_drafts(state: Replica, batch: Batch) -> None:
 
 
 def next_drafts(state: Replica, row: int, most: int) -> int:
-    """Return how many tokens are drafted for a request this time."""
+    """Return the number of tokens drafted for a request in this step."""
     trace = state.trace
     if not trace.has_drafts:
         return most
@@ -88,7 +88,7 @@ def next_drafts(state: Replica, row: int, most: int) -> int:
 
 
 def verify(state: Replica, entry: Entry, request: Request) -> int:
-    """Return how many drafts of a step are accepted."""
+    """Return the number of accepted drafts of a step."""
     entry.num_accepted = num_recorded(state, entry, request.request_id)
     if entry.num_accepted == NONE:
         entry.num_accepted = draw_accepted(state, entry, request)
@@ -99,7 +99,7 @@ def verify(state: Replica, entry: Entry, request: Request) -> int:
 
 
 def num_recorded(state: Replica, entry: Entry, row: int) -> int:
-    """Return how many drafts were accepted according to a record, or NONE."""
+    """Return the recorded number of accepted drafts, or NONE."""
     trace = state.trace
     if not trace.has_accepts or trace.accept_offsets[row] == trace.accept_offsets[row + 1]:
         return NONE
@@ -110,7 +110,7 @@ def num_recorded(state: Replica, entry: Entry, row: int) -> int:
 
 
 def draw_accepted(state: Replica, entry: Entry, request: Request) -> int:
-    """Draw how many drafts are accepted: the same at the same place of the same output.
+    """Draw the number of accepted drafts, a function of the request and its output position.
 
     So two configurations differ in what they do with the drafts, not in luck.
     """
@@ -127,7 +127,7 @@ def draw_accepted(state: Replica, entry: Entry, request: Request) -> int:
 
 
 def take_back(state: Replica, request: Request, num_tokens: int) -> None:
-    """Roll back tokens that were computed for nothing; their slots stay."""
+    """Roll back rejected tokens; their slots stay."""
     if request.num_computed_tokens > 0:
         request.num_computed_tokens -= num_tokens
     if request.status == RUNNING and state.kv.manager == PAGED:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def schedule_orca(state: Replica, batch: Batch) -> None:
-    """Decide a step: running requests first, then waiting ones that fit, first come first served.
+    """Schedule a step: running requests first, then waiting ones that fit, first come first served.
 
     There is no token budget: only ``max_num_seqs`` and memory limit the batch. A request that
     cannot grow preempts; memory is then full, so no request is admitted until one has ended.

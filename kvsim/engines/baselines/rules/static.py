@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def schedule_static(state: Replica, batch: Batch) -> None:
-    """Decide a step: fill an empty batch from the queue, or continue with the current batch.
+    """Schedule a step: fill an empty batch from the queue, or continue the current batch.
 
     A request that cannot grow preempts the last one of its batch, which joins the next batch.
     """
@@ -44,7 +44,7 @@ def form_batch(state: Replica, batch: Batch) -> None:
 
 
 def retire_request(state: Replica, k: int) -> None:
-    """Keep the slots of a request that has its last token until its batch ends."""
+    """Keep the slots of a request with its last token until the batch ends."""
     retire(state.kv, state.requests[k])
     state.ended[state.num_retired] = k
     state.num_retired += 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def schedule_v0(state: Replica, batch: Batch) -> None:
-    """Decide a step: prompts, or else decodes, then swap in the requests that fit."""
+    """Schedule a step: prompts, or else decodes, then swap in the requests that fit."""
     if state.num_swapped == 0:
         schedule_prompts(state, batch)
     if batch.size == 0:
@@ -85,7 +85,7 @@ def schedule_decodes(state: Replica, batch: Batch) -> None:
 
 
 def insert(state: Replica, places: list[int], end: int, k: int) -> None:
-    """Put a request among the first ``end`` of a list, which are sorted by urgency."""
+    """Insert a request into the first ``end`` entries of a list, which are sorted by urgency."""
     at = end
     while at > 0 and is_before(state, k, places[at - 1]):
         places[at] = places[at - 1]

@@ -8,7 +8,7 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("static")
 class StaticScheduler(Scheduler):
-    """Fill an empty batch from the queue, then admit no request until all of it has ended.
+    """Fill an empty batch from the queue, then admit no request until the whole batch has ended.
 
     Requests get their answer when they end, but their slots are held until the batch ends. All
     prompts of a batch are computed in its first step; ended requests cost no compute. A

@@ -11,7 +11,7 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("vllm-v0")
 class VllmV0Scheduler(Scheduler):
-    """Prompts first; then decodes, preempting from the back; then whoever can be swapped in."""
+    """Prompts first; then decodes, which preempt the least urgent; then swap-ins."""
 
     rules_of = VLLM_V0
     looks_up_prefix = False

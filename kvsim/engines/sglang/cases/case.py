@@ -104,13 +104,13 @@ class SglangCaseRequest(Part):
 
 
 class SglangWorkload(Part):
-    """The requests; those of one pass arrive in list order."""
+    """The requests; arrivals of the same pass keep the list's order."""
 
     requests: Annotated[list[SglangCaseRequest], Field(min_length=1)]
 
 
 class SglangCase(RecordedCase):
-    """A workload, its configuration and what every pass of the loop left in the log."""
+    """A workload, its configuration and the log entry of every pass of the loop."""
 
     engine: ClassVar[str] = "sglang"
     sglang: str
@@ -132,7 +132,7 @@ class RadixCaseConfig(Part):
 
     @property
     def tier(self) -> HostTier | None:
-        """The memory of the host, if there is some."""
+        """The memory of the host, None without a host tier."""
         if self.write_policy is None:
             return None
         return HostTier(write_policy=self.write_policy, size=self.host_size)
@@ -164,7 +164,7 @@ class RadixCaseConfig(Part):
 
 
 class RadixCase(RecordedCase):
-    """Operations on a tree, and what each left in the log."""
+    """Operations on a tree, and the log entry of each."""
 
     engine: ClassVar[str] = "sglang"
     sglang: str
@@ -185,7 +185,7 @@ def tokens_layout(window: int | None = None) -> KVLayout:
 
 
 def parts_of(config: SglangCaseConfig) -> Parts:
-    """Return what the replica of a case is made of.
+    """Return the parts of the replica of a case.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def parts_of(config: SglangCaseConfig) -> Parts:
 
 
 def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
-    """Return the requests by row; their pieces go on with the outputs, EOS among them."""
+    """Return the requests by row; their pieces include the outputs, with EOS."""
     contents = [prompt_pieces(r.segments) + _output(row, r) for row, r in enumerate(requests)]
     lists: dict[str, Any] = {
         "num_prompt_tokens": [num_tokens(map(span, r.segments)) for r in requests],

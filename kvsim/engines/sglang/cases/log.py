@@ -66,7 +66,7 @@ def window_rows(seen: TreeView) -> tuple[int, int]:
 
 
 def window_map(seen: TreeView, state: Replica) -> list[int]:
-    """Return the window slot of every slot from 0 on, of the page behind the pool, too; 0 if none.
+    """Return the window slot of every slot from 0 on, and of the page after the pool; 0: none.
 
     A page is mapped whole, but only its slots that are in use.
     """
@@ -114,7 +114,7 @@ class PassLog:
         return [self._name(k) for k in places] or None
 
     def scheduled(self, entry: Entry) -> bool:
-        """Add what was decided; returns whether there is a batch. Mutates the entry."""
+        """Add the decisions of a pass; return whether there is a batch. Mutates the entry."""
         state, scheduler = self._state, self._state.engines.sglang
         if scheduler.last_mode in LETTERS:
             self._batch(entry)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Handle(NamedTuple):
-    """A node as an operation left it."""
+    """A node, as left by an operation."""
 
     place: int
     end: int
@@ -50,7 +50,7 @@ class Handle(NamedTuple):
 
 
 def keys_of(ops: Sequence[list[Any]]) -> Contents:
-    """Return the key of every operation as a request of that row; others are one token."""
+    """Return a request per operation with its key as the prompt; without a key, one token."""
     given = [op if isinstance(op[1], list) else [op[0], [[0, 0, 1]], None, 0] for op in ops]
     contents = [prompt_pieces(op[1]) for op in given]
     lists: dict[str, Any] = {
@@ -65,7 +65,7 @@ def keys_of(ops: Sequence[list[Any]]) -> Contents:
 
 
 class RadixPlayer(Player):
-    """Does the operations of a case, one a step."""
+    """Executes the operations of a case, one per step."""
 
     def __init__(self, case: RadixCase, *, compiled: bool) -> None:
         super().__init__(parts_of(case.config.schedule), keys_of(case.ops), compiled=compiled)

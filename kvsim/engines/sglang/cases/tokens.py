@@ -25,7 +25,7 @@ TOKENS, END_OF_SEQUENCE = 0, 1
 
 
 def pieces(segment: int, start: int, num_tokens: int) -> list[Span]:
-    """Return a stretch of a segment as stretches of the ring, cut where it closes."""
+    """Return a part of a segment as spans of the ring, cut where the ring closes."""
     found, at = [], (segment * PER_SEGMENT + start) % RING
     while num_tokens > 0:
         taken = min(num_tokens, RING - at)
@@ -36,7 +36,7 @@ def pieces(segment: int, start: int, num_tokens: int) -> list[Span]:
 
 
 def prompt_pieces(segments: Iterable[Sequence[int]]) -> list[Span]:
-    """Return the segments of a prompt as stretches of the ring."""
+    """Return the segments of a prompt as spans of the ring."""
     return [piece for segment in segments for piece in pieces(*span(segment))]
 
 

@@ -48,7 +48,7 @@ class StorageReader:
                 self._tell(place, rows.events)
 
     def _tell(self, place: int, events: NDArray[np.void]) -> None:
-        """Pass the events of one reading of a log to the listeners, update by update."""
+        """Pass new events of a log to the listeners, update by update."""
         keys: list[int] = []
         names = ("kind", "row", "first", "stop", "time")
         for kind, row, first, stop, time in zip(*(events[n].tolist() for n in names), strict=True):

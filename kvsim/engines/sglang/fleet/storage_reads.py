@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StorageReads(Feature):
-    """Offers requests the store's pages of their prompts, and the store the pages of hosts.
+    """Offers the store's pages to arriving requests, and the hosts' pages to the store.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class StorageReads(Feature):
         self._num_found += number * self._tokens >= self._least
 
     def _times(self, portions: Sequence[Portion]) -> tuple[float, float]:
-        """Return the fixed seconds of a read, and those of its pages, each one descriptor."""
+        """Return the fixed seconds of a read, and the seconds of its pages."""
         base = seconds = 0.0
         for portion in portions:
             own = self._store.fabrics.get(portion.tier)

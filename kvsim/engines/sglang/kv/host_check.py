@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount pages of the host, marks of copies under way, and the queue of write_back.
+    """Recount pages of the host, marks of copies in flight, and the queue of write_back.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
 
 
 def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount the nodes that copies under way hold."""
+    """Recount the nodes locked by copies in flight."""
     tree = state.kv.radix
     pending = {
         node.place

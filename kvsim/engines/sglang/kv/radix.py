@@ -1,4 +1,4 @@
-"""SGLang's prefix cache: a radix tree over single slots or pages of them.
+"""SGLang's prefix cache: a radix tree over single slots, or over pages of slots.
 
 The rules are in :mod:`kvsim.engines.sglang.rules`; docs/sglang-rules.md has them in words. Requests
 keep their computed prompts in the tree, where later ones find them token by token (page by page
@@ -143,7 +143,7 @@ class RadixManager(RuleManager):
 
 
 def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
-    """Return the window of layers with a pool of their own, and bytes of a token in both pools.
+    """Return the window of the layers with a separate pool, and a token's bytes in both pools.
 
     Without such layers, or where all keep all tokens, the window is 0. There is one window.
     """
@@ -155,7 +155,7 @@ def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
 
 
 def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> None:
-    """Make free pages, numbered from the first on: one block, linked as untouched memory is."""
+    """Make free pages, numbered from the first on, as one chain of consecutive pages."""
     pages.num_pages = pages.num_left = pages.front_count = num_pages
     pages.first, pages.last = first, first + num_pages - 1
     pages.front_last = pages.last
@@ -164,7 +164,7 @@ def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> N
 
 
 def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
-    """Make a free pool for the layers with a sliding window, beside a tree that is laid out."""
+    """Make a free pool for the layers with a sliding window; the tree is laid out."""
     tree.window_pages.page_size = tree.pages.page_size
     lay_out_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
@@ -172,7 +172,7 @@ def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) ->
 
 
 def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
-    """Make free memory of the host, pages from 0 on, behind a tree that is laid out."""
+    """Make free host memory, pages from 0 on; the tree is laid out."""
     most = tree.pages.num_pages + num_pages
     lay_out_pages(tree.host_pages, memory, 0, num_pages)
     tree.write_policy = policy

@@ -1,4 +1,4 @@
-"""A radix cache seen from outside: its nodes, the slots of each request, and a recount."""
+"""A recount of a radix cache: its nodes, and the slots of each request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Seen(NamedTuple):
-    """A node as it is: its place, where it begins and ends, and the rest that a recount needs."""
+    """A copy of a node: its index, first and last token, and other fields for a recount."""
 
     place: int
     start: int
@@ -48,7 +48,7 @@ FIELDS = (
 
 
 class TreeView:
-    """The nodes and links of a tree, copied out of either memory."""
+    """The nodes and links of a tree, copied from objects or flat memory."""
 
     def __init__(self, tree: Radix) -> None:
         self.size = tree.pages.page_size
@@ -75,7 +75,7 @@ class TreeView:
         return [p * size + k for p in pages for k in range(size)][:num_tokens]
 
     def nodes(self) -> Iterator[Seen]:
-        """Yield all nodes but the root, parents first; those that the host alone has among them."""
+        """Yield all nodes except the root, parents first, including nodes on the host only."""
         places = [self.rows[0].first_child]
         while places:
             k = places.pop()
@@ -85,19 +85,19 @@ class TreeView:
                 k = self.rows[k].next
 
     def ancestors(self, k: int, start: int = 0) -> Iterator[Seen]:
-        """Yield a node and those above it that begin at a token or later, without the root."""
+        """Yield a node and its ancestors that start at a token or later, without the root."""
         while k and self.rows[k].start >= start:
             yield self.rows[k]
             k = self.rows[k].parent
 
     def path(self, k: int) -> list[int]:
-        """Return the slots of a node and all above it, in the order of tokens."""
+        """Return the slots of a node and its ancestors, in the order of tokens."""
         nodes = [node for node in self.ancestors(k) if not node.on_host_only]
         return [s for node in reversed(nodes) for s in self.slots(node.page, node.num_tokens)]
 
 
 def next_pages(pages: Pages) -> list[int]:
-    """Return what follows each page; untouched ones stand in their order."""
+    """Return the page after each page; untouched pages follow in their order."""
     links, count = pages.links, pages.num_pages + 1
     if isinstance(links, Views):
         jumps = links.array["jump"]
@@ -119,7 +119,7 @@ def free_pages(pages: Pages) -> list[int]:
 
 
 def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
-    """Return the slots of a request behind its path in the tree."""
+    """Return the slots of a request after its path in the tree."""
     mine = state.engines.sglang.progress[k]
     return seen.slots(mine.page, state.requests[k].num_computed_tokens - mine.num_shared)
 
@@ -133,7 +133,7 @@ def holders(state: Replica) -> list[int]:
 
 
 def whole_chain(seen: TreeView, first: int, last: int, count: int) -> list[int]:
-    """Return the pages of a chain; it ends where it is said to.
+    """Return the pages of a chain, and check its end.
 
     Raises
     ------
@@ -183,18 +183,18 @@ def check_tree(state: Replica) -> list[Seen]:
 
 
 def under_way(copies: Copies) -> list[Copy]:
-    """Return the copies in one direction, in their order."""
+    """Return the copies in flight in one direction, in their order."""
     places = range(copies.first, copies.first + copies.count)
     return [copies.rows[place % copies.most] for place in places]
 
 
 def nodes_of_copies(tree: Radix) -> list[int]:
-    """Return the nodes that copies under way hold."""
+    """Return the nodes locked by copies in flight."""
     return [copy.node for copy in under_way(tree.backups) + under_way(tree.loads)]
 
 
 def reads_under_way(state: Replica) -> list[Read]:
-    """Return what waiting requests read from a storage, or have read and not taken over."""
+    """Return the reads from storage that have not ended or are not inserted yet."""
     if not state.storage.is_on:
         return []
     reads, waiting = state.storage.reads, []
@@ -224,7 +224,7 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
 
 
 def count_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> dict[int, int]:
-    """Return by place the locks that requests and copies under way have on each node."""
+    """Return the number of locks that requests and copies in flight hold on each node."""
     locks, ends = dict.fromkeys([node.place for node in nodes], 0), nodes_of_copies(state.kv.radix)
     for k in holders(state):
         mine = state.engines.sglang.progress[k]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the records of SGLang's scheduler beside those of requests."""
+    """Make the scheduler's records of more requests."""
     scheduler = state.engines.sglang
     if memory.compiled:
         if n + count > len(scheduler.progress):
@@ -31,7 +31,7 @@ def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
 
 
 def more_reads(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the records of what waiting requests read."""
+    """Make the records of reads from storage."""
     storage = state.storage
     for name, kind in (("reads", Read), ("places", Neighbours)):
         known: Any = getattr(storage, name)

@@ -47,7 +47,7 @@ NO_HOST, WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = map(int, WritePoli
 
 @dataclass(slots=True)
 class Link(Record):
-    """The page that follows a page: the one numbered next, or one ``jump`` pages behind it.
+    """The page after a page: the next number, or ``jump`` pages further.
 
     Untouched memory is the pages in their order.
     """
@@ -57,7 +57,7 @@ class Link(Record):
 
 @dataclass(slots=True)
 class Chain(Record):
-    """Free pages that came back together, noted at the first of them."""
+    """Free pages that were freed together, recorded at the first one."""
 
     last: Short = 0
     count: Short = 0
@@ -65,7 +65,7 @@ class Chain(Record):
 
 @dataclass(slots=True)
 class Pages(Record):
-    """A page allocator: free pages, chain behind chain, and those held back in a group.
+    """A page allocator: a queue of chains of free pages, and pages held back in a group.
 
     Pages are taken as they are linked, and given back as a chain. Neither visits the pages between
     the ends, except of a chain of which only a part is taken.
@@ -95,7 +95,7 @@ class Pages(Record):
 
 @dataclass(slots=True)
 class Piece(Record):
-    """Tokens of one content that follow each other, noted at the slot of the first of them.
+    """Consecutive tokens of one content, recorded at the slot of the first one.
 
     A reader continues after these tokens at the slot ``behind``. The last piece of a node may go
     beyond the node.
@@ -109,7 +109,7 @@ class Piece(Record):
 
 @dataclass(slots=True)
 class Node(Record):
-    """A stretch of tokens that all requests through it share, from ``start`` to ``end``."""
+    """Tokens from ``start`` to ``end`` that all requests through the node share."""
 
     start: int = 0
     end: int = 0
@@ -146,13 +146,13 @@ class Node(Record):
 
     @property
     def span(self) -> int:
-        """Tokens of it."""
+        """Number of tokens of the node."""
         return self.end - self.start
 
 
 @dataclass(slots=True)
 class Leaves(Record):
-    """A heap of leaves that may go, from place 1 on."""
+    """A heap of evictable leaves, from index 1 on."""
 
     heap: list[int] = field(default_factory=list)
     count: int = 0
@@ -160,7 +160,7 @@ class Leaves(Record):
 
 @dataclass(slots=True)
 class Copy(Record):
-    """A copy between GPU and host that is under way, and what it holds until it is done."""
+    """A copy in flight between GPU and host, and the node that it locks."""
 
     node: int = 0
     start: int = 0  # of the node when it was locked; splits make more of it
@@ -170,7 +170,7 @@ class Copy(Record):
 
 @dataclass(slots=True)
 class Copies(Record):
-    """Copies in one direction, in a ring with room for as many as the GPU has pages, and one."""
+    """Copies in one direction, in a ring with one entry more than the GPU has pages."""
 
     rows: list[Copy] = field(default_factory=list)
     most: int = 0
@@ -180,7 +180,7 @@ class Copies(Record):
 
 @dataclass(slots=True)
 class Radix(Record):
-    """The tree, its pages, and what the last walk through it found."""
+    """The tree, its pages, and the result of the last walk through it."""
 
     enabled: bool = True
     pages: Pages = field(default_factory=Pages)

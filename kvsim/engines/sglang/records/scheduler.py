@@ -1,4 +1,4 @@
-"""Records of SGLang's scheduler, and of how far a request has come under it."""
+"""Records of SGLang's scheduler, and of the progress of requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_BATCH, EXTEND, MIXED, DECODE = map(int, Mode)
 
 
 class Verdict(IntEnum):
-    """The reason that a prefill pass goes on or stops after a request."""
+    """The verdict on a prefill pass after a request: it continues, or the reason why it stops."""
 
     CONTINUE = 0
     NO_TOKEN = 1

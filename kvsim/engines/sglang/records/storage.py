@@ -1,4 +1,4 @@
-"""Records of what SGLang's waiting requests read from a storage behind the host tier."""
+"""Records of the reads from storage for SGLang's waiting requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Read(Record):
 
 @dataclass(slots=True)
 class Storage(Record):
-    """The settings of reads, and those under way; the link of a replica has one at a time."""
+    """The settings of reads, and the reads in flight; a replica's link has one at a time."""
 
     is_on: bool = False
     stop_rule: int = BEST_EFFORT
@@ -62,7 +62,7 @@ class Storage(Record):
 
 @dataclass(slots=True)
 class Told(Record):
-    """A stretch of a request's tokens that has a copy on the host now."""
+    """A span of a request's tokens that the host has copied."""
 
     row: int = 0
     start: int = 0

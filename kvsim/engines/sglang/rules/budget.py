@@ -20,7 +20,7 @@ MOST_NEW_TOKENS = 4096
 
 
 def open_budget(state: Replica) -> None:
-    """Start the budget of a pass with the tokens that running requests are expected to take."""
+    """Start the budget of a pass with the expected need of running requests."""
     scheduler = state.engines.sglang
     scheduler.num_mixed = scheduler.num_running if scheduler.mixes else 0
     scheduler.rem_input = scheduler.max_prefill_tokens - scheduler.num_mixed
@@ -47,7 +47,7 @@ def rem_total(state: Replica) -> float:
 
 
 def rem_current(state: Replica) -> int:
-    """Return the tokens that are not taken."""
+    """Return the tokens that are free or evictable, promised ones included."""
     return num_available(state.kv.radix) - state.engines.sglang.current
 
 

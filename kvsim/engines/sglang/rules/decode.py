@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def drop_finishing(state: Replica) -> int:
-    """Remove requests that get their last token from the batch in flight; returns how many."""
+    """Remove requests that get their last token from the batch in flight; return their number."""
     scheduler, kept = state.engines.sglang, 0
     if not scheduler.may_finish:
         return 0
@@ -38,7 +38,7 @@ def drop_finishing(state: Replica) -> int:
 
 
 def build_decode(state: Replica, batch: Batch) -> None:
-    """Let the running requests decode; if they do not fit, some of them are retracted."""
+    """Batch the running requests; retract some if their next tokens do not fit."""
     scheduler, before = state.engines.sglang, state.engines.sglang.num_running
     finishing = drop_finishing(state)
     if scheduler.num_running == 0:
@@ -58,7 +58,7 @@ def build_decode(state: Replica, batch: Batch) -> None:
 
 
 def add_decodes(state: Replica, batch: Batch) -> None:
-    """Give every running request a slot; room is made for a page each, needed or not."""
+    """Allocate a slot per running request, after making room for a page each."""
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.window > 0:
         slide_decodes(state)

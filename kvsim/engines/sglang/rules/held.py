@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def append_page(tree: Radix, mine: Progress) -> None:
-    """Append a page to a request; one is free."""
+    """Append a page to a request; at least one page must be free."""
     page = take_page(tree.pages)
     if tree.window > 0:
         tree.windows[page] = take_page(tree.window_pages)
@@ -43,7 +43,7 @@ def append_page(tree: Radix, mine: Progress) -> None:
 
 
 def append_pages(tree: Radix, mine: Progress, count: int) -> None:
-    """Append pages to a request, in the order of the free chain; there are enough."""
+    """Append pages to a request, in the order of the free chain; enough must be free."""
     first = tree.pages.first
     last = take_chain(tree.pages, count)
     if tree.window > 0:
@@ -59,7 +59,7 @@ def append_pages(tree: Radix, mine: Progress, count: int) -> None:
 
 
 def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
-    """Give a request slots up to a token: the rest of its last page, then new pages."""
+    """Extend a request's slots up to a token: the rest of its last page, then new pages."""
     size = tree.pages.page_size
     slots = mine.num_shared + mine.num_pages * size
     recounts = size > 1 and (slots < end or end >= request.end)
@@ -157,7 +157,7 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
 
 
 def forget_progress(request: Request, mine: Progress) -> None:
-    """Reset a request to a state in which nothing of it is computed."""
+    """Reset a request to the state without computed tokens."""
     mine.num_pages = 0
     mine.num_internal = 0
     mine.num_shared = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pass_sglang(state: Replica) -> bool:
-    """Decide a batch and launch it after the one in flight; False if SGLang would crash."""
+    """Schedule a batch and launch it after the one in flight; False if SGLang would crash."""
     batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
     schedule_sglang(state, batch)
     count_sent(state, sent)
@@ -51,7 +51,7 @@ def pass_sglang(state: Replica) -> bool:
 
 
 def schedule_sglang(state: Replica, batch: Batch) -> None:
-    """Decide the next batch: a prefill if any request can be admitted, else a decode."""
+    """Choose the next batch: a prefill if any request can be admitted, else a decode."""
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.write_policy != NO_HOST:
         see_copies_done(tree, state.clock)
@@ -164,12 +164,12 @@ def waits_for_read(state: Replica) -> bool:
 
 
 def loop_has_work(state: Replica) -> bool:
-    """Return whether a pass of the loop would do anything."""
+    """Return True if a pass of the loop has work."""
     return state.waiting.length > 0 or state.num_running > 0 or not state.engines.sglang.is_idle
 
 
 def take_in_sglang(state: Replica, batch: Batch) -> None:
-    """Give every request of a finished batch its token; freed slots return as one block."""
+    """Append a token to every request of a finished batch; freed slots return as one block."""
     scheduler, before, now = state.engines.sglang, state.last_token_time, batch.end
     num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
     open_groups(state.kv.radix)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
-    """Return whether a request fits beside the others until they end, the shortest first.
+    """Return True if a request and the others fit until they end, the shortest first.
 
     The list of the others is made once in a pass; a request tried later joins it.
     """
@@ -43,7 +43,7 @@ def tokens_left(state: Replica, k: int) -> float:
 
 
 def place_of(state: Replica, left: float) -> int:
-    """Return the list index for a request: before the first with as many tokens left, or more.
+    """Return the list index for a request: before the first with at least as many tokens left.
 
     If there is none, before the last.
     """

@@ -19,7 +19,7 @@ MOST_FRUITLESS = 32
 
 
 def preempt_for(state: Replica, k: int) -> bool:
-    """Preempt until a waiting request has room; False, preempting none, if that is impossible."""
+    """Preempt until a waiting request has room; if impossible, preempt none and return False."""
     scheduler, request, mine = (
         state.engines.sglang,
         state.requests[k],

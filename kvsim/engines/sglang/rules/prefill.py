@@ -64,7 +64,7 @@ def choose_prefills(state: Replica) -> bool:
 
 
 def num_places(state: Replica, num_rows_held: int) -> int:
-    """Return the number of requests that may run beside the running ones."""
+    """Return the number of requests that may still be admitted."""
     scheduler = state.engines.sglang
     return min(scheduler.max_running - scheduler.num_running, scheduler.num_rows + num_rows_held)
 
@@ -94,7 +94,7 @@ def go_on_with_chunked(state: Replica) -> None:
 
 
 def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
-    """Lower a chunk so that waiting requests that need fewer tokens fit beside it."""
+    """Reduce a chunk so that shorter waiting requests fit into the pass."""
     scheduler, size = state.engines.sglang, state.engines.sglang.page_size
     if scheduler.rem_chunk < 2 * size:
         return limit
@@ -112,7 +112,7 @@ def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
 
 
 def admit_waiting(state: Replica) -> None:
-    """Try the waiting requests in their order, until one is refused or the budget is spent."""
+    """Try to admit the waiting requests in order, until a refusal or the end of the budget."""
     scheduler, num_rows_held = state.engines.sglang, state.engines.sglang.num_admitted
     k = state.waiting.head
     while k != NONE and verdict_of(state) != OTHER:
@@ -135,7 +135,7 @@ def admit_waiting(state: Replica) -> None:
 
 
 def try_prefill(state: Replica, k: int) -> int:
-    """Admit a waiting request if there is room; returns how the pass continues."""
+    """Admit a waiting request if there is room; return whether and how the pass continues."""
     scheduler, tree, size = state.engines.sglang, state.kv.radix, state.engines.sglang.page_size
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     match_prefix(tree, request, request.num_tokens - 1)
@@ -169,7 +169,7 @@ def try_prefill(state: Replica, k: int) -> int:
 
 
 def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> int:
-    """Determine how much of a prompt is computed in this pass, and charge it.
+    """Determine the prompt tokens to compute in this pass, and charge them.
 
     Tokens that only the host has are loaded; if they cannot be, the plan is made without them.
     """
@@ -210,7 +210,7 @@ def note_fetch(state: Replica, num_tokens: int) -> None:
 
 
 def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> int:
-    """Return how many tokens of a prompt are computed, of ``left`` that neither tier has.
+    """Return the tokens of a prompt to compute, of the ``left`` ones that neither tier has.
 
     0 if the budget of the step is spent, NO_ROOM if the prompt does not fit beside the others.
     ``needed`` are those that the GPU does not have.
@@ -236,7 +236,7 @@ def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> in
 
 
 def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
-    """Return the most tokens of a prompt that its window slots allow; 0 if there are too few now.
+    """Return the largest part of a prompt that window slots allow; 0 if there are too few now.
 
     A prompt that would not fit into an empty pool is cut at the slots that are left.
     """
@@ -252,7 +252,7 @@ def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
 
 
 def fit_without_tree(state: Replica, k: int, needed: int) -> int:
-    """Do as :func:`fit_prompt` without a tree and EOS: look ahead to the ends of all requests."""
+    """As :func:`fit_prompt`, without a tree and EOS: look ahead to the ends of all requests."""
     scheduler, mine, size = (
         state.engines.sglang,
         state.engines.sglang.progress[k],

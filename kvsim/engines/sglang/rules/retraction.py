@@ -19,7 +19,7 @@ RETRACT_STEPS = 20
 
 
 def decodes_fit(state: Replica) -> bool:
-    """Return whether every running request that needs a page finds one; evicts for them."""
+    """Evict for the running requests that need a page; return True if all get one."""
     scheduler, tree, num_pages = state.engines.sglang, state.kv.radix, 0
     if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
         return True  # a page for each
@@ -32,7 +32,7 @@ def decodes_fit(state: Replica) -> bool:
 
 
 def give_up(state: Replica, k: int, num_left: int) -> None:
-    """Free all slots of a request, which will be recomputed, and make room for the others."""
+    """Free all slots of a request, to be recomputed, and make room for the others."""
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
     release_request(state, k, False)
@@ -48,7 +48,7 @@ def give_up(state: Replica, k: int, num_left: int) -> None:
 
 
 def retract_decodes(state: Replica) -> None:
-    """Retract requests until the others fit; the ratio rises to what they turned out to need."""
+    """Retract requests until the others fit; raise the ratio to their observed need."""
     scheduler = state.engines.sglang
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
@@ -82,7 +82,7 @@ def retract_decodes(state: Replica) -> None:
 
 
 def fail_last(state: Replica) -> None:
-    """Fail the only running request, which finds no slot even alone."""
+    """Fail the only running request, which gets no slot even alone."""
     k = state.engines.sglang.running[0]
     state.engines.sglang.num_running = 0
     state.engines.sglang.progress[k].is_listed = False

@@ -81,7 +81,7 @@ def order_waiting(state: Replica) -> None:
 
 
 def refresh_waiting(state: Replica) -> None:
-    """Match the first waiting requests, the last of them first, so that they stay in the tree."""
+    """Match the first waiting requests, in reverse, so that the tree keeps their prefixes."""
     count, k = 0, state.waiting.head
     while k != NONE and count < MOST_MATCHED:
         state.engines.sglang.order_now[count] = k
@@ -93,7 +93,7 @@ def refresh_waiting(state: Replica) -> None:
 
 
 def match_waiting(state: Replica) -> None:
-    """Find how much of every waiting request the tree holds, and which requests begin alike."""
+    """Find the cached prefix of every waiting request, and the requests with equal beginnings."""
     k = state.waiting.head
     while k != NONE:
         request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
@@ -126,7 +126,7 @@ def beginning_of(request: Request) -> int:
 
 
 def defer_equals(state: Replica) -> None:
-    """Of requests that begin alike and have little in the tree, mark all but the first as late."""
+    """Mark requests with the beginning of an earlier one, and little in the tree, as late."""
     count = list_waiting(state)
     for place in range(count):
         mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
@@ -152,7 +152,7 @@ def rank_by_priority(state: Replica) -> None:
 
 
 def rank_by_length(state: Replica) -> None:
-    """Rank by the longest output first, after priority if that counts."""
+    """Rank by the longest output first, after priority if it is enabled."""
     k = state.waiting.head
     while k != NONE:
         mine, by = state.engines.sglang.progress[k], int(state.engines.sglang.by_priority)
@@ -163,7 +163,7 @@ def rank_by_length(state: Replica) -> None:
 
 
 def rank_by_match(state: Replica) -> None:
-    """Rank by what the tree holds: most of it, least missing, or longest waiting for the rest."""
+    """Rank by the cached prefix: the longest, the fewest missing tokens, or the longest wait."""
     order, k = state.engines.sglang.order, state.waiting.head
     while k != NONE:
         request, mine = state.requests[k], state.engines.sglang.progress[k]

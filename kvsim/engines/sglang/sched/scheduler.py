@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @SCHEDULERS.register("sglang")
 class SglangScheduler(Scheduler):
-    """Whoever can be admitted is prefilled, in chunks, while the others wait; else all decode.
+    """Prefills requests that can be admitted, in chunks, while decodes wait; else all decode.
 
     A request is admitted if its prompt and all it may generate fit beside what the running ones are
     expected to take. When decodes do not fit, those with the fewest outputs are retracted. Over
@@ -38,6 +38,6 @@ class SglangScheduler(Scheduler):
 
     @property
     def running(self) -> list[Request]:
-        """Requests of the running batch, in order."""
+        """The requests of the running batch, in order."""
         scheduler = self.state.engines.sglang
         return [self.state.requests[scheduler.running[k]] for k in range(scheduler.num_running)]

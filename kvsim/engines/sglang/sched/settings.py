@@ -67,7 +67,7 @@ class SglangSettings(EngineSettings):
 
     @property
     def order(self) -> Order:
-        """The policy that is followed: without a tree, no policy asks it."""
+        """The effective policy: without a tree, policies do not use prefix matches."""
         policy = self.schedule_policy
         if self.disable_radix_cache and policy in CACHE_AWARE:
             policy = "fcfs"

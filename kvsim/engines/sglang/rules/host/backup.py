@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def evict_copies(tree: Radix, num_tokens: int) -> int:
-    """Free ``num_tokens`` slots of the host, or as many as possible; returns how many.
+    """Free ``num_tokens`` slots of the host, or as many as possible; return the number.
 
     Under write_back, nodes also on the GPU lose their copies first, leaves of the GPU last.
     Then leaves that only the host has are dropped whole, by rank.
@@ -47,7 +47,7 @@ def drop_queued(tree: Radix, num_tokens: int, spares_leaves: bool) -> int:
 
 
 def drop_host_leaf(tree: Radix, k: int) -> int:
-    """Drop a leaf that only the host has; returns its tokens."""
+    """Drop a leaf that is on the host only; return its number of tokens."""
     parent, num_tokens = tree.nodes[k].parent, drop_copy(tree, k)
     drop_node(tree, k)
     settle_leaf(tree, parent)
@@ -55,7 +55,7 @@ def drop_host_leaf(tree: Radix, k: int) -> int:
 
 
 def drop_descendants(tree: Radix, k: int) -> None:
-    """Drop the host's nodes below a leaf of the GPU; none is locked, or the leaf would be, too."""
+    """Drop the host's nodes below a leaf of the GPU; none of them is locked."""
     at = tree.nodes[k].first_child
     while at != 0:
         while tree.nodes[at].first_child != 0:
@@ -67,7 +67,7 @@ def drop_descendants(tree: Radix, k: int) -> None:
 
 
 def back_up(tree: Radix, k: int) -> bool:
-    """Give a node a copy on the host, if there is room or room can be made."""
+    """Copy a node to the host, if there is or can be made room."""
     size = tree.pages.page_size
     short = tree.nodes[k].span - tree.host_pages.num_left * size
     if short > 0 and evict_copies(tree, short) < short:
@@ -77,7 +77,7 @@ def back_up(tree: Radix, k: int) -> bool:
 
 
 def send_out(tree: Radix, num_tokens: int) -> float:
-    """Send tokens to the host, after the copies in flight; returns when they arrive."""
+    """Send tokens to the host after the copies in flight; return the arrival time."""
     tree.num_sent += num_tokens
     begins = max(tree.now, tree.out_free)
     tree.out_free = begins + tree.copy_time + num_tokens * tree.token_time
@@ -85,7 +85,7 @@ def send_out(tree: Radix, num_tokens: int) -> float:
 
 
 def write_through(tree: Radix, k: int) -> None:
-    """Start copying a node to the host, after the nodes above it that have no copy.
+    """Start copying a node to the host, after its ancestors without a copy.
 
     A node is locked until the host has it.
     """

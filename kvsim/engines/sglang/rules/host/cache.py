@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def take_copy(tree: Radix, k: int) -> None:
-    """Allocate host pages for a node's copy; there are enough."""
+    """Allocate host pages for a node's copy; enough must be free."""
     node, size, pages = tree.nodes[k], tree.pages.page_size, tree.host_pages
     node.host_page = pages.first
     node.host_last = take_chain(pages, node.span // size)
@@ -36,7 +36,7 @@ def take_copy(tree: Radix, k: int) -> None:
 
 
 def tell_copy(tree: Radix, k: int) -> None:
-    """Log that the host has got a node, if events are emitted."""
+    """Log that a node was copied to the host, if events are emitted."""
     if not tree.emits_events:
         return
     told, node = tree.told[tree.num_told], tree.nodes[k]
@@ -47,7 +47,7 @@ def tell_copy(tree: Radix, k: int) -> None:
 
 
 def drop_copy(tree: Radix, k: int) -> int:
-    """Free a node's pages on the host; returns its tokens."""
+    """Free a node's pages on the host; return its number of tokens."""
     node, size = tree.nodes[k], tree.pages.page_size
     return_chain(tree.host_pages, node.host_page, node.host_last, node.span // size)
     node.has_copy = False
@@ -76,7 +76,7 @@ def leave_copies(tree: Radix, k: int) -> None:
 
 
 def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
-    """Give the new parent of a node its part of the copy, and the node's state on the host."""
+    """Move part of a node's host copy, and its state on the host, to its new parent."""
     child, parent, pages = tree.nodes[k], tree.nodes[new], tree.host_pages
     parent.on_host_only = child.on_host_only
     parent.has_copy = child.has_copy
@@ -95,7 +95,7 @@ def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
 
 
 def leave_device(tree: Radix, k: int) -> None:
-    """Free the GPU slots of a leaf that has a copy; then only the host has it."""
+    """Free the GPU slots of a leaf with a copy, so that it is on the host only."""
     node = tree.nodes[k]
     free_whole(tree, node.page, node.last_page, node.span // tree.pages.page_size)
     tree.num_evictable -= node.span
@@ -109,7 +109,7 @@ def leave_device(tree: Radix, k: int) -> None:
 
 
 def enter_device(tree: Radix, k: int, page: int, last_page: int) -> None:
-    """Give slots, a chain of pages, to a node that only the host has; its copy stays."""
+    """Attach a chain of pages to a node that is on the host only; its copy stays."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.place > 0:
         leave_heap(tree, k)

@@ -1,4 +1,4 @@
-"""Copies from the host of prompt tokens that the GPU has lost, and the end of copies."""
+"""Loads of prompt tokens from the host, and the end of copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_LOADED = 10
 
 
 def load_path(tree: Radix, k: int) -> int:
-    """Load the part of a path that only the host has; returns its tokens, 0 if it cannot.
+    """Load the part of a path that is on the host only; return its tokens, 0 on failure.
 
     The node is locked until the copy has arrived.
     """
@@ -52,7 +52,7 @@ def load_path(tree: Radix, k: int) -> int:
 
 
 def num_host_tokens(tree: Radix, k: int) -> int:
-    """Return the tokens of a path that only the host has."""
+    """Return the tokens of a path that are on the host only."""
     count = 0
     while tree.nodes[k].on_host_only:
         count += tree.nodes[k].span
@@ -61,7 +61,7 @@ def num_host_tokens(tree: Radix, k: int) -> int:
 
 
 def see_copies_done(tree: Radix, now: float) -> None:
-    """Unlock the nodes of copies that are done by now, all to the host before those from it."""
+    """Unlock the nodes of finished copies: first those to the host, then those from it."""
     tree.now = now
     while is_done(tree.backups, now):
         copy = end_copy(tree.backups)

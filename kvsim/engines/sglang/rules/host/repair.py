@@ -1,4 +1,4 @@
-"""Window slots that an insert gives to the tree: to tombstones on its way, and to its new leaf."""
+"""Window slots that an insert adds to the tree: to tombstones on its path and to its new leaf."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def share_windows(tree: Radix, k: int) -> None:
-    """Free an insert's pages with tokens that a node has; a tombstone takes the slots it lacks.
+    """Free an insert's pages that a node already has; a tombstone takes their window slots.
 
     The pages begin at ``tree.page``, which then points after them.
     """
@@ -36,7 +36,7 @@ def share_windows(tree: Radix, k: int) -> None:
 
 
 def revive(tree: Radix, k: int, page: int) -> int:
-    """Give a tombstone the window slots of equal pages of a request; returns the page after them.
+    """Move window slots of a request's equal pages to a tombstone; return the page after them.
 
     A node without locks takes over those pages, and its own are freed; else it keeps its own
     pages, since others read them.
@@ -64,7 +64,7 @@ def revive(tree: Radix, k: int, page: int) -> int:
 
 
 def cut_windows(tree: Radix, k: int) -> None:
-    """Split a new leaf into a tombstone, where its request has no window slots, and one window.
+    """Split a new leaf into a tombstone, for tokens without window slots, and one window.
 
     Tokens between them form a node of their own, which can lose its slots before the window.
     """

@@ -70,7 +70,7 @@ def begin_read(state: Replica, k: int) -> None:
 
 
 def has_copy(tree: Radix, k: int) -> bool:
-    """Return whether the host has a node; it counts as having the root."""
+    """Return True if the host has a node; the root counts as present."""
     return k == 0 or tree.nodes[k].has_copy
 
 
@@ -85,7 +85,7 @@ def hold_node(tree: Radix, read: Read, k: int) -> None:
 
 
 def let_node_go(tree: Radix, read: Read) -> None:
-    """Unlock the node of a read on the host."""
+    """Unlock a read's node on the host."""
     at = read.node
     while at != 0 and tree.nodes[at].start >= read.node_start:
         tree.nodes[at].num_host_locks -= 1
@@ -94,7 +94,7 @@ def let_node_go(tree: Radix, read: Read) -> None:
 
 
 def end_of_read(read: Read) -> float:
-    """Return when a read that has begun is complete."""
+    """Return the end time of a read in flight."""
     return read.begins + (read.base + read.num_tokens * read.token_time)
 
 
@@ -116,7 +116,7 @@ def advance_reads(storage: Storage, now: float) -> None:
 
 
 def num_read(read: Read, now: float, page_size: int) -> int:
-    """Count the tokens, of whole pages, that have been read by now."""
+    """Count the tokens, in whole pages, that have been read so far."""
     if read.is_done:
         return read.num_tokens
     seconds = now - read.begins - read.base
@@ -128,7 +128,7 @@ def num_read(read: Read, now: float, page_size: int) -> int:
 
 
 def goes_on_at(storage: Storage, read: Read) -> float:
-    """Return when a request continues although its read has not ended; ``inf`` for never."""
+    """Return the time at which a request stops waiting for its read; ``inf`` for never."""
     if storage.stop_rule == BEST_EFFORT:
         return -math.inf
     if storage.stop_rule == TIMEOUT:
@@ -137,7 +137,7 @@ def goes_on_at(storage: Storage, read: Read) -> float:
 
 
 def settle_read(state: Replica, k: int) -> bool:
-    """Let a request continue with the tokens read for it; False if it has to wait."""
+    """End the read of a request that may continue; False if it has to wait."""
     storage, tree = state.storage, state.kv.radix
     read = storage.reads[k]
     if read.num_tokens == 0:
@@ -190,7 +190,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
 def add_copy(
     tree: Radix, request: Request, parent: int, start: int, stop: int, page: int, last_page: int
 ) -> None:
-    """Make host pages with a request's tokens a leaf that only the host has."""
+    """Insert host pages with a request's tokens as a leaf that is on the host only."""
     k = new_node(tree, parent, start, stop, 0, 0)
     node = tree.nodes[k]
     node.on_host_only = True
@@ -224,7 +224,7 @@ def next_read(state: Replica) -> float:
 
 
 def tell_copies(state: Replica) -> None:
-    """Log the tokens copied to the host since the last pass, which may be stored behind it.
+    """Log the tokens copied to the host since the last pass, for the storage behind it.
 
     The storage itself keeps no list of what each replica evicts.
     """

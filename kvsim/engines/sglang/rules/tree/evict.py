@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evict_leaf(tree: Radix, k: int) -> int:
-    """Free the slots of an evictable leaf, whole; returns its tokens.
+    """Free all slots of an evictable leaf; return its number of tokens.
 
     It leaves the tree, unless the host has a copy. Under write_back it gets one now, if the host
     has room: the next batch waits for it.
@@ -41,7 +41,7 @@ def evict_leaf(tree: Radix, k: int) -> int:
 
 
 def evict_tokens(tree: Radix, num_tokens: int) -> int:
-    """Evict leaves until ``num_tokens`` are gone, or none is evictable; returns how many went."""
+    """Evict leaves until ``num_tokens`` are freed or none is evictable; return the number freed."""
     evicted = 0
     while evicted < num_tokens and tree.leaves.count > 0:
         evicted += evict_leaf(tree, tree.leaves.heap[1])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def rank_of(tree: Radix, k: int) -> int:
-    """Return the rank by which, before the last access, leaves are evicted; less is earlier."""
+    """Return a leaf's eviction rank, compared before the last access; smaller is earlier."""
     node = tree.nodes[k]
     if tree.rank == LRU:
         return node.last_access
@@ -55,12 +55,12 @@ def goes_before(tree: Radix, a: int, b: int) -> bool:
 
 
 def leaves_of(tree: Radix, k: int) -> Leaves:
-    """Return the heap that a node may be in."""
+    """Return the heap for a node."""
     return tree.host_leaves if tree.nodes[k].on_host_only else tree.leaves
 
 
 def raise_leaf(tree: Radix, leaves: Leaves, place: int) -> int:
-    """Move a leaf towards the front of the heap, to its position; returns that."""
+    """Move a leaf towards the front of the heap to its position; return the position."""
     heap = leaves.heap
     k = heap[place]
     while place > 1 and goes_before(tree, k, heap[place // 2]):
@@ -90,7 +90,7 @@ def sink_leaf(tree: Radix, leaves: Leaves, place: int) -> None:
 
 
 def may_go(tree: Radix, k: int) -> bool:
-    """Return whether a node is an unlocked leaf: of the GPU's part of the tree, or the host's."""
+    """Return True if a node is an unlocked leaf of the tree on the GPU, or on the host."""
     node = tree.nodes[k]
     if k == 0 or node.num_locks > 0:
         return False
@@ -102,7 +102,7 @@ def may_go(tree: Radix, k: int) -> bool:
 
 
 def settle_leaf(tree: Radix, k: int) -> None:
-    """Update the heap after a change of a node."""
+    """Add, move or remove a node in the heap after its change."""
     node = tree.nodes[k]
     if may_go(tree, k):
         leaves = leaves_of(tree, k)

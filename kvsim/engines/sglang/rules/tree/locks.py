@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lock_path(tree: Radix, k: int) -> int:
-    """Lock a node and all above it; returns the mark where its window begins, if it has one."""
+    """Lock a node and its ancestors; return the mark at the start of its window, if any."""
     end = k
     while k != 0:
         node = tree.nodes[k]
@@ -29,7 +29,7 @@ def lock_path(tree: Radix, k: int) -> int:
 
 
 def unlock_path(tree: Radix, k: int, edge: int) -> None:
-    """Unlock a node and all above it, and the window up to a mark."""
+    """Unlock a node and its ancestors, and the window up to a mark."""
     end = k
     if tree.window > 0:
         unlock_window(tree, end, edge)

@@ -40,7 +40,7 @@ def draw_word(scheduler: Sglang) -> int:
 
 
 def draw_below(scheduler: Sglang, count: int) -> int:
-    """Draw a number from 0 to ``count`` - 1: as many bits as ``count`` has, until they fit."""
+    """Draw a number from 0 to ``count`` - 1: draw its bits again until they are in range."""
     num_bits, drawn = 0, count
     while count >> num_bits > 0:
         num_bits += 1

@@ -100,7 +100,7 @@ def leave_siblings(tree: Radix, k: int) -> None:
 
 
 def replace_sibling(tree: Radix, old: int, new: int) -> None:
-    """Put a node in the place of another one among the siblings."""
+    """Replace a node by another one among the siblings."""
     node, other = tree.nodes[new], tree.nodes[old]
     parent = tree.nodes[other.parent]
     node.previous = other.previous
@@ -117,7 +117,7 @@ def replace_sibling(tree: Radix, old: int, new: int) -> None:
 
 
 def split_node(tree: Radix, k: int, num_tokens: int) -> int:
-    """Move the first tokens of a node to a new parent of it; returns the parent.
+    """Move the first tokens of a node to a new parent; return the parent.
 
     The node keeps its locks and its identity. Both count as used now, the node after the parent.
     """

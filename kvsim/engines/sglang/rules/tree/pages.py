@@ -48,7 +48,7 @@ def next_chain(pages: Pages) -> None:
 
 
 def take_page(pages: Pages) -> int:
-    """Allocate the first free page; there is one."""
+    """Allocate the first free page; one must be free."""
     page = pages.first
     pages.num_left -= 1
     pages.front_count -= 1
@@ -60,7 +60,7 @@ def take_page(pages: Pages) -> int:
 
 
 def take_chain(pages: Pages, count: int) -> int:
-    """Allocate the first free pages, one or more, linked to each other; returns the last.
+    """Allocate the first free pages, one or more, as a chain; return the last page.
 
     There are enough, and they begin with the first free one.
     """
@@ -79,7 +79,7 @@ def take_chain(pages: Pages, count: int) -> int:
 
 
 def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
-    """Free a chain of pages as one block, after all others or before them; in a group, later."""
+    """Free a chain of pages as one block, after or before all others; in a group, at its close."""
     if count == 0:
         return
     chain = pages.chains[first]
@@ -101,7 +101,7 @@ def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
 
 
 def queue_pages(pages: Pages, first: int, last: int, count: int) -> None:
-    """Queue a block, of one or more chains linked to each other, after all others or before."""
+    """Queue a block of one or more linked chains after, or before, all others."""
     if pages.num_left > 0 and pages.page_size == 1:
         link_page(pages, pages.last, first)
         pages.last = last
@@ -147,20 +147,20 @@ def close_groups(tree: Radix) -> None:
 
 
 def num_free_slots(tree: Radix) -> int:
-    """Return the slots that any token finds: free in both pools, if there are two."""
+    """Return the slots free for a token: those free in both pools, if there are two."""
     free = tree.pages.num_unused_slots
     return min(free, tree.window_pages.num_unused_slots) if tree.window > 0 else free
 
 
 def map_windows(tree: Radix, page: int, count: int) -> None:
-    """Give window slots to consecutive pages; there are enough."""
+    """Allocate window slots for consecutive pages; enough must be free."""
     for _ in range(count):
         tree.windows[page] = take_page(tree.window_pages)
         page = page_after(tree.pages, page)
 
 
 def free_chain(tree: Radix, page: int, count: int) -> int:
-    """Free consecutive pages as one block; returns the page after them."""
+    """Free consecutive pages as one block; return the page after them."""
     if count == 0:
         return page
     last = page_behind(tree.pages, page, count - 1)
@@ -177,7 +177,7 @@ def free_whole(tree: Radix, first: int, last: int, count: int) -> None:
 
 
 def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
-    """Free pages of the tokens from ``start`` to ``end``, first those without window slots.
+    """Free the pages of tokens ``start`` to ``end``, first those without window slots.
 
     Those are before the token ``dead``. Returns the page after them all.
     """
@@ -188,7 +188,7 @@ def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
 
 
 def free_windows(tree: Radix, page: int, count: int) -> None:
-    """Free the window slots of consecutive pages: all of them have some, or none."""
+    """Free the window slots of consecutive pages, if they have any (all or none do)."""
     if count == 0 or tree.windows[page] == 0:
         return
     pages, first, last = tree.window_pages, tree.windows[page], tree.windows[page]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> None:
-    """Set the walk before the token of a request at an offset from the start of a segment."""
+    """Position the walk at a request's token, given by its offset in a segment."""
     _, _, length = span_of(request, segment)
     while offset >= length:
         offset -= length
@@ -81,7 +81,7 @@ def node_key(pieces: list[Piece], parent: int, salt: int, slot: int, page_size: 
 def name_tokens(
     tree: Radix, pieces: list[Piece], pages: Pages, request: Request, page: int, num_tokens: int
 ) -> None:
-    """Record the tokens of a chain of pages: a request's, from the position of the walk on."""
+    """Record a request's tokens, from the walk's position on, for a chain of pages."""
     size, segment, offset, place = tree.pages.page_size, tree.segment, tree.offset, 0
     held = pieces[page * size]
     while num_tokens > 0:
@@ -103,7 +103,7 @@ def name_tokens(
 
 
 def cut_pieces(pieces: list[Piece], slot: int, num_tokens: int, behind: int) -> None:
-    """Begin a piece also at the slot ``behind``, ``num_tokens`` tokens after another's slot."""
+    """Split a piece at the slot ``behind``, ``num_tokens`` tokens after its first slot."""
     held = pieces[slot]
     while num_tokens >= held.num_tokens:
         num_tokens -= held.num_tokens

@@ -1,4 +1,4 @@
-"""Nodes with window slots, most recently used first: the last ones lose their slots first."""
+"""Nodes with window slots, most recently used first; slots are freed from the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def leave_recent(tree: Radix, k: int) -> None:
 
 
 def refresh_recent(tree: Radix, k: int) -> None:
-    """Move the window before the end of a node to the front, the end first."""
+    """Move the nodes of the window before a node's end to the front, the last node first."""
     passed, newer = 0, NONE
     while k != 0 and passed < tree.window + tree.pages.page_size:
         node = tree.nodes[k]

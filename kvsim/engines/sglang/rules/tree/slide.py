@@ -1,4 +1,4 @@
-"""Sliding windows move: requests free the window slots that no later token will see."""
+"""Moving windows: requests free the window slots that no later token sees."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DECODE_GAP = 128
 
 
 def num_slid(mine: Progress) -> int:
-    """Return the tokens of a request outside the tree that have no window slots."""
+    """Return the tokens of a request, outside the tree, without window slots."""
     return max(mine.dead - mine.num_shared, 0)
 
 
 def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
-    """Free window slots that lie more than a window before a token, if there are ``gap`` of them.
+    """Free window slots more than a window before a token, if there are at least ``gap``.
 
     With a tree a window of whole pages stays, since the tree keeps pages.
     """

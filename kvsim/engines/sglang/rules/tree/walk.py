@@ -40,7 +40,7 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
 
 
 def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
-    """Find the child that begins with the request's next page, and how many tokens they share.
+    """Find the child that begins with the request's next page, and the number of shared tokens.
 
     ``left`` is how many tokens the walk still has. Returns 0 if there is no such child.
     """
@@ -100,7 +100,7 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
 
 
 def count_match(tree: Radix, request: Request) -> int:
-    """Count the tokens of a prompt that the GPU holds, and of both tiers; nothing changes.
+    """Count the cached tokens of a prompt on the GPU and on both tiers. Does not mutate.
 
     The number for both tiers is left in ``tree.num_walked``.
     """
@@ -136,7 +136,7 @@ def touch_path(tree: Radix, k: int) -> None:
 
 
 def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
-    """Count an insert of ``num_tokens`` tokens through a node; copy it to the host if it is due.
+    """Count an insert of ``num_tokens`` tokens through a node, and copy it to the host if due.
 
     The number of a write policy is the number of hits from which on it copies.
     """
@@ -152,7 +152,7 @@ def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int
 def insert_key(
     tree: Radix, request: Request, num_tokens: int, known: int, inserted: int, priority: int
 ) -> None:
-    """Insert a request's first tokens, of whole pages; ``tree.node`` is the last node then.
+    """Insert a request's first tokens, in whole pages; set ``tree.node`` to the last node.
 
     The path down to the node ``known`` is the request's already. Its own pages begin there, from
     ``tree.page`` to ``tree.last_page``: pages with tokens the tree has are freed, the rest becomes
@@ -196,7 +196,7 @@ def insert_key(
 
 
 def take_over(tree: Radix, k: int, page: int) -> int:
-    """Give a request's pages to a node that only the host has; returns the page after them."""
+    """Move a request's pages to a node that is on the host only; return the page after them."""
     last = page_behind(tree.pages, page, tree.nodes[k].span // tree.pages.page_size - 1)
     enter_device(tree, k, page, last)
     join_copies(tree, k)
@@ -204,7 +204,7 @@ def take_over(tree: Radix, k: int, page: int) -> int:
 
 
 def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
-    """Make a request's own pages after a node a leaf; the walk is before their first token.
+    """Insert a request's own pages as a leaf after a node; the walk is at their first token.
 
     New tokens follow all that the request has inserted before, so the leaf always counts a hit;
     nodes that windows cut off it do not.
@@ -233,7 +233,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
 
 
 def find_last(tree: Radix, num_pages: int) -> int:
-    """Find the last of an insert's first ``num_pages`` pages: mostly of all, or of all but one.
+    """Find the last of an insert's first ``num_pages`` pages, usually the last one or two.
 
     The one is the page of a token that has been computed since.
     """
@@ -245,7 +245,7 @@ def find_last(tree: Radix, num_pages: int) -> int:
 
 
 def num_host_found(tree: Radix) -> int:
-    """Return the tokens of the last match that only the host has."""
+    """Return the tokens of the last match that are on the host only."""
     return tree.num_walked - tree.num_found if tree.write_policy != NO_HOST else 0
 
 

@@ -1,4 +1,4 @@
-"""Policy dfs-weight: depth-first from the root, the subtree of most waiting requests first."""
+"""Policy dfs-weight: depth-first, the subtree with the most waiting requests first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def weigh_waiting(state: Replica, by: int) -> None:
-    """Add a weight to the nodes that each waiting request has matched, and to those above."""
+    """Add a weight to the matched node of each waiting request, and to its ancestors."""
     k = state.waiting.head
     while k != NONE:
         at = state.engines.sglang.progress[k].matched
@@ -23,7 +23,7 @@ def weigh_waiting(state: Replica, by: int) -> None:
 
 
 def is_visited_before(tree: Radix, a: int, b: int) -> bool:
-    """Return whether a depth-first walk leaves a node before another: heavy children first."""
+    """Return True if a depth-first walk, heavy children first, visits a node before another."""
     child_a, child_b = a, b
     while a != b:
         end_a, end_b = tree.nodes[a].end, tree.nodes[b].end

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def gain_windows(tree: Radix, k: int) -> None:
-    """Record that a tombstone's pages have window slots now."""
+    """Record that a tombstone's pages now have window slots."""
     node = tree.nodes[k]
     node.is_tombstone = False
     if node.num_window_locks == 0:
@@ -42,7 +42,7 @@ def bury(tree: Radix, k: int) -> None:
 
 
 def split_windows(tree: Radix, k: int, new: int) -> None:
-    """Give the new parent of a node its part: locks, the mark, and the next place in ``recent``."""
+    """Move part of a node's locks, its mark, and its position in ``recent`` to its new parent."""
     child, parent = tree.nodes[k], tree.nodes[new]
     parent.num_window_locks = child.num_window_locks
     parent.edge = child.edge
@@ -53,7 +53,7 @@ def split_windows(tree: Radix, k: int, new: int) -> None:
 
 
 def lock_window(tree: Radix, k: int) -> int:
-    """Lock the window before the end of a node; returns the mark where it begins, 0 for none."""
+    """Lock the window before the end of a node; return the mark at its start, 0 for none."""
     passed = 0
     while k != 0:
         node = tree.nodes[k]
