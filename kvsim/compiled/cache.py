@@ -137,6 +137,21 @@ def _load(name: str, folder: Path) -> ModuleType:
         return import_module(name)
 
 
+def check_caching() -> None:
+    """Refuse to declare compiled functions that would be cached beside their source.
+
+    There an edit of a rule in another file leaves them as they are, and they crash.
+
+    Raises
+    ------
+    ImportError
+        Unless one of the loaders of this module imports.
+    """
+    numba_config: Any = import_module("numba.core.config")
+    if not numba_config.CACHE_DIR:
+        raise ImportError("import this module by kvsim.compiled.cache, as load_entry does")
+
+
 @contextmanager
 def caching_in(folder: Path) -> Iterator[None]:
     """Cache the functions that are compiled inside the block in a folder."""

@@ -31,8 +31,11 @@ from numba.extending import (
     register_model,
 )
 
+from kvsim.compiled.cache import check_caching
 from kvsim.compiled.variants import CONSTANTS
 from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
+
+check_caching()  # all that is compiled and cached imports this module first
 
 CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 BYTES = ir.IntType(8).as_pointer()
