@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def progress_bar(
     what: str, total: int, *, silent: bool = False
 ) -> Iterator[Callable[[int], object]]:
-    """Show a bar until the end of the block; yields a function that takes the number done."""
+    """Show a bar until the end of the block; yield a function to report the number done."""
     if silent or sys.stderr is None:
         yield lambda count: None
     elif sys.stderr.isatty():

@@ -87,7 +87,7 @@ class KVPlan(NamedTuple):
 
     @property
     def scheduler_block_size(self) -> int:
-        """Number of tokens at whose multiples the blocks of all groups end."""
+        """Number of tokens such that the blocks of all groups end at its multiples."""
         return lcm(*(group.block_tokens for group in self.groups))
 
     @property

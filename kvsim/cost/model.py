@@ -30,7 +30,7 @@ class CostModel(Protocol):
     """Prices steps."""
 
     def step(self, plan: StepPlan) -> StepCost:
-        """Price a step whose tokens ``num_computed_tokens`` of its requests already include.
+        """Price a step that ``num_computed_tokens`` of its requests already include.
 
         Does not mutate.
         """

@@ -131,7 +131,7 @@ class Engine:
         kv_config: KVCacheConfig,
         scheduler_config: SchedulerConfig,
     ) -> tuple[KVCacheConfig, SchedulerConfig]:
-        """Return the settings of the KV-cache manager and the scheduler, from vLLM's."""
+        """Derive the settings of the KV-cache manager and the scheduler from vLLM's."""
         return kv_config, scheduler_config
 
     # -- memory -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Watcher(Protocol):
         """
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a request that needs KV from elsewhere."""
+        """Handle a request that needs external KV."""
 
     def next_scrape(self, now: float, limit: float) -> float:
         """Return the next time up to a limit at which all replicas must be scraped."""

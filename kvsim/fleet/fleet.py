@@ -203,7 +203,7 @@ class Fleet:
             self.tell_ended(rows, time)
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a request that has blocks for KV from elsewhere, or needs none."""
+        """Handle a request that has blocks for external KV, or needs none."""
         for feature in self.features:
             feature.on_started(member, row, num_tokens, time)
 

@@ -315,7 +315,7 @@ class Gateways:
         self.replace(place, EmptySlot(), now)
 
     def replace(self, place: int, replica: Any, now: float) -> None:
-        """Put another replica, on which nothing has happened, into a slot. Mutates."""
+        """Put a new replica into a slot. Mutates."""
         self._replicas[place] = replica
         self._request_blocks.show(self._shown)
         for scraper in self._scrapers.values():

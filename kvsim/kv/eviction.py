@@ -83,7 +83,7 @@ class EvictionPolicy(Parametric, ABC):
         return self
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
-        """Set the clock, and the replica whose clock it is."""
+        """Set the clock, and the replica that it belongs to."""
         del state
         self.clock = clock
 

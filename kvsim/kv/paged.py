@@ -148,7 +148,7 @@ class PagedManager(RuleManager):
         self.add_request_blocks(kv, memory, num_request_blocks)
 
     def _set_units(self, kv: KV) -> None:
-        """Set the token counts whose multiples are hit lengths and lengths covered by keys."""
+        """Set the units of tokens of hit lengths, and of lengths covered by keys."""
         config, several = self.config, len(self.groups) > 1
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         kv.scheduler_block_size = kv.alignment
@@ -343,7 +343,7 @@ class PagedManager(RuleManager):
         self.usage.check(self.total_bytes)
 
     def _fenced_tables(self) -> list[tuple[int, list[int]]]:
-        """Return the tables, with their groups, of ended requests whose blocks wait at a fence."""
+        """Return the tables, with their groups, of ended requests with blocks at a fence."""
         connector = self.state.connector
         fenced = [
             self.kv.request_blocks[h]

@@ -36,7 +36,7 @@ class Contents(Record):
 
 @dataclass(slots=True)
 class HostTier(Record):
-    """Host memory behind a block pool: contents whose blocks were evicted."""
+    """Host memory behind a block pool: contents of evicted blocks."""
 
     contents: Contents = field(default_factory=Contents)
     num_blocks: int = 0

@@ -474,7 +474,7 @@ def own_order_scheduler() -> type[Scheduler]:
 def scheduler_type(
     text: str, make_kv: Callable[[], KVCacheManager], config: SchedulerConfig
 ) -> type[Scheduler]:
-    """Return the class of a scheduler, whose attributes describe it.
+    """Return the class of a scheduler; its attributes describe it.
 
     A factory function is called once, over a manager of ``make_kv``, to see what it makes.
 

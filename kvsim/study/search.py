@@ -1,8 +1,8 @@
 """The highest rate that passes: the rate is doubled until it fails, then bisected.
 
-Nothing here knows what a run is: ``passes`` answers for a rate. It is asked the same rates in the
-same order until two targets differ for the first time, and there the looser one passes. So a looser
-target never gets a lower rate, even where passing is not quite monotone.
+A search knows of runs only the answers of ``passes``. It asks for the same rates in the same order
+until two targets first give different answers, and then the looser one passes. So a looser target
+never gets a lower rate, even where passing is not quite monotone.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class LiveIndex:
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
 
     def forget(self, replica: int) -> None:
-        """Follow a new replica, on which nothing has happened. Mutates."""
+        """Follow a new replica. Mutates."""
         self.known[replica] = 0
         self._look_up()
 

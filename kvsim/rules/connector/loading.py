@@ -160,7 +160,7 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
 
 
 def missing_blocks(state: Replica, request: Request) -> int:
-    """Return the blocks that a request lacks until its prompt is computed, drafts included."""
+    """Return the blocks that a request still needs for its prompt, drafts included."""
     kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
     if state.limits.num_drafts > 0:
         length += slots_of_drafts(state)

@@ -234,7 +234,7 @@ def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Watch the blocks of a finished request's stores; flush those with a block reused now."""
+    """Watch the blocks of a finished request's stores; flush stores with a block reused now."""
     j = offloading.states[s].first_job
     while j != NONE:
         b = offloading.jobs[j].first_block

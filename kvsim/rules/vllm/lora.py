@@ -24,7 +24,7 @@ def add_lora(state: Replica, request: Request) -> None:
 
 
 def note_switch(state: Replica, request: Request) -> None:
-    """Count an adapter that no request in the batch had before an admitted one."""
+    """Count the adapter of an admitted request if no other request of the batch has it."""
     if request.lora > 0 and not has_lora(state, request.lora):
         state.totals.num_adapter_switches += 1
 

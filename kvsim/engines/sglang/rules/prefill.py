@@ -202,7 +202,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
 
 
 def note_fetch(state: Replica, num_tokens: int) -> None:
-    """Count a load that has started from the host, and the time until it ends."""
+    """Count a load from the host that has started, and its duration."""
     totals, tree = state.totals, state.kv.radix
     totals.num_loads += 1
     totals.loading_seconds += tree.in_free - tree.now
