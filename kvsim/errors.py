@@ -108,9 +108,9 @@ def must_be(error: Mapping[str, Any]) -> str:
 def unknown_name(
     what: str, name: str, choices: Iterable[str], *, likeness: float = 0.5
 ) -> ValueError:
-    """Build the error for a name that is not in a registry or catalogue, with near ones.
+    """Build the error for a name that is not in a registry or catalogue, with similar names.
 
-    ``likeness`` is how near a name must be to be suggested, 1 being the same.
+    ``likeness`` is the similarity from which a name is suggested; equal names have 1.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def plain_table(
 
     Parameters
     ----------
-    rows : cells as they are shown; None draws a line between the rows around it
+    rows : cells as they are shown; a row None draws a line
     sides : l or r per column, the last for all that follow; capitals are never wrapped
     padding, overflow, min_width : of every cell, as Rich takes them
     caption : a line below

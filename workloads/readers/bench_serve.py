@@ -27,7 +27,7 @@ _OPTIONAL = (
 def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
     """Read sent requests with their times and lengths; failed requests are dropped.
 
-    A result without times of sending gets them at its request rate, as its client draws them.
+    If a result lacks send times, they are drawn at its request rate, as its client draws them.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class Fullness(NamedTuple):
         return (self.num_free - self.num_wanted) / max(self.num_requests, 1)
 
     def with_one(self, num_blocks: int) -> Fullness:
-        """Return the same with one more request of ``num_blocks`` blocks; one less, if negative."""
+        """Return the same with a request of ``num_blocks`` blocks added, or removed if negative."""
         one = 1 if num_blocks > 0 else -1
         return self._replace(
             num_free=self.num_free - num_blocks, num_requests=self.num_requests + one

@@ -138,7 +138,7 @@ def touch_path(tree: Radix, k: int) -> None:
 def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
     """Count an insert of ``num_tokens`` tokens through a node, and copy it to the host if due.
 
-    The number of a write policy is the number of hits from which on it copies.
+    The number of a write policy is the hit count at which it copies a node.
     """
     node = tree.nodes[k]
     node.priority = max(node.priority, priority)
