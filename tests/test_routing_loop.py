@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import kvsim
 import workloads
-from kvsim.compiled.cache import load_routing_loop
+from kvsim.compiled.cache import load_arrival_loop
 from kvsim.config import Config
 from kvsim.fleet import fleet
 from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
 from kvsim.fleet.routers.dynamo import Dynamo
-from kvsim.fleet.routing import routing_loop
+from kvsim.fleet.routing import arrival_loop
+from kvsim.fleet.routing.arrival_loop import ArrivalLoop
 from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.simulate import run
 from kvsim.testing import equal_tables
@@ -41,15 +42,15 @@ def serve(monkeypatch: pytest.MonkeyPatch, *, together: bool, trace: Any, **opti
     """Serve a trace; says how often the loop was called."""
     calls: list[int] = []
     with monkeypatch.context() as patch:
-        decide = routing_loop.decide
+        run = ArrivalLoop.run
 
-        def noted(*args: Any) -> None:
+        def noted(loop: ArrivalLoop) -> None:
             calls.append(1)
-            decide(*args)
+            run(loop)
 
-        patch.setattr(fleet, "decide", noted)
+        patch.setattr(ArrivalLoop, "run", noted)
         if not together:
-            patch.setattr(fleet, "can_decide", lambda *args: False)
+            patch.setattr(fleet, "can_route", lambda *args: False)
         result = kvsim.simulate(trace, **OPTIONS | options)
     assert len(calls) == together
     return result
@@ -91,9 +92,9 @@ def test_the_loop_decides_alike(options: dict[str, Any], monkeypatch: pytest.Mon
 
 
 def test_it_decides_alike_however_often_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing_loop, "FIRST_ROOM", 1)
-    monkeypatch.setattr(routing_loop, "DECISIONS_PER_CALL", 3)
-    monkeypatch.setattr(routing_loop, "STEPS_PER_CALL", 5)
+    monkeypatch.setattr(arrival_loop, "FIRST_ROOM", 1)
+    monkeypatch.setattr(arrival_loop, "DECISIONS_PER_CALL", 3)
+    monkeypatch.setattr(arrival_loop, "STEPS_PER_CALL", 5)
     check(monkeypatch, conversations(request_rate=300.0))
 
 
@@ -106,9 +107,8 @@ def test_who_cannot_be_served_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_loop_is_given_whom_replicas_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes keys of whole prompts."""
     seen: list[int] = []
-    monkeypatch.setattr(
-        fleet, "decide", lambda *args: seen.extend(args[3]) or routing_loop.decide(*args)
-    )
+    run = ArrivalLoop.run
+    monkeypatch.setattr(ArrivalLoop, "run", lambda loop: seen.extend(loop._rows) or run(loop))
     trace = conversations(turns=8)
     kvsim.simulate(trace, **OPTIONS | {"max_model_len": 1024})
     fits = trace.num_prompt_tokens < 1024
@@ -182,7 +182,7 @@ def test_others_are_asked_request_by_request(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(monkeypatch, together=False, trace=conversations(num_requests=40), **options)
-    monkeypatch.setattr(fleet, "decide", None)
+    monkeypatch.setattr(fleet, "ArrivalLoop", None)
     kvsim.simulate(conversations(num_requests=40), **OPTIONS | options)
 
 
@@ -209,7 +209,7 @@ def test_different_blocks_are_counted_without_keys(
         segments=prompts,
         cache_salt=salts[:number],
     )
-    keys, code = PromptKeys(trace, compiled=True), load_routing_loop()
+    keys, code = PromptKeys(trace, compiled=True), load_arrival_loop()
     columns = keys.columns()
     there, counts, known = np.zeros((1, number), np.int32), np.zeros(1, np.int64), PathSet()
     for row in range(number):

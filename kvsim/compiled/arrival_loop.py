@@ -13,20 +13,20 @@ from numba import njit
 
 from kvsim.compiled.key_table import EMPTY, match, name_path
 from kvsim.compiled.live_blocks import match_live, num_blocks
+from kvsim.compiled.path_set import come, go
 from kvsim.compiled.replica_set import _replica, advance_due, call_entry, look_at, look_up, send
-from kvsim.compiled.routing_loop import give_keys, submit
 from kvsim.compiled.sent import bound_depths, note_sent
 from kvsim.compiled.sent_index import has_room, insert, shrink
 from kvsim.compiled.types import record_at
 from kvsim.records.routing import Placement
 from kvsim.rules.blocks.keys import FIRST_KEY, mix
-from kvsim.rules.engine import ADVANCE, LOOK_UP
+from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
 from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
 #: Requests of the loop to its host: nothing more, call again, advance one replica, submit a request
-#: to a full list, draw random words, make room in the index.
-DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM = range(6)
+#: to a full list, draw random words, make room in the index, or for prompts at a replica.
+DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES = range(7)
 #: Sources of predicted prefixes: none, what was sent, the replicas' own pools as known by events.
 NOTHING, SENT, LIVE = range(3)
 #: Columns of the moments: the last scrape, the time to advance to, the next eviction.
@@ -40,25 +40,73 @@ eviction_after = njit(cache=True)(next_eviction)
 
 
 @njit(cache=True)
-def observe(placement, fleet, watches, tracker, uncached, prompts, told):
+def give_keys(kv, row, path, lengths, rest):
+    """Write the keys of the request to be admitted next, as ``extend_keys`` computes them.
+
+    The keys carry the request's number, so they stay unread if another request is admitted.
+    """
+    own_blocks = kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
+    for k in range(len(path)):
+        own_blocks.keys[k] = path[k]
+    segment = len(lengths)
+    while rest > 0:
+        segment -= 1
+        rest -= lengths[segment]
+    own_blocks.owner, own_blocks.num_keys = row, len(path)
+    own_blocks.segment, own_blocks.offset = segment, -rest
+
+
+@njit(cache=True)
+def submit(entry, address, room, row, now):
+    """Submit a request to a replica; False if its list is full."""
+    state = _replica(address)
+    trace = state.trace
+    if trace.num_arrivals >= room:
+        return False
+    trace.ids[trace.num_arrivals] = row
+    trace.arrival_time[trace.num_arrivals] = now
+    trace.num_arrivals += 1
+    state.num_outstanding += 1
+    call_entry(entry, address, NEXT_EVENT, 0)
+    return True
+
+
+@njit(cache=True)
+def is_known(state, place, seen, counts):
+    """Return whether no request of a replica has begun or ended since the last look."""
+    return state.num_outstanding == counts[place, 0] and state.num_started == seen[place, 1]
+
+
+@njit(cache=True)
+def num_rest(prompts, row, size):
+    """Return 1 if the last block of a prompt is full in part, which no other prompt shares."""
+    return np.int64(prompts[5][row] % size > 0)
+
+
+@njit(cache=True)
+def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, told):
     """Update the candidates to the present state of replicas."""
     _, addresses, times, _, _, heard = fleet
     seen, table, waits, tokens, lines, counts = tracker
+    follows, there, numbers = paths
     for place in range(len(addresses)):
         if times[place] == heard[place]:
             continue
         heard[place] = times[place]
         state, one = _replica(addresses[place]), placement.candidates[place]
         one.num_outstanding = state.num_outstanding
-        if not watches:
+        if not watches or is_known(state, place, seen, counts):
             continue
         number = look_at(state, place, seen, table, waits, tokens, lines, counts, told, 0)
         for k in range(number):
             row = told[1][k, 1]
-            if told[1][k, 0]:
-                one.num_prompt_tokens -= prompts[row]
-            else:
+            if not told[1][k, 0]:
                 one.num_uncached_tokens -= uncached[row]
+                continue
+            one.num_prompt_tokens -= prompts[5][row]
+            if follows:
+                one.num_blocks -= go(prompts[:5], there, numbers, place, row, size)
+                one.num_blocks -= num_rest(prompts, row, size)
 
 
 @njit(cache=True)
@@ -175,7 +223,9 @@ def catch_up(
     fleet,
     tracker,
     uncached,
-    num_prompt_tokens,
+    prompts,
+    paths,
+    size,
     watches,
     scrapes,
     cursor,
@@ -198,7 +248,9 @@ def catch_up(
         return ADVANCE_ONE
     if not reach(fleet, cursor, moments, now, steps):
         return ADVANCE_ONE
-    observe(placement, fleet, watches, tracker, uncached, num_prompt_tokens, told)
+    observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, told)
+    if paths[0] and paths[2].max() == paths[1].shape[1]:
+        return MAKE_PLACES
     if interval > 0:
         time = start + last_scrape_of(now, start, interval) * interval
         scrape_idle(placement, fleet, time)
@@ -240,9 +292,12 @@ def describe(placement, row, prompt, path, num_pieces):
 
 
 @njit(cache=True)
-def note_choice(placement, place, row, prompt, source, watches, tracker, uncached, noted):
+def note_choice(
+    placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
+):
     """Record the branch and the predicted hit of a choice, and the request's tokens in flight."""
     predicted, branches, one = noted[0], noted[2], placement.candidates[place]
+    prompt = prompts[5][row]
     branches[row] = placement.branch
     uncached[row] = prompt
     if source != NOTHING:
@@ -252,6 +307,9 @@ def note_choice(placement, place, row, prompt, source, watches, tracker, uncache
         one.num_prompt_tokens += prompt
         one.num_uncached_tokens += uncached[row]
         send(row, place, tracker[2], tracker[4], tracker[5])
+    if paths[0]:
+        one.num_blocks += come(prompts[:5], paths[1], paths[2], place, row, size)
+        one.num_blocks += num_rest(prompts, row, size)
 
 
 @njit(cache=True)
@@ -277,6 +335,7 @@ def route(
     known,
     index,
     limits,
+    paths,
     arrivals,
     noted,
     scrapes,
@@ -300,6 +359,7 @@ def route(
     index : the prefixes that were sent; see :mod:`kvsim.compiled.sent_index`
     limits : most entries of a replica; seconds between evictions, or 0, entries of a tree above
         which it is evicted, and down to which
+    paths : whether prompts are followed at each replica, those that are there, and how many
     arrivals : requests in order, their times, contents of outputs, the time before the first one
     noted : by request, predicted and best tokens and the branch; the stride of comparisons, or 0
     scrapes : time of the first scrape and seconds between two; 0 for none
@@ -330,7 +390,9 @@ def route(
             fleet,
             tracker,
             uncached,
-            num_prompt_tokens,
+            prompts,
+            paths,
+            size,
             watches,
             scrapes,
             cursor,
@@ -367,7 +429,9 @@ def route(
             best[row] = best_hit(held, fleet, is_simple, its, salts[row], block_size, row, prompt)
         describe(placement, row, prompt, path, num_pieces)
         place = call_entry(router[0], router[1], router[2], 0)
-        note_choice(placement, place, row, prompt, source, watches, tracker, uncached, noted)
+        note_choice(
+            placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
+        )
         heard[place] = seen[place] = math.nan  # it may be idle again by the next look
         cursor[0] += 1
         note_path(

@@ -24,7 +24,6 @@ ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
 RACK = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
-DESK = "kvsim.compiled.routing_loop"
 USER = "kvsim.compiled.user_rules"
 LOOP = "kvsim.compiled.arrival_loop"
 ROUTERS = "kvsim.compiled.routers"
@@ -113,16 +112,10 @@ def load_live() -> ModuleType:
     return sys.modules.get(LIVE) or _load(LIVE, cache_folder())
 
 
-def load_routing_loop() -> ModuleType:
-    """Import the compiled decisions of a router with their own cache."""
-    load_replica_set()
-    load_live()
-    return sys.modules.get(DESK) or _load(DESK, cache_folder())
-
-
 def load_arrival_loop() -> ModuleType:
     """Import the compiled loop over a fleet's arrivals with its own cache."""
-    load_routing_loop()
+    load_replica_set()
+    load_live()
     return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
 
 

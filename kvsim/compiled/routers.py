@@ -12,13 +12,14 @@ from kvsim.compiled.types import CHECKED, record_at
 from kvsim.records.routing import (
     Balance,
     BoundedRing,
+    CostWeights,
     CountedSince,
     Placement,
     ScoreWeights,
     TokenBound,
     TokenRates,
 )
-from kvsim.rules.routing import by_load, by_match, llm_d, pick
+from kvsim.rules.routing import by_load, by_match, dynamo, llm_d, pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ _placement = record_at(Placement, "")
 _balance, _bound = record_at(Balance, ""), record_at(TokenBound, "")
 _counted, _rates = record_at(CountedSince, ""), record_at(TokenRates, "")
 _ring, _weights = record_at(BoundedRing, ""), record_at(ScoreWeights, "")
+_cost_weights = record_at(CostWeights, "")
 
 _least_loaded, _least_of_two = pick.least_loaded, pick.least_of_two
 _least_kv, _vllm_dp = by_load.choose_least_kv, by_load.choose_vllm_dp
@@ -34,6 +36,7 @@ _throughput, _chwbl = by_load.choose_aibrix_throughput, by_load.choose_chwbl
 _cache_aware, _ray = by_match.choose_cache_aware, by_match.choose_ray_prefix_aware
 _aibrix, _load_aware = by_match.choose_aibrix_prefix_cache, by_match.choose_load_aware
 _token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
+_dynamo = dynamo.choose_dynamo
 
 
 @njit(cache=True, error_model="numpy")
@@ -99,6 +102,12 @@ def weighted_scores(router, placement, unused):
     return _llm_d(_weights(router), _placement(placement))
 
 
+@njit(cache=True, error_model="numpy")
+def smallest_cost(router, placement, unused):
+    """Apply the rule of dynamo."""
+    return _dynamo(_cost_weights(router), _placement(placement))
+
+
 #: The entry of every rule.
 ENTRIES: dict[Callable[..., int], Any] = {
     _least_loaded: least_outstanding,
@@ -113,6 +122,7 @@ ENTRIES: dict[Callable[..., int], Any] = {
     _load_aware: load_aware,
     _token_aware: token_aware,
     _llm_d: weighted_scores,
+    _dynamo: smallest_cost,
 }
 
 

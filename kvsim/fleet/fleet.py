@@ -13,7 +13,6 @@ from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
 from kvsim.fleet.routing.arrival_loop import ArrivalLoop, can_route
 from kvsim.fleet.routing.router import REJECT
-from kvsim.fleet.routing.routing_loop import can_decide, decide
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
@@ -104,9 +103,6 @@ class Fleet:
         rows = np.flatnonzero(self._admissible)
         outputs = np.ascontiguousarray(self._trace.output_content_id)
         given = rows, self._trace.arrival_time[rows], outputs
-        if can_decide(gateways, replicas, self._trace):
-            decide(gateways, replicas, self.drive.rack, *given)
-            return True
         if not can_route(gateways, replicas):
             return False
         table = self._main.table

@@ -202,11 +202,10 @@ class Gateways:
     def num_requests(self) -> int:
         return len(self._trace)
 
-    def alone(self) -> tuple[Any, Any, Any]:
-        """Return the only router, its event reader and its lifecycle events, or None for each."""
+    def alone(self) -> tuple[Any, Any]:
+        """Return the only router and its event reader, or None for each."""
         router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
-        reader = next(iter(self._readers.values()), None)
-        return router, reader, None if self._ledger is None else self._ledger.lifecycle_events
+        return router, next(iter(self._readers.values()), None)
 
     @property
     def num_prompt_tokens(self) -> NDArray[Any]:

@@ -33,6 +33,7 @@ class Candidate(Record):
     generation_tokens: int = 0
     cached_tokens: int = 0  # of the prompt to place, predicted
     num_entries: int = 0  # in the index of prefixes
+    num_blocks: int = 0  # different ones of the prompts there
 
 
 @dataclass(slots=True)
@@ -90,6 +91,16 @@ class Balance(Record):
     imbalance: float = 0.0  # requests, most less fewest
     ratio: float = 0.0  # most by fewest
     deviations: float = 0.0  # of the mean load, allowed above it
+
+
+@dataclass(slots=True)
+class CostWeights(Record):
+    """Parameters of Dynamo's formula."""
+
+    credit: float = 0.0
+    prefill: float = 0.0
+    active: float = 0.0
+    decay: float = 0.0
 
 
 @dataclass(slots=True)

@@ -16,8 +16,10 @@ from kvsim.fleet.parameters import (
 from kvsim.fleet.routing.choice import queues, uniform_argmin
 from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity
-from kvsim.fleet.routing.router import ROUTERS, Router
-from kvsim.rules.routing.dynamo import dynamo_cost, dynamo_decode_cost
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import CostWeights
+from kvsim.rules.routing.dynamo import choose_dynamo, dynamo_cost, dynamo_decode_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 
 #: Defaults, seconds: from a step's end until the index is updated, and for which a prompt counts as
@@ -55,7 +58,7 @@ class Sent(NamedTuple):
 
 
 @ROUTERS.register("dynamo")
-class Dynamo(Router):
+class Dynamo(RuleRouter):
     """NVIDIA Dynamo: the fewest blocks to prefill and to decode, with credit for cached ones.
 
     The cost of a worker, in blocks, is ``prefill-weight * max(0, raw - credit) + decode +
@@ -87,8 +90,10 @@ class Dynamo(Router):
     """
 
     watches_requests = True
-
+    follows_prompts = True
     takes_changes = True
+    rule = staticmethod(choose_dynamo)
+    prefixes: PrefixAffinity
 
     def __init__(
         self,
@@ -119,15 +124,20 @@ class Dynamo(Router):
         self.event_delay = delay if events else None
 
     @property
-    def is_formula(self) -> bool:
+    def is_plain(self) -> bool:
         """Return whether the router picks the smallest cost, by the replicas' events."""
-        return self._events and not self._temperature
+        return self._events and not self._temperature and not self.facts.decodes_only
+
+    def make_state(self, memory: Memory) -> CostWeights:
+        state = memory.one(CostWeights)
+        state.credit, state.prefill, state.active, state.decay = self.weights
+        return state
 
     def start(self, facts: Facts) -> None:
         super().start(facts)
         kind: Kind = "precise" if self._events else "approximate"
         size = facts.entry_tokens
-        self._prefix_affinity = PrefixAffinity(facts, kind, entry_tokens=size, ttl=self._ttl)
+        self.prefixes = PrefixAffinity(facts, kind, entry_tokens=size, ttl=self._ttl)
         self._blocks = [PathSet() for _ in range(facts.num_replicas)]
         self._sent: dict[int, Sent] = {}
         # Per replica: prompt tokens in flight without a first token, and blocks that decode.
@@ -135,10 +145,10 @@ class Dynamo(Router):
         self._num_blocks = np.zeros(facts.num_replicas)
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        # At dozens of replicas a loop over them would be most of a decision.
-        cached = self._prefix_affinity.cached_array(request)
+        # As the rule, over arrays: at dozens of replicas a loop would be most of a decision.
+        cached = self.prefixes.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
-        size, prompt = self._prefix_affinity.entry_tokens, request.num_prompt_tokens
+        size, prompt = self.prefixes.entry_tokens, request.num_prompt_tokens
         if len(replicas) < len(cached):
             places = [replica.index for replica in replicas]
             cached, prefilling, decode = cached[places], prefilling[places], decode[places]
@@ -163,7 +173,7 @@ class Dynamo(Router):
         tiers = self.facts.own_tiers(request) if self.facts.own_tiers else ()
         if not any(tiers):
             return 0.0
-        size, worth = self._prefix_affinity.entry_tokens, np.zeros(len(places))
+        size, worth = self.prefixes.entry_tokens, np.zeros(len(places))
         for k, place in enumerate(places):
             begin = 0
             for portion in tiers[place]:
@@ -183,18 +193,18 @@ class Dynamo(Router):
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
         """Record the blocks of a request until it ends, and its prefill until the first token."""
-        prompt, size = request.num_prompt_tokens, self._prefix_affinity.entry_tokens
+        prompt, size = request.num_prompt_tokens, self.prefixes.entry_tokens
         path = request.prefix_path(size).tobytes()
         # The block in which a prompt ends is not shared.
         sent = Sent(path, prompt % size > 0, prompt - min(cached, prompt))
         self._sent[request.request_id] = sent
         self._num_prefilling[choice] += sent.num_uncached_tokens
         self._num_blocks[choice] += self._blocks[choice].add(path) + sent.has_rest
-        self._prefix_affinity.sent(request, choice)
+        self.prefixes.sent(request, choice)
         self.predicted_tokens = cached
 
     def on_leave(self, replica: int) -> None:
-        self._prefix_affinity.forget(replica)
+        self.prefixes.forget(replica)
         self._blocks[replica].clear()
         self._num_blocks[replica] = self._num_prefilling[replica] = 0
 

@@ -11,7 +11,6 @@ from kvsim.compiled.variants import variant_of
 from kvsim.engine.replica import STEPS_PER_CALL
 from kvsim.fleet.prefix_index.key_tables import KeyTable
 from kvsim.fleet.routers.chwbl import PIECE, BoundedLoads
-from kvsim.fleet.routing.routing_loop import DECISIONS_PER_CALL, MOST_SENT
 from kvsim.fleet.routing.rule_router import RuleRouter, draw_words
 from kvsim.fleet.routing.text_tree import TextTree
 from kvsim.records.memory import Flat
@@ -27,6 +26,12 @@ if TYPE_CHECKING:
     from kvsim.fleet.prefix_index.event_reader import EventReader
     from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
 
+#: Decisions after which the loop returns, so that progress shows and Ctrl-C works.
+DECISIONS_PER_CALL = 1024
+#: Initial room for prompts per replica.
+FIRST_ROOM = 64
+#: Most bits of a row number in the table of sent prompts: 8 MB.
+MOST_SENT = 20
 #: Links that an index has at first.
 FIRST_LINKS = 1 << 12
 #: Package of the routers with an entry; a subclass elsewhere may choose in another way.
@@ -35,7 +40,7 @@ BUILT_IN = "kvsim.fleet.routers."
 
 def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
     """Return True if the loop supports a router, its inputs, and all replicas."""
-    router, reader, _ = gateways.alone()
+    router, reader = gateways.alone()
     if not isinstance(router, RuleRouter) or not type(router).__module__.startswith(BUILT_IN):
         return False
     if not router.is_plain or not all(one.entry_address for one in replicas):
@@ -121,7 +126,7 @@ class ArrivalLoop:
         from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
         self._gateways, self._replicas, self._rack = gateways, replicas, rack
-        self._router, self._reader, _ = gateways.alone()
+        self._router, self._reader = gateways.alone()
         self._memory = Flat()
         self._router.lay_out(self._memory)
         self._code = load_arrival_loop()
@@ -131,6 +136,8 @@ class ArrivalLoop:
         self._arrivals = rows, planned, outputs, start_time
         self._rooms = np.array([one.room for one in replicas], np.int64)
         self._index = SentIndex(len(replicas))
+        room = FIRST_ROOM if self._router.follows_prompts else 1
+        self._there = np.zeros((len(replicas), room), np.int32)
         self._cursor = np.zeros(3, np.int64)
         first = self._router.prefixes
         due = first.due if isinstance(first, TextTree) else math.inf
@@ -146,12 +153,14 @@ class ArrivalLoop:
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
         facts = (
             *(self._tracker.columns(), uncached, self._prompts(), self._known(number)),
-            *(self._index.columns(), self._limits(), self._arrivals),
+            *(self._limits(), self._arrivals),
             *((predicted, best, branches, stride), self._gateways.scrape_times(), self._kinds()),
         )
+        follows, counts = router.follows_prompts, np.zeros(len(self._replicas), np.int64)
         outcome = code.LATER
         while outcome != code.DONE:
-            given = (*facts[:4], self._index.columns(), *facts[5:])
+            paths = follows, self._there, counts
+            given = (*facts[:4], self._index.columns(), facts[4], paths, *facts[5:])
             outcome = code.route(
                 *(fleet, addresses, *given, self._cursor, self._moments),
                 *(STEPS_PER_CALL, DECISIONS_PER_CALL),
@@ -174,6 +183,8 @@ class ArrivalLoop:
             draw_words(self._router.placement.draws, self._router.facts.rng, self._memory)
         elif outcome == code.MAKE_ROOM:
             self._index.reserve(wanted)
+        elif outcome == code.MAKE_PLACES:
+            self._there = np.concatenate((self._there, np.zeros_like(self._there)), axis=1)
 
     def _prompts(self) -> tuple[NDArray[Any], ...]:
         columns = self._gateways.prompts()

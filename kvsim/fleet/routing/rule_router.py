@@ -34,6 +34,7 @@ class RuleRouter(Router):
     ----------
     rule : the rule; it returns the place of a candidate
     branches : names of the branches that the rule numbers
+    follows_prompts : the rule reads the different blocks of the prompts at each replica
     reads_sizes : the rule reads the number of entries of each replica's tree
     state : the router's own record, None for none
     placement : the request, the candidates and the random draws of the next choice
@@ -42,6 +43,7 @@ class RuleRouter(Router):
 
     rule: ClassVar[Callable[..., int]]
     branches: ClassVar[tuple[str, ...]] = ("",)
+    follows_prompts: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     prefixes: PrefixAffinity | TextTree | None = None
     state: Any = None

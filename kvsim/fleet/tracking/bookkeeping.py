@@ -57,14 +57,9 @@ class Decisions:
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return predicted and best tokens by request, and the stride of comparisons: 0 for none.
 
-        A caller that writes them calls :meth:`note_all` afterwards.
+        A caller that writes them calls :meth:`note_branches` afterwards.
         """
         return self.predicted, self.best, self._stride if self._compares else 0
-
-    def note_all(self, rows: NDArray[np.int64], router: Router) -> None:
-        """Record a router's decisions for some requests, all by one rule. Mutates."""
-        self.num_noted += len(rows)
-        self._branches[rows] = self._names.setdefault(router.branch, len(self._names))
 
     def note_branches(
         self, rows: NDArray[np.int64], numbers: NDArray[np.int64], names: Sequence[str]

@@ -1,8 +1,13 @@
-"""Formulas of routers, for one replica or, given arrays, for all at once."""
+"""Dynamo's choice, and its formulas: for one replica or, given arrays, for all at once."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from kvsim.rules.routing.pick import any_least_cost
+
+if TYPE_CHECKING:
+    from kvsim.records.routing import CostWeights, Placement
 
 
 def dynamo_decode_cost(
@@ -48,3 +53,28 @@ def dynamo_cost(
     missing = prefilling + prompt - credit / (1 + decay * ahead) * cached - beyond
     missing = (missing + abs(missing)) / 2  # at least 0, of arrays, too
     return prefill_weight * (missing / size) + (decode + active_weight * active)
+
+
+def choose_dynamo(weights: CostWeights, placement: Placement) -> int:
+    """Return the candidate with the smallest cost, at random among equals."""
+    candidates, number = placement.candidates, placement.num_candidates
+    least = candidates[0].num_uncached_tokens
+    for k in range(1, number):
+        least = min(least, candidates[k].num_uncached_tokens)
+    for k in range(number):
+        one = candidates[k]
+        placement.costs[k] = dynamo_cost(
+            one.num_uncached_tokens,
+            one.num_blocks,
+            one.num_outstanding,
+            one.cached_tokens,
+            least,
+            placement.num_prompt_tokens,
+            placement.entry_tokens,
+            weights.credit,
+            weights.prefill,
+            weights.active,
+            weights.decay,
+            0.0,
+        )
+    return any_least_cost(placement.costs, number, placement.draws)

@@ -1,0 +1,83 @@
+"""Prompts in order at each place, and the number of their different blocks: a compiled PathSet.
+
+Prompts are compared by their contents, so that no keys are kept.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True)
+def num_shared(prompts, one, other):
+    """Return the length of the common prefix of two prompts, and whether the first is smaller.
+
+    The order is that of (salt, content and place token by token, length, number): of all others,
+    a prompt's neighbours begin most like it.
+    """
+    contents, starts, lengths, offsets, salts = prompts
+    if salts[one] != salts[other]:
+        return 0, salts[one] < salts[other]
+    a, a_stop, b, b_stop = offsets[one], offsets[one + 1], offsets[other], offsets[other + 1]
+    a_done, b_done, number = 0, 0, 0
+    while a < a_stop and b < b_stop:
+        if contents[a] != contents[b]:
+            return number, contents[a] < contents[b]
+        if starts[a] + a_done != starts[b] + b_done:
+            return number, starts[a] + a_done < starts[b] + b_done
+        both = min(lengths[a] - a_done, lengths[b] - b_done)
+        number, a_done, b_done = number + both, a_done + both, b_done + both
+        if a_done == lengths[a]:
+            a, a_done = a + 1, 0
+        if b_done == lengths[b]:
+            b, b_done = b + 1, 0
+    if a < a_stop or b < b_stop:
+        return number, a == a_stop
+    return number, one < other
+
+
+@njit(cache=True)
+def place_of(prompts, there, count, row):
+    """Return the index of a prompt in the sorted list, or the index to insert it."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if num_shared(prompts, there[middle], row)[1]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def num_own(prompts, there, count, at, row, size):
+    """Count the full blocks of a prompt that its neighbours in the sorted list lack."""
+    shared = 0
+    for beside in range(max(at - 1, 0), min(at + 1, count)):
+        shared = max(shared, num_shared(prompts, there[beside], row)[0])
+    lengths, offsets = prompts[2], prompts[3]
+    return lengths[offsets[row] : offsets[row + 1]].sum() // size - shared // size
+
+
+@njit(cache=True)
+def come(prompts, there, counts, place, row, size):
+    """Add a prompt to the sorted list; return its own full blocks. As ``PathSet``."""
+    count = counts[place]
+    at = place_of(prompts, there[place], count, row)
+    number = num_own(prompts, there[place], count, at, row, size)
+    for k in range(count, at, -1):
+        there[place, k] = there[place, k - 1]
+    there[place, at] = row
+    counts[place] = count + 1
+    return number
+
+
+@njit(cache=True)
+def go(prompts, there, counts, place, row, size):
+    """Remove a prompt from the sorted list; return its own full blocks."""
+    count = counts[place] - 1
+    at = place_of(prompts, there[place], count + 1, row)
+    for k in range(at, count):
+        there[place, k] = there[place, k + 1]
+    counts[place] = count
+    return num_own(prompts, there[place], count, at, row, size)
