@@ -112,7 +112,7 @@ class Fleet:
         return True
 
     def _deal_out(self) -> None:
-        """Serve requests that no outside event can affect, without a SimPy event for each. Mutates."""
+        """Serve requests that no outside event can affect, without a SimPy event each. Mutates."""
         ids, gateways = np.flatnonzero(self._admissible), self._main.gateways
         times = self._trace.arrival_time
         if len(self._main.members) == 1:

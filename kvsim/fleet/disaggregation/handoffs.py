@@ -135,7 +135,7 @@ class Handoffs(Feature):
         return True
 
     def begin(self, row: int, source: Member, target: Member, num_tokens: int, now: float) -> None:
-        """Assign the prefill of ``num_tokens`` to one replica and the decode to another. Mutates."""
+        """Assign the prefill of ``num_tokens`` to one replica, the decode to another. Mutates."""
         self._open[row] = Handoff(row, source, target, num_tokens)
         self.prefill_place[row] = source.number
         # A replica holds blocks for one attempt of a request only.
