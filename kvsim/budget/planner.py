@@ -24,7 +24,7 @@ class KVGroup(NamedTuple):
 
     ``block_size`` tokens per block; ``slot_bytes`` is one token's KV in all its layers.
     ``page_bytes`` is one block in them, padding included, and ``used_bytes`` without it; ``layers``
-    are their places in the model. ``state`` is set for layers that keep a state per request. Of
+    are their indices in the model. ``state`` is set for layers that keep a state per request. Of
     ``num_shares`` ranks of context parallelism each has ``block_size`` tokens of a block.
     """
 

@@ -21,11 +21,11 @@ class Measured(NamedTuple):
 
     Attributes
     ----------
-    name : of the file, with the run's place where it holds several
-    traces : the requests; several where only the rate of their arrivals is known
+    name : of the file, with the run's index if the file has several
+    traces : the requests; several draws if only their arrival rate is known
     max_concurrency : most requests that the client has in flight
     ttft, tpot : mean seconds to the first token, and per later output token; None if not recorded
-    notes : what the file leaves open
+    notes : facts that the file lacks, and the assumptions
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The history of every KV block, observed as differences between steps.
 
-Everything that a schedule does happens at one time of the replica's clock, so that comparing the
-block tables and keys after each step with those before loses nothing that lasts (D92).
+All changes of a schedule happen at one time of the replica's clock. A comparison of the
+block tables and keys after each step with those before misses no lasting change (D92).
 """
 
 from __future__ import annotations

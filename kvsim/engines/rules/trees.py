@@ -1,4 +1,4 @@
-"""The rules of prefix caches that are trees, as the rules of KV-cache managers call them."""
+"""Rules of prefix caches that are trees, called by the rules of KV-cache managers."""
 
 from __future__ import annotations
 
