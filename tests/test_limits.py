@@ -16,8 +16,10 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.compiled import entry
+from kvsim.compiled.cache import load_entry
 from kvsim.trace import Trace
+
+entry = load_entry()
 
 RUN = ["run", "gpt2", "--gpu", "l4", "--num-requests", "5"]
 

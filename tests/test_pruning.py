@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import inspect
+from importlib import import_module
 from itertools import product
 
 import pytest
 from numba import types
 
-from kvsim.compiled.pruning import pruned
-from kvsim.compiled.types import Ref
+from kvsim.compiled.cache import load_entry
 from kvsim.compiled.variants import SPECIALIZED
 from kvsim.records.engine import Limits, Replica
 from kvsim.rules.vllm import features
+
+load_entry()  # what is compiled is imported by this alone
+pruned = import_module("kvsim.compiled.pruning").pruned
+Ref = import_module("kvsim.compiled.types").Ref
 
 LIMITS = Ref(Limits, "specialized")
 FIELDS = ("num_drafts", "max_loras", "has_encoder")
