@@ -132,6 +132,16 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     """sglang: every request sets ignore_eos, so that all its tokens are reserved."""
 
+    capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
+    """tensorrt-llm: start requests only if all can be completed, or as many as fit in the next
+    step with pauses when blocks run out, or in batches that run to their ends.
+    """
+
+    kv_cache_free_gpu_memory_fraction: float | None
+    """tensorrt-llm: fraction for the KV cache of the memory that weights and activations leave
+    [0.9].
+    """
+
     model: str | ModelSpec
     """catalogue name, Hugging Face id, or path to a config.json."""
 

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-#: Fields that only one engine has, by section: the engine's name in prose.
-ENGINE_SECTIONS = {one.title: one.options for one in all_engines().values() if one.options}
+#: The engine, and fields that only one has, by section: its name in prose.
+ENGINE_SECTIONS = {
+    "Engine": ("engine",),
+    **{one.title: one.options for one in all_engines().values() if one.options},
+}
 
 #: Fields by section of the help.
 SECTIONS = {
@@ -97,7 +100,7 @@ SECTIONS = {
         "backend",
         "horizon",
     ),
-    **{title: ("engine", *names) for title, names in ENGINE_SECTIONS.items()},
+    **ENGINE_SECTIONS,
     "Fleet": (
         "router",
         "num_prefill_workers",

@@ -29,6 +29,7 @@ LAUNCHERS = {
 #: Values that kvsim calls otherwise, by its own flag.
 VALUES = {
     "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
+    "--backend": dict.fromkeys(("pytorch", "tensorrt", "trt", "_autodeploy"), "auto"),
     "--dtype": {"half": "float16", "float": "float32"},
     "--quantization": {
         **{"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "nvfp4"},
@@ -125,9 +126,9 @@ def own_flags(command: click.Command) -> dict[str, bool]:
 def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     """Return the engine, the words without the server's command, and the shell variables."""
     for index, word in enumerate(words):
-        server, first, stop = LAUNCHERS.get((word,)), index, index + 1
+        server, first, stop = LAUNCHERS.get(tuple(words[index : index + 2])), index, index + 2
         if server is None:
-            server, stop = LAUNCHERS.get(tuple(words[index : index + 2])), index + 2
+            server, stop = LAUNCHERS.get((word,)), index + 1
         if server is None:
             continue
         if first >= 2 and words[first - 1] == "-m" and _PYTHON.fullmatch(words[first - 2]):

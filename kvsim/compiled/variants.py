@@ -33,6 +33,8 @@ SPECIALIZED = {
     "Limits.num_prefill_lookahead_tokens": 0,
     "Connector.kind": 0,
     "Limits.has_encoder": 0,
+    "Limits.completes_all": 0,
+    "Limits.chunk_unit": 0,
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
     "Trace.has_samples": 0,
@@ -103,7 +105,7 @@ OWN_ORDER = {name: value for name, value in SPECIALIZED.items() if name not in _
 #: Rules that the specialized variant never calls: packages, and modules of others.
 OTHER_KINDS = frozenset(
     (
-        *("baselines", "connector", "managers", "offloading"),
+        *("baselines", "tensorrt_llm", "connector", "managers", "offloading"),
         *("blocks.checkpoint", "blocks.contents", "blocks.host_tier", "blocks.mamba"),
         *("blocks.partial_keys", "events", "idle_time", "memory_map"),
         *("eviction.lfu", "eviction.ranking", "eviction.s3fifo", "eviction.sieve"),

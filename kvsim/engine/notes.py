@@ -9,7 +9,7 @@ from kvsim.budget.limits import length_by_memory, refused_by_vllm
 from kvsim.budget.settings import ignored_overrides
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
-from kvsim.engines.registry import get_engine
+from kvsim.engines.registry import engine_for, get_engine
 from kvsim.records.kv import FORKED, PAGED, RADIX
 from kvsim.sched.acceptance import acceptance_basis
 
@@ -22,10 +22,22 @@ if TYPE_CHECKING:
 def notes(setup: Setup) -> list[str]:
     """Return notes on options without effect, settings vLLM refuses, and unmeasured times."""
     parts = (
-        *(_switched, _of_limits, _without_effect, _of_speculation, _of_memory, _of_events),
+        *(
+            _of_engine,
+            _switched,
+            _of_limits,
+            _without_effect,
+            _of_speculation,
+            _of_memory,
+            _of_events,
+        ),
         *(_of_stores, _not_priced, _not_measured),
     )
     return [note for part in parts for note in part(setup) if note]
+
+
+def _of_engine(setup: Setup) -> Iterator[str | None]:
+    yield engine_for(setup.config).basis
 
 
 def _switched(setup: Setup) -> Iterator[str]:

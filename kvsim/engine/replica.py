@@ -14,7 +14,7 @@ from kvsim.cost.model import lay_out_cost
 from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
-from kvsim.engines.policies import VLLM
+from kvsim.engines.policies import BY_LOOP_OF_VLLM
 from kvsim.engines.registry import engine_by_policy
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
@@ -214,7 +214,7 @@ class Replica:
     def abort(self, request_id: int) -> bool:
         """Abort a request that has arrived; False if it is no longer here."""
         limits = self.state.limits
-        can_abort = self.setup.scheduler_type.rules_of == VLLM or limits.has_own_loop
+        can_abort = self.setup.scheduler_type.rules_of in BY_LOOP_OF_VLLM or limits.has_own_loop
         if not can_abort or limits.in_python:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))

@@ -184,18 +184,15 @@ def resolve(config: Config) -> Setup:
 
 
 def of_engine(config: Config) -> Config:
-    """Fill in the scheduler and the allocator of the configured engine.
+    """Fill in the choices of the configured engine: its scheduler, allocator and limits.
 
     A scheduler that needs one allocator brings it, unless another one is asked for.
     """
     update: dict[str, Any] = {}
-    given = config.model_fields_set
+    given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     if config.engine is not None:
-        engine = get_engine(config.engine)
-        if config.scheduler is None and engine.scheduler is not None:
-            update["scheduler"] = engine.scheduler
-        if "allocator" not in given and engine.allocator is not None:
-            update["allocator"] = engine.allocator
+        chosen = get_engine(config.engine).choices(config)
+        update = {name: value for name, value in chosen.items() if name not in given}
     scheduler = update.get("scheduler", config.scheduler)
     if scheduler is not None and "allocator" not in {*given, *update}:
         needed = getattr(scheduler_factory(scheduler), "needs_allocator", None)

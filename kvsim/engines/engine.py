@@ -74,6 +74,7 @@ class Engine:
     has_context_parallel : takes ``decode_context_parallel_size``
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve some block sizes alone
+    basis : what the notes of every run say of its rules, None for nothing
     reads_store_itself : a replica reads a KV store while requests wait, behind its host tier
     """
 
@@ -83,6 +84,7 @@ class Engine:
     policies: ClassVar[frozenset[int]] = frozenset()
     launchers: ClassVar[tuple[str, ...]] = ()
     flags: Path | None = None
+    basis: str | None = None
     has_own_loop = False
     has_auto_length = False
     has_context_parallel = False
@@ -109,6 +111,11 @@ class Engine:
     def runs(self, scheduler: str, policy: int) -> bool:
         """Return True if a scheduler, or its rules, belong to this engine."""
         return scheduler == self.scheduler or policy in self.policies
+
+    def choices(self, config: Config) -> dict[str, Any]:
+        """Return the engine's values of fields that a configuration leaves open, by name."""
+        parts = {"scheduler": self.scheduler, "allocator": self.allocator}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def check(
         self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from kvsim.engines.registry import get_engine
 from kvsim.engines.sglang.server_options import SglangOptions
+from kvsim.engines.tensorrt_llm.server_options import TensorrtLlmOptions
 
 
 class EngineChoice(BaseModel):
@@ -22,5 +23,5 @@ class EngineChoice(BaseModel):
         return name
 
 
-class EngineOptions(SglangOptions, EngineChoice):
+class EngineOptions(TensorrtLlmOptions, SglangOptions, EngineChoice):
     """The options of every engine."""

@@ -14,6 +14,11 @@ class Policy(IntEnum):
     STATIC = 3
     VLLM_V0 = 4
     SGLANG = 5
+    TENSORRT_LLM = 6
 
 
-SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG = (int(policy) for policy in Policy)
+SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG, TENSORRT_LLM = (
+    int(policy) for policy in Policy
+)
+#: Those that decide a step by the loop of vLLM's rules.
+BY_LOOP_OF_VLLM = frozenset((VLLM, TENSORRT_LLM))

@@ -152,6 +152,8 @@ class Limits(Record):
     encoder_budget: int = 0  # tokens that a step may encode
     encoder_cache_size: int = 0
     whole_items: bool = False  # vLLM's disable_chunked_mm_input
+    completes_all: bool = False  # requests start only if they and all that run can be completed
+    chunk_unit: int = 0  # chunks of prompts are multiples of so many tokens, 0: of any length
     backlog: int = 0  # no records are made while so many requests wait in the queue; 0: always
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once

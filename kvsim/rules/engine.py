@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.baselines.rules.orca import schedule_orca
 from kvsim.engines.baselines.rules.static import schedule_static
 from kvsim.engines.baselines.rules.vllm_v0 import schedule_v0
-from kvsim.engines.policies import ORCA, STATIC, VLLM, VLLM_V0
+from kvsim.engines.policies import ORCA, STATIC, TENSORRT_LLM, VLLM, VLLM_V0
 from kvsim.engines.rules.own_loop import (
     abort_in_engine,
     add_to_engine,
@@ -126,7 +126,7 @@ def begin_step(state: Replica, batch: Batch) -> None:
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
     """Schedule a step by the scheduler's rules, and allocate its KV slots."""
-    if state.limits.scheduler == VLLM:
+    if state.limits.scheduler == VLLM or state.limits.scheduler == TENSORRT_LLM:  # noqa: PLR1714
         schedule_vllm(state, batch)
     elif state.limits.scheduler == ORCA:
         schedule_orca(state, batch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.policies import VLLM
+from kvsim.engines.policies import TENSORRT_LLM, VLLM
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
 from kvsim.rules.blocks.mamba import begin_states, release_copies
@@ -31,7 +31,11 @@ def has_groups(kv: KV) -> bool:
 def groups_can_run(state: Replica) -> bool:
     """Return whether windows and states are predictable, and no code reads them at each step."""
     kv = state.kv
-    if state.limits.scheduler != VLLM or kv.manager != PAGED or kv.replay_window > 0:
+    if (
+        state.limits.scheduler not in (VLLM, TENSORRT_LLM)
+        or kv.manager != PAGED
+        or kv.replay_window > 0
+    ):
         return False
     # Dead slots of shared blocks and memory maps depend on every request's present state.
     return kv.pool.num_shared == 0 and state.num_bins == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
+from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM_V0
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.cost import CONSTANT, ROOFLINE
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
@@ -82,8 +82,8 @@ def limits_allow_runs(state: Replica) -> bool:
         return False
     if limits.prefill_schedule_interval > 1 or state.num_deferred > 0:
         return False
-    decodes_all = limits.scheduler in (VLLM, VLLM_V0)
-    return not decodes_all or state.num_running <= limits.max_num_scheduled_tokens
+    decodes_all = limits.scheduler in (ORCA, STATIC)
+    return decodes_all or state.num_running <= limits.max_num_scheduled_tokens
 
 
 def cache_allows_runs(state: Replica) -> bool:

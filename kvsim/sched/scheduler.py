@@ -62,6 +62,8 @@ class SchedulerConfig:
     prefill_schedule_interval: int = 0
     lora: LoRAConfig | None = None
     speculation: SpeculativeConfig | None = None
+    completes_all: bool = False
+    chunk_unit: int = 0
     seed: int = 0
     kv_transfer: Connector | None = None
     offloading: Offloading | None = None

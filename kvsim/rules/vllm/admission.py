@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.tensorrt_llm.rules.capacity import can_complete
 from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
 from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
@@ -137,6 +138,8 @@ def take_slots(state: Replica, request: Request, num_tokens: int, hit: int) -> b
     """Allocate slots for the first tokens that a request computes; False if there is no room."""
     if state.connector.kind != NO_CONNECTOR:
         admitted = admit_connected(state, request, num_tokens)
+    elif state.limits.completes_all and not can_complete(state, request, hit):
+        admitted = False
     else:
         admitted = admit_slots(state.kv, request, num_tokens, hit)
     state.refused = not admitted

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.engines.tensorrt_llm.rules.capacity import whole_units
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
@@ -71,6 +72,8 @@ def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: in
         num_tokens = num_to_state(state, request, computed, num_tokens)
     if state.limits.num_drafts > 0 and num_tokens > 0:
         num_tokens = without_lookahead(state, request, computed, num_tokens)
+    if state.limits.chunk_unit > 0:
+        num_tokens = whole_units(state, request, computed, num_tokens)
     return num_tokens
 
 
@@ -91,6 +94,10 @@ def limit_first_tokens(
             num_tokens, num_drafts = 1, 0
     if state.limits.num_drafts > 0:
         num_tokens = without_lookahead(state, request, computed, num_tokens)
+    if state.limits.chunk_unit > 0:
+        num_tokens = whole_units(state, request, computed, num_tokens)
+        if num_tokens < 1:
+            return NONE, 0
     return num_tokens, num_drafts
 
 

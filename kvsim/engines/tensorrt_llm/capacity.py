@@ -1,0 +1,24 @@
+"""Capacity by TensorRT-LLM's rule: a fraction of the memory that weights and activations leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvsim.engine.capacity import paged_capacity
+from kvsim.engine.setup import of_engine
+from kvsim.engines.registry import engine_for
+from kvsim.engines.tensorrt_llm.setup import FREE_FRACTION
+
+if TYPE_CHECKING:
+    from kvsim.budget.capacity import Capacity
+    from kvsim.config import Config
+
+
+def capacity_by_fraction(config: Config) -> Capacity:
+    """Compute the capacity with the engine's defaults filled in."""
+    found = paged_capacity(of_engine(config))
+    fraction = config.kv_cache_free_gpu_memory_fraction or FREE_FRACTION
+    share = f"KV {fraction:g} of the memory that weights, activations and CUDA graphs leave"
+    basis = filter(None, (engine_for(config).basis,))
+    return replace(found, engine="tensorrt-llm", assumptions=(*basis, share, *found.assumptions))
