@@ -25,8 +25,9 @@ from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
 #: Requests of the loop to its host: nothing more, call again, advance one replica, submit a request
-#: to a full list, draw random words, make room in the index, or for prompts at a replica.
-DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES = range(7)
+#: to a full list, draw random words, make room in the index, or for prompts at a replica, refuse
+#: what the rule has chosen.
+DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = range(8)
 #: Sources of predicted prefixes: none, what was sent, the replicas' own pools as known by events.
 NOTHING, SENT, LIVE = range(3)
 #: Columns of the moments: the last scrape, the time to advance to, the next eviction.
@@ -429,6 +430,9 @@ def route(
             best[row] = best_hit(held, fleet, is_simple, its, salts[row], block_size, row, prompt)
         describe(placement, row, prompt, path, num_pieces)
         place = call_entry(router[0], router[1], router[2], 0)
+        if place < 0 or place >= len(addresses):
+            cursor[2] = place
+            return WRONG_CHOICE
         note_choice(
             placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba import njit, types
 
 from kvsim.compiled.entry import alone, compile_or_load
+from kvsim.compiled.linking import linked_at
 from kvsim.compiled.types import CHECKED, record_at
 from kvsim.records.routing import (
     Balance,
@@ -132,7 +133,9 @@ def address_of(rule: Callable[..., int]) -> int:
     if CHECKED or not hasattr(entry, "overloads"):
         return 0
     if not entry.signatures:
-        with alone(Path(entry.stats.cache_path) / "routers.lock"):
+        # A user's rules may have compiled what it calls without linking it.
+        lock, name = Path(entry.stats.cache_path) / "routers.lock", entry.py_func.__name__
+        with alone(lock), linked_at(name):
             compile_or_load(entry, (types.int64, types.int64, types.int64))
     (compiled,) = entry.overloads.values()
     name = compiled.fndesc.llvm_cfunc_wrapper_name

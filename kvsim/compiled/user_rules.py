@@ -21,7 +21,7 @@ from kvsim.compiled.entry import INNER, alone, compile_or_load
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.own_calls import float_at
 from kvsim.compiled.rule_check import check_rules, rules_of, sources
-from kvsim.compiled.types import Ref, own_ref, record_at
+from kvsim.compiled.types import CHECKED, Ref, own_ref, record_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +112,8 @@ def _address(cls: type[Any], module: Any, name: str) -> int:
     function = getattr(module, name)
     if not hasattr(function, "__code__") or not hasattr(njit(function), "compile"):
         return 0  # under NUMBA_DISABLE_JIT
+    if CHECKED and cls.BY_C:
+        return 0
     folder = Path(module.__file__).parent
     entry: Any = _cached(function, folder)
     with linked_at(name, function.__qualname__):
@@ -122,7 +124,9 @@ def _address(cls: type[Any], module: Any, name: str) -> int:
     (compiled,) = entry.overloads.values()
     _entries.append(entry)
     with global_compiler_lock:
-        return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+        described = compiled.fndesc
+        symbol = described.llvm_cfunc_wrapper_name if cls.BY_C else described.llvm_func_name
+        return int(compiled.library.get_pointer_to_function(symbol))
 
 
 def _cached(function: Callable[..., Any], folder: Path) -> Any:

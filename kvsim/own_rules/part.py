@@ -122,6 +122,8 @@ class RulePart(Parametric):
     #: a second one is then the time.
     RETURNS: ClassVar[Mapping[str, type]] = {}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {}
+    #: Compiled code calls the operations as C does, where they cannot raise.
+    BY_C: ClassVar[bool] = False
     #: What state may be declared for.
     SIZES: ClassVar[tuple[str, ...]] = ("block", "replica")
     __signature__: ClassVar[Any] = _Signature()

@@ -45,9 +45,7 @@ def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
         return False
     if not router.is_plain or not all(one.entry_address for one in replicas):
         return False
-    from kvsim.compiled.cache import load_routers
-
-    return _reads_known(router, reader) and load_routers().address_of(type(router).rule) != 0
+    return _reads_known(router, reader) and router.entry_address() != 0
 
 
 def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
@@ -122,7 +120,7 @@ class ArrivalLoop:
         outputs: NDArray[np.int64],
         start_time: float,
     ) -> None:
-        from kvsim.compiled.cache import load_arrival_loop, load_routers
+        from kvsim.compiled.cache import load_arrival_loop
         from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
         self._gateways, self._replicas, self._rack = gateways, replicas, rack
@@ -130,7 +128,7 @@ class ArrivalLoop:
         self._memory = Flat()
         self._router.lay_out(self._memory)
         self._code = load_arrival_loop()
-        self._rule = load_routers().address_of(type(self._router).rule)
+        self._rule = self._router.entry_address()
         self._tracker = CompiledLifecycleEvents(replicas, table)
         self._rows, self._planned = rows, planned
         self._arrivals = rows, planned, outputs, start_time
@@ -185,6 +183,8 @@ class ArrivalLoop:
             self._index.reserve(wanted)
         elif outcome == code.MAKE_PLACES:
             self._there = np.concatenate((self._there, np.zeros_like(self._there)), axis=1)
+        elif outcome == code.WRONG_CHOICE:
+            raise self._router.wrong_choice(wanted)
 
     def _prompts(self) -> tuple[NDArray[Any], ...]:
         columns = self._gateways.prompts()

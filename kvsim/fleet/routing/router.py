@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.parameters import number_of_replicas
+from kvsim.fleet.routing.router_rules import RouterRules
 from kvsim.parametric import Parametric
 from kvsim.registry import Registry, parse_spec
 
@@ -94,6 +95,8 @@ class Router(Parametric, ABC):
 #: Factories take keyword parameters only.
 ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers", Router, "kvsim.routers")
 
+Router.register(RouterRules)  # it is one by its rules
+
 
 def make_router(text: str) -> Router:
     """Make the router ``NAME[+KEY=VALUE]...`` of the first gateway; see :func:`make_routers`.
@@ -120,4 +123,13 @@ def make_routers(text: str) -> list[Router]:
     name, params = parse_spec(text)
     gateways = params.pop("gateways", "1") or ""
     number = number_of_replicas(f"router {name!r}: gateways={gateways}", gateways)
-    return [ROUTERS.create(name, **params) for _ in range(number)]
+    return [_created(name, params) for _ in range(number)]
+
+
+def _created(name: str, params: dict[str, str | None]) -> Router:
+    made: Any = ROUTERS.create(name, **params)
+    if not isinstance(made, RouterRules):
+        return made  # type: ignore[no-any-return]
+    from kvsim.fleet.routers.own_rules import OwnRouter
+
+    return OwnRouter(made)

@@ -74,6 +74,12 @@ class RuleRouter(Router):
         """Return True if the rule decides everything under this configuration."""
         return True
 
+    def entry_address(self) -> int:
+        """Return the address of the rule's machine code; 0 if it has none."""
+        from kvsim.compiled.cache import load_routers
+
+        return int(load_routers().address_of(type(self).rule))
+
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
         """Write a request and its cached prefixes into the placement. Mutates."""
         placement = self.placement

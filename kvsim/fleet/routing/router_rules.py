@@ -1,0 +1,67 @@
+"""A router of a user's as rules: the same text runs as Python and in the loop over arrivals."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from kvsim.own_rules.part import RulePart
+from kvsim.records.routing import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.records.record import Record
+
+
+class RouterRules(RulePart):
+    """Base of a router that runs at the speed of the built-in ones.
+
+    A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its own
+    fields are parameters, and numbers with :func:`kvsim.plugins.routing.per_replica`, of which a
+    router has one. Class attributes say what it knows.
+
+    Attributes
+    ----------
+    knows : how ``cached_tokens`` of a candidate are predicted: ``approximate``, from what was sent
+        there; ``precise``, from the events of the replicas' caches; None: they are 0
+    entry_tokens, max_entries : tokens of an entry of an approximate index, and entries per replica
+    event_delay : seconds until an event is in a precise index
+    watches_requests : the candidates have prompt tokens and uncached tokens in flight
+    scrape_interval : seconds between two scrapes of the metrics; None if it reads none
+    branches : names of the numbers that ``choose`` writes into ``placement.branch``
+
+    Examples
+    --------
+    A file of a user's own, such as ``docs/examples/parts/prefix_cap.py``::
+
+        from kvsim.plugins.routing import Placement, RouterRules, longest_match
+
+        class Longest(RouterRules):
+            def choose(self, placement: Placement) -> int:
+                return longest_match(placement)
+    """
+
+    OPERATIONS: ClassVar[tuple[str, ...]] = ("choose",)
+    RETURNS: ClassVar[Mapping[str, type]] = {"choose": int}
+    TAKES: ClassVar[Mapping[str, type[Record]]] = {"choose": Placement}
+    SIZES: ClassVar[tuple[str, ...]] = ("replica",)
+    BY_C: ClassVar[bool] = True
+
+    knows: ClassVar[Literal["approximate", "precise"] | None] = "approximate"
+    entry_tokens: ClassVar[int] = 16
+    max_entries: ClassVar[float] = math.inf
+    event_delay: ClassVar[float] = 0.01
+    watches_requests: ClassVar[bool] = False
+    scrape_interval: ClassVar[float | None] = None
+    branches: ClassVar[tuple[str, ...]] = ("",)
+
+    def __init__(self, **parameters: object) -> None:
+        super().__init__(**parameters)
+        rule = type(self).choose
+        if rule is RouterRules.choose or rule.__code__.co_argcount != 2:
+            raise ValueError(f"{type(self).__name__}: must define choose(self, placement)")
+
+    def choose(self, placement: Placement) -> int:
+        """Return the place of the candidate that serves the request."""
+        raise NotImplementedError
