@@ -20,8 +20,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 import kvsim
 import workloads
+from kvsim.cli.main import main
 from kvsim.serve.clock import speed_of
 from kvsim.serve.publisher import Publisher, Transport
+from kvsim.serve.replaying import first_difference
 from kvsim.serve.start import Endpoint, make_server
 from kvsim.serve.tokens import FIRST_OUTPUT, StandIn, named_output, output_id
 
@@ -345,6 +347,60 @@ def test_a_recorded_run_comes_out_again(tmp_path):
     assert len(gzip.decompress(record.read_bytes()).splitlines()) == 12
     for name in live.requests.dtype.names:
         assert live.requests[name].tolist() == replayed.requests[name].tolist(), name
+
+
+def test_a_replay_says_the_first_difference(tmp_path, capsys):
+    """Aborts by stop texts and by clients that go away, hits of answers, and a reset replay."""
+    record = tmp_path / "live.jsonl.gz"
+
+    async def body(client, server):
+        turns = [{"role": "user", "content": PROMPT}]
+        _, first = await posted(client, "/v1/chat/completions", messages=turns, max_tokens=40)
+        turns += [first["choices"][0]["message"], {"role": "user", "content": "and then"}]
+        gone = asyncio.create_task(
+            posted(client, "/v1/completions", prompt=PROMPT, max_tokens=400, n=3)
+        )
+        stop = f"~{output_id(11, 2) - FIRST_OUTPUT:x}"
+        asked = [
+            posted(client, "/v1/chat/completions", messages=turns, max_tokens=9, stop=stop, n=4),
+            *(posted(client, "/v1/completions", prompt=f"{PROMPT} {k}") for k in range(9)),
+        ]
+        served = asyncio.gather(*asked)
+        await asyncio.sleep(0.1)
+        gone.cancel()
+        await served
+        await asyncio.sleep(0.1)
+        await client.post("/reset_prefix_cache")
+        await posted(client, "/v1/completions", prompt=PROMPT)
+        return server.live.engine.result().requests
+
+    live = served(body, record=str(record), clock="10")
+    assert live["num_cached_tokens"].max() > 90  # of the answer
+    assert live["num_cached_tokens"][-1] == 0
+    events = tmp_path / "live.jsonl.gz.events.jsonl"
+    lines = events.read_text().splitlines()
+    # One by a stop text, and three that the client left, if it did so in time.
+    assert sum('"abort"' in line for line in lines) in (1, 4)
+    assert first_difference(str(record)) == (None, len(live))
+    events.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:9])  # killed as it wrote
+    assert first_difference(str(record)) == (None, len(live) - 1)
+    place = next(k for k, line in enumerate(lines) if '"end"' in line)
+    changed = json.loads(lines[place])
+    lines[place] = json.dumps(changed | {"num_cached_tokens": 7})
+    events.write_text("\n".join(lines) + "\n")
+    with pytest.raises(SystemExit, match="1"):
+        main(["replay-live", str(record)])
+    said = f"request {changed['request']}: num_cached_tokens: recorded 7, replayed 0"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{\n", '{"event": "start"}\n', "[1]\n"])
+def test_what_is_no_record_is_refused(tmp_path, text):
+    record = tmp_path / "live.jsonl"
+    for path in (record, tmp_path / "live.jsonl.events.jsonl"):
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"live\.jsonl"):
+        first_difference(str(record))
 
 
 @pytest.mark.parametrize("text", ["virtual", "0", "fast", "-1", "inf"])

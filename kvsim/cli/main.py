@@ -35,6 +35,7 @@ from kvsim.cli.options import (
     join_pairs,
     options_given,
 )
+from kvsim.cli.replay_live import replay_live
 from kvsim.cli.report import REPORT, check_report, report, with_map, with_records, write_report
 from kvsim.cli.search import search
 from kvsim.cli.serve import serve
@@ -348,7 +349,7 @@ def _say_backends(results: Mapping[str, Result]) -> None:
 
 for _command in (
     *(capacity, train_memory, roofline, report, search, calibrate, sweep, trace),
-    *(hits, serve),
+    *(hits, serve, replay_live),
 ):
     cli.add_command(_command)
 

@@ -92,10 +92,22 @@ class Live:
         self.metrics.note_tokens(request, count, time)
         is_stopped = sample.add(count, ended)
         if is_stopped:
-            self.engine.abort(request)
+            self._abort(request)
         if is_stopped or ended is not None:
             del self._samples[request]
-            self.metrics.note_end(self.engine.row(request), sample.reason)
+            self._note_end(request, sample.reason)
+
+    def _note_end(self, request: int, reason: str) -> None:
+        row = self.engine.row(request)
+        self.metrics.note_end(row, reason)
+        if self._recording is not None:
+            self._recording.end(row)
+
+    def _abort(self, request: int) -> None:
+        """Abort a request now, and record it. Mutates."""
+        self.engine.abort(request)
+        if self._recording is not None:
+            self._recording.abort(request, self.engine.now)
 
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
@@ -121,7 +133,7 @@ class Live:
                 added += [self._add(prompt, most, common) for _ in range(common.n or 1)]
         except Refused:
             for request in added:
-                self.engine.abort(request)
+                self._abort(request)
             raise
         for index, request in enumerate(added):
             sample = Sample(reply, index, content_of(self.engine.output_token_id(request, 0)))
@@ -170,10 +182,8 @@ class Live:
         self.advance()
         for request in requests:
             if self._samples.pop(request, None) is not None:
-                self.engine.abort(request)
-                self.metrics.note_end(self.engine.row(request), "abort")
-                if self._recording is not None:
-                    self._recording.abort(request, self.engine.now)
+                self._abort(request)
+                self._note_end(request, "abort")
         self._wake.set()
 
     @property
@@ -190,6 +200,8 @@ class Live:
         """Clear the prefix cache; False while a block is in use. Mutates."""
         self.advance()
         is_empty = self.engine.reset_prefix_cache()
+        if is_empty and self._recording is not None:
+            self._recording.reset(self.engine.now)
         if is_empty and self.publisher is not None:
             self.engine.take_kv_events(self._token_ids)
             self.publisher.send_cleared()

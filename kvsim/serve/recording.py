@@ -1,25 +1,44 @@
-"""A record of a live run: a trace in kvsim's own form, a line per request in arrival order."""
+"""A record of a live run: its requests as a trace, and beside it what became of them."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvsim.stepping.engine import Engine
+
+#: What a replay must find again, of a request's row of the requests table.
+OUTCOME = (
+    *("first_token_time", "finish_time", "num_cached_tokens", "num_preemptions"),
+    *("num_output_tokens", "finish_reason"),
+)
+
+
+def beside(path: str) -> Path:
+    """Return the file of options, ends, aborts and resets that belongs to a recorded trace."""
+    return Path(f"{path}.events.jsonl")
+
+
+def outcome_of(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what became of a request; None for a time that it never reached."""
+    values = {name: row[name] for name in OUTCOME}
+    return {name: value if value == value else None for name, value in values.items()}  # noqa: PLR0124
 
 
 class Recording:
-    """A file that grows by a line per request and is complete after each.
+    """Files that grow by a line per request and per event, and are complete after each.
 
-    ``kvsim run --trace FILE`` reads it. Aborts are in ``FILE.aborts.jsonl``, as a trace has none.
+    ``kvsim run --trace FILE`` reads the first; ``kvsim replay-live FILE`` reads both.
 
     Parameters
     ----------
     path : ends in .jsonl or .jsonl.gz
+    options : of the engine
 
     Raises
     ------
@@ -27,33 +46,46 @@ class Recording:
         For another ending, or a file that exists.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         if not path.endswith((".jsonl", ".jsonl.gz")):
             raise ValueError(f"--record {path}: must end in .jsonl or .jsonl.gz")
         try:
-            raw = Path(path).open("xb")  # noqa: SIM115 - open while the server is up
-        except FileExistsError:
-            raise ValueError(f"--record {path}: exists already; name a new file") from None
+            self._file = Path(path).open("xb")  # noqa: SIM115 - open while the server is up
+            self._events = beside(path).open("x", encoding="utf-8")
+        except FileExistsError as error:
+            raise ValueError(
+                f"--record {error.filename}: exists already; name a new file"
+            ) from None
         except OSError as error:
             raise ValueError(f"--record {path}: {error.strerror}") from None
-        self._raw = raw
-        self._file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="wb", mtime=0))
-        self._file = self._file if path.endswith(".gz") else raw
-        self._aborts = Path(f"{path}.aborts.jsonl")
+        self._is_packed = path.endswith(".gz")
+        self._count = 0
+        self._note({"event": "start", "options": dict(options)})
 
     def add(self, engine: Engine, request: int) -> None:
-        self._file.write(json.dumps(engine.trace_row(request)).encode() + b"\n")
-        if isinstance(self._file, gzip.GzipFile):
-            self._file.flush(zlib.Z_SYNC_FLUSH)
-        else:
-            self._file.flush()
+        line = json.dumps(engine.trace_row(request)).encode() + b"\n"
+        # A gzip member per line: whatever ends the server, the file is one that can be read.
+        self._file.write(gzip.compress(line, mtime=0) if self._is_packed else line)
+        self._file.flush()
+        self._count += 1
 
     def abort(self, request: int, time: float) -> None:
         """Write the abort of a request at a time. Mutates."""
-        with self._aborts.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"request": request, "time": time}) + "\n")
+        self._note({"event": "abort", "request": request, "time": time, "after": self._count})
+
+    def reset(self, time: float) -> None:
+        """Write that the prefix cache was cleared at a time. Mutates."""
+        self._note({"event": "reset", "time": time, "after": self._count})
+
+    def end(self, row: Mapping[str, Any]) -> None:
+        """Write what became of a request. Mutates."""
+        self._note({"event": "end", "request": row["request_id"], **outcome_of(row)})
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self._events.write(json.dumps(event) + "\n")
+        self._events.flush()
 
     def close(self) -> None:
-        """End the file."""
+        """End the files."""
         self._file.close()
-        self._raw.close()
+        self._events.close()

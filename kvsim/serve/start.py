@@ -63,7 +63,7 @@ def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
     engine.run_until(0.0)  # compiles the rules, before the clock starts
     facts = facts_of(engine, deployment, endpoint.names[0])
     metrics = Metrics(engine, endpoint.names[0], facts["max_model_len"], facts["cache_config"])
-    recording = None if endpoint.record is None else Recording(endpoint.record)
+    recording = None if endpoint.record is None else Recording(endpoint.record, deployment)
     live = Live(
         engine,
         Clock(speed),

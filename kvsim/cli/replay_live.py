@@ -1,0 +1,20 @@
+"""The command ``kvsim replay-live``: a recorded live run, served again."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(name="replay-live")
+@click.argument("file", metavar="FILE")
+def replay_live(file: str) -> None:
+    """Serve what kvsim serve --record wrote again; exit 1 and say the first difference, if any."""
+    from kvsim.serve.replaying import first_difference
+
+    difference, number = first_difference(file)
+    if difference is not None:
+        click.echo(difference)
+        sys.exit(1)
+    click.echo(f"{number} requests, nothing differs")

@@ -1,0 +1,118 @@
+"""A recorded live run, served again: the first difference from what was recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsim.files import open_bytes
+from kvsim.serve.recording import beside, outcome_of
+from kvsim.stepping.engine import Engine
+from kvsim.stepping.tokens import names_of
+
+#: Ids of prompt tokens: the content's number times this, plus the token's place in it.
+IDS_PER_CONTENT = 2**32
+
+
+def first_difference(path: str) -> tuple[str | None, int]:
+    """Serve a recorded run again; return its first difference, and how many ends were compared.
+
+    Requests that the server had not answered when it was killed are served, and not compared.
+
+    Returns
+    -------
+    difference : request, what, recorded and replayed; None if nothing differs
+    number : requests compared
+
+    Raises
+    ------
+    ValueError
+        Naming the file and the line that is no record.
+    """
+    rows = lines_of(Path(path))
+    events = lines_of(beside(path))
+    try:
+        engine = Engine(**events[0]["options"])
+        serve_again(engine, rows, [one for one in events if one["event"] in ("abort", "reset")])
+        ends = [one for one in events if one["event"] == "end"]
+        for one in ends:
+            found = outcome_of(engine.row(one["request"]))
+            for name, value in found.items():
+                if one[name] != value:
+                    what = f"request {one['request']}: {name}: recorded {one[name]}"
+                    return f"{what}, replayed {value}", len(ends)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{path}: is no record of kvsim serve: {error!r}") from None
+    return None, len(ends)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file, one per line, without a last line that was cut off.
+
+    Raises
+    ------
+    ValueError
+        For a missing, empty or damaged file.
+    """
+    try:
+        with open_bytes(path) as file:
+            lines = file.read().splitlines(keepends=True)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: is no JSON") from None
+    if not found:
+        raise ValueError(f"{path}: is empty")
+    return found
+
+
+def serve_again(engine: Engine, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+    """Serve recorded requests, with the aborts and resets between them. Mutates."""
+    outputs = {row["output_content_id"] for row in rows}
+    added = 0
+    for event in [*events, {"event": "finish", "after": len(rows), "time": math.inf}]:
+        for row in rows[added : event["after"]]:
+            add(engine, row, outputs)
+        added = event["after"]
+        advance(engine, event["time"])
+        if event["event"] == "abort":
+            engine.abort(event["request"])
+        elif event["event"] == "reset":
+            engine.reset_prefix_cache()
+
+
+def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
+    """Add a recorded request, its prompt as ids that are equal where the contents were. Mutates."""
+    parts = [
+        names_of(content, first, number)
+        if content in outputs
+        else content * IDS_PER_CONTENT + np.arange(first, first + number)
+        for content, first, number in row["segments"]
+    ]
+    engine.add_request(
+        np.concatenate(parts),  # type: ignore[arg-type]
+        row["num_output_tokens"],
+        arrival_time=row["arrival_time"],
+        priority=row["priority"],
+        cache_salt=row["cache_salt"],
+        lora_id=row["lora_id"],
+    )
+
+
+def advance(engine: Engine, time: float) -> None:
+    """Advance to a time; where an output is due then, to that output and no further. Mutates."""
+    if engine.now >= time:
+        return
+    for _ in engine.steps_until(time):
+        if engine.now >= time:
+            return
