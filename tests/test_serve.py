@@ -21,6 +21,7 @@ from aiohttp.test_utils import TestClient, TestServer
 import kvsim
 import workloads
 from kvsim.cli.main import main
+from kvsim.serve.behind import Behind, live_router
 from kvsim.serve.clock import speed_of
 from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.replaying import first_difference
@@ -392,6 +393,49 @@ def test_a_replay_says_the_first_difference(tmp_path, capsys):
         main(["replay-live", str(record)])
     said = f"request {changed['request']}: num_cached_tokens: recorded 7, replayed 0"
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("router", "shares"),
+    [("round-robin", [4, 4]), ("sglang-cache-aware", [8, 0]), ("least-outstanding", [8, 0])],
+)
+def test_a_router_sends_each_request_to_a_replica(router, shares):
+    """Turns of one conversation, one at a time: a cache-aware router keeps them together."""
+
+    async def run():
+        servers = [make_server(Endpoint([MODEL], clock="100"), DEPLOYMENT) for _ in range(2)]
+        front = Behind(servers, router, DEPLOYMENT)
+        clients = [
+            TestClient(TestServer(one.app(), handler_cancellation=True))
+            for one in (*servers, front)
+        ]
+        for one in clients:
+            await one.start_server()
+        for _ in range(8):
+            status, _ = await posted(
+                clients[-1], "/v1/completions", prompt=PROMPT, max_tokens=2, stream=False
+            )
+            assert status == 200
+        health = await clients[-1].get("/health")
+        for one in reversed(clients):
+            await one.close()
+        assert health.status == 200
+        return [len(one.live.engine.trace) if one.live.engine.start_time else 0 for one in servers]
+
+    assert sorted(asyncio.run(asyncio.wait_for(run(), 60)), reverse=True) == shares
+
+
+@pytest.mark.parametrize("router", ["llm-d", "least-kv", "round-robin+gateways=2", "nowhere"])
+def test_a_router_that_reads_more_than_a_live_replica_shows_is_refused(router):
+    with pytest.raises(ValueError, match="router"):
+        live_router(router)
+
+
+def test_replicas_have_ports_and_records_of_their_own():
+    events = Transport("tcp://*:5557", "ipc:///tmp/again")
+    one = Endpoint([MODEL], record="a/live.jsonl.gz", events=events).of_replica(2)
+    assert (one.port, one.record) == (8002, "a/live.2.jsonl.gz")
+    assert one.events == Transport("tcp://*:5559", "ipc:///tmp/again_dp2")
 
 
 @pytest.mark.parametrize("text", ["", "{\n", '{"event": "start"}\n', "[1]\n"])

@@ -34,10 +34,13 @@ from kvsim.kv_events import KVEventsConfig
 @click.option(
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
+@click.option(
+    "--router", metavar="NAME", help="serves the replicas behind one more port, after theirs"
+)
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
-    mine = {name: options.pop(name) for name in (*own, "queue_limit")}
+    mine = {name: options.pop(name) for name in (*own, "queue_limit", "router")}
     given = with_model(model_name, options_given(options))
     try:
         from kvsim.serve.publisher import Transport

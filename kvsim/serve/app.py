@@ -60,7 +60,7 @@ class Server:
         api_key: str | None = None,
     ) -> None:
         self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
-        self._api_key = api_key
+        self.api_key = api_key
         self._is_asleep = False
 
     def app(self) -> web.Application:
@@ -129,9 +129,9 @@ class Server:
         return web.Response(body=refused.body, status=refused.status, content_type=JSON)
 
     def _check_key(self, request: web.Request) -> None:
-        if self._api_key is None or not request.path.startswith("/v1"):
+        if self.api_key is None or not request.path.startswith("/v1"):
             return
-        if request.headers.get("Authorization") != f"Bearer {self._api_key}":
+        if request.headers.get("Authorization") != f"Bearer {self.api_key}":
             raise Refused("the API key is missing or wrong", 401)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +39,19 @@ class Transport:
         """Read vLLM's JSON object; the engine has read its other keys."""
         given = json.loads(text) if isinstance(text, str) else text
         return cls(**{key: given[key] for key in cls.__dataclass_fields__ if key in given})
+
+    def of_rank(self, rank: int) -> Transport:
+        """Return the addresses of a replica: the port plus its number, as vLLM's ranks have."""
+        replay = self.replay_endpoint and offset(self.replay_endpoint, rank)
+        return replace(self, endpoint=offset(self.endpoint, rank), replay_endpoint=replay)
+
+
+def offset(address: str, rank: int) -> str:
+    """Return an address with its port, or the name of its socket, moved by a rank."""
+    stem, colon, port = address.rpartition(":")
+    if address.startswith("tcp://") and port.isdigit():
+        return f"{stem}{colon}{int(port) + rank}"
+    return f"{address}_dp{rank}"
 
 
 class Publisher:

@@ -6,13 +6,15 @@ import asyncio
 import signal
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
 
 import kvsim
+from kvsim.config import Config
 from kvsim.serve.app import IDLE, MOST_HEADER, VERSION, Server
+from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, speed_of
 from kvsim.serve.live import Live
 from kvsim.serve.metrics import Metrics
@@ -36,6 +38,7 @@ class Endpoint:
     record : file for the requests, as a trace
     queue_limit : requests in the queue from which new ones get 429
     events : destination of KV cache events, None for no events
+    router : chooses a replica for each request to the port after the replicas'; None for none
     """
 
     names: list[str] = field(default_factory=list)
@@ -47,6 +50,18 @@ class Endpoint:
     record: str | None = None
     queue_limit: int | None = None
     events: Transport | None = None
+    router: str | None = None
+
+    def of_replica(self, number: int) -> Endpoint:
+        """Return the endpoint of a replica of several: its ports and its record."""
+        events, record = self.events, self.record
+        if events is not None:
+            events = events.of_rank(number)
+        if record is not None:
+            stem, dot, ending = record.rpartition(".jsonl")
+            record = f"{stem}.{number}{dot}{ending}"
+        port = self.port and self.port + number
+        return replace(self, port=port, record=record, events=events)
 
 
 def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
@@ -102,32 +117,48 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     ValueError
         For wrong options, or an address that cannot be used.
     """
-    server = make_server(endpoint, deployment)
-    asyncio.run(_serve(endpoint, server))
+    deployment = dict(deployment)
+    number = Config.build(**deployment).data_parallel_size
+    deployment.pop("data_parallel_size", None)
+    if number > 1 and deployment.get("enable_expert_parallel"):
+        raise ValueError("--data-parallel-size: ranks that share experts are not served live")
+    endpoints = [endpoint]
+    if number > 1 or endpoint.router is not None:
+        endpoints = [endpoint.of_replica(k) for k in range(number)]
+    pairs = [(one, make_server(one, deployment)) for one in endpoints]
+    if endpoint.router is not None:
+        front = Behind([server for _, server in pairs], endpoint.router, deployment)
+        pairs.append((replace(endpoint.of_replica(number), events=None), front))
+    asyncio.run(_serve(pairs))
 
 
-async def _serve(endpoint: Endpoint, server: Server) -> None:
-    if endpoint.events is not None:
-        server.live.publisher = Publisher(endpoint.events)
-    runner = web.AppRunner(
-        server.app(),
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=IDLE,
-        max_field_size=MOST_HEADER,
-    )
-    await runner.setup()
+async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
     stopped = asyncio.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(one, stopped.set)
+    runners = []
     try:
-        listener = listening(endpoint.host, endpoint.port)
-        await web.SockSite(runner, listener).start()
-        say(endpoint, server, listener.getsockname()[1])
+        for endpoint, server in pairs:
+            if endpoint.events is not None:
+                server.live.publisher = Publisher(endpoint.events)
+            runner = web.AppRunner(
+                server.app(),
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=IDLE,
+                max_field_size=MOST_HEADER,
+            )
+            runners.append(runner)
+            await runner.setup()
+            listener = listening(endpoint.host, endpoint.port)
+            await web.SockSite(runner, listener).start()
+            say(endpoint, server, listener.getsockname()[1])
         await stopped.wait()
     finally:
-        await runner.cleanup()
-        server.close()
+        for runner in reversed(runners):  # the router's port first
+            await runner.cleanup()
+        for _, server in pairs:
+            server.close()
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -146,8 +177,10 @@ def listening(host: str, port: int) -> socket.socket:
 
 def say(endpoint: Endpoint, server: Server, port: int) -> None:
     """Print the server's address, and the assumptions."""
+    behind = f" behind router {endpoint.router}" if isinstance(server, Behind) else ""
+    where = f"http://{endpoint.host}:{port}{behind}"
     lines = [
-        f"serving {endpoint.names[0]} on http://{endpoint.host}:{port}, clock {endpoint.clock}",
+        f"serving {endpoint.names[0]} on {where}, clock {endpoint.clock}",
         f"tokens of texts: {server.tokenizer.described}",
     ]
     if endpoint.host not in LOOPBACK:

@@ -1,0 +1,176 @@
+"""A port behind a router of kvsim's, in front of several live replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.config import Config
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.engine.setup import of_engine
+from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
+from kvsim.fleet.gateways import ROUTING
+from kvsim.fleet.pool_setups import resolve_fleet
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.fleet.routing.router import REJECT, Router, make_routers
+from kvsim.fleet.routing.view import ReplicaView
+from kvsim.serve.app import Server
+from kvsim.serve.messages import Chat, Completion, Refused, read
+from kvsim.stepping.tokens import PromptTree
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from aiohttp import web
+
+    from kvsim.serve.live import Live
+
+#: Headers by which clients keep a conversation together, the first one found counts.
+SESSION = ("X-Session-Affinity", "X-Session-ID", "X-Correlation-ID")
+
+
+class Shown:
+    """A live replica as a router sees it now."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    @property
+    def clock(self) -> float:
+        return self._live.engine.now
+
+    def next_event_time(self) -> float:
+        """Time of its next event, seconds."""
+        return self._live.engine.next_event_time
+
+    def num_outstanding(self) -> int:
+        """Requests that have not ended."""
+        return self._live.num_open
+
+
+class NumberedRequest(IncomingRequest):
+    """The only row of a trace, under its number among all requests."""
+
+    def __init__(self, trace: Trace, number: int, now: float) -> None:
+        super().__init__(trace, 0, now)
+        self._prompt, self._session = int(trace.num_prompt_tokens[0]), int(trace.session_id[0])
+        self.as_request()  # reads the row, and keeps it
+        self.request_id = number
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self._prompt
+
+    @property
+    def session_id(self) -> int:
+        return self._session
+
+
+class Behind(Server):
+    """The endpoints of a fleet: a router chooses the replica of each request.
+
+    All else is answered as the first replica does.
+
+    Parameters
+    ----------
+    servers : of the replicas
+    router : its name and parameters
+    deployment : options of a replica
+
+    Raises
+    ------
+    ValueError
+        For an unknown router, and for one that reads what a live replica does not report.
+    """
+
+    def __init__(self, servers: list[Server], router: str, deployment: Mapping[str, Any]) -> None:
+        first = servers[0]
+        super().__init__(
+            first.live, first.tokenizer, first.names, first.facts, api_key=first.api_key
+        )
+        self._servers = servers
+        self._router = live_router(router)
+        self._router.start(facts_for(dict(deployment), len(servers)))
+        shown: list[Any] = [Shown(one.live) for one in servers]
+        self._views = [ReplicaView(k, one, shares=False) for k, one in enumerate(shown)]
+        self._tree, self._sessions = PromptTree(), dict[str, int]()
+        self._count = 0
+
+    async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
+        del app
+        yield  # the replicas run by themselves
+
+    def close(self) -> None:
+        """Leave the records to the replicas."""
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``/v1/completions`` from the replica chosen for its first prompt."""
+        body: Completion = read(await request.read(), Completion)
+        chosen = self._choose(request, self._prompts(body)[0])
+        return await chosen.completions(request)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``/v1/chat/completions`` from the replica chosen."""
+        body: Chat = read(await request.read(), Chat)
+        return await self._choose(request, self._conversation(body)).chat(request)
+
+    def _choose(self, request: web.Request, prompt: list[int]) -> Server:
+        for one in self._servers:
+            one.live.advance()
+        name = next((request.headers[one] for one in SESSION if one in request.headers), None)
+        session = -1 if name is None else self._sessions.setdefault(name, len(self._sessions))
+        spans = self._tree.spans(np.array(prompt), self._count)
+        row = Trace.from_arrays([0.0], [len(prompt)], [1], segments=[spans], session_id=[session])
+        incoming = NumberedRequest(row, self._count, self.live.clock.now)
+        self._count += 1
+        choice = self._router.choose(incoming, self._views)
+        if choice == REJECT:
+            raise Refused("the router rejects the request; try again later", 429)
+        return self._servers[choice]
+
+
+def live_router(text: str) -> Router:
+    """Return a router that reads no more than a live replica shows.
+
+    Raises
+    ------
+    ValueError
+        For an unknown router, for several gateways, and for one that reads more.
+    """
+    routers = make_routers(text)
+    router = routers[0]
+    reads = {
+        "the metrics it scrapes": router.scrape_interval is not None,
+        "KV cache events": router.event_delay is not None,
+        "the prefix cache itself": router.needs_prefix_cache,
+        "first tokens and ends": router.watches_requests,
+        "several gateways": len(routers) > 1,
+    }
+    for what, is_read in reads.items():
+        if is_read:
+            raise ValueError(
+                f"--router {text}: needs {what}, which kvsim serve does not have; allowed are "
+                "routers such as round-robin, least-outstanding and chwbl"
+            )
+    return router
+
+
+def facts_for(deployment: dict[str, Any], num_replicas: int) -> Facts:
+    """Return the properties of the fleet, for its router."""
+    setup = resolve_fleet(of_engine(Config.build(**deployment)))
+    size = setup.kv.block_size
+    return Facts(
+        num_replicas=num_replicas,
+        block_size=size,
+        num_kv_tokens=setup.kv.num_gpu_blocks * size,
+        max_num_batched_tokens=setup.scheduler_config.max_num_batched_tokens,
+        start_time=0.0,
+        rng=np.random.default_rng([setup.config.seed, ROUTING, 0]),
+        index=PrefixIndex(num_replicas),
+        entry_tokens=size,
+        entry_path=lambda _request: np.empty(0, np.int64),
+        prefill_time=prefill_timer(setup),
+        step_time=decode_timer(setup),
+    )
