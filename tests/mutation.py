@@ -59,6 +59,7 @@ TESTS = (
     "lock_step",
     "tensorrt_llm",
     "hits",
+    "sessions",
 )
 
 

@@ -11,7 +11,7 @@ from kvsim.trace import Trace
 from kvsim.trace.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: (content_id, start, num_tokens), as in ``kvsim.trace.Segment``.
 Piece = tuple[int, int, int]
@@ -26,6 +26,11 @@ def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
         front.append((content, start, min(length, num_tokens)))
         num_tokens -= length
     return front
+
+
+def _moved(items: Sequence[Any], place: Mapping[int, int]) -> list[Any]:
+    """Return what a request waits for, by new rows."""
+    return [(place[k[0]], *k[1:]) if isinstance(k, list | tuple) else place[k] for k in items]
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class Draft:
     ends_by: Sequence[str | None] | str | None = None
     max_tokens: Sequence[int] | None = None
     sample_output_tokens: Sequence[Sequence[int]] | None = None
+    after: Sequence[Sequence[Any]] | None = None
+    think_time: Sequence[float] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)
     notes: tuple[str, ...] = ()
@@ -113,6 +120,9 @@ class Draft:
             for name, column in self.columns().items()
             if not isinstance(column, str)  # one text says it of all
         }
+        if self.after is not None:
+            place = {row: i for i, row in enumerate(order)}
+            moved["after"] = [_moved(items, place) for items in moved["after"]]
         return replace(self, **moved)  # type: ignore[arg-type]  # by name, as columns() gave them
 
     def build(self) -> Trace:

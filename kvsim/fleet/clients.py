@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.fleet.waits import waits_of
 from kvsim.fleet.world import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
 
     from kvsim.fleet.world import Process, World
     from kvsim.trace import Trace
@@ -29,7 +28,7 @@ class Clients:
     send : called with a row of the trace when it is sent
     max_concurrency : largest number of requests in flight, None for no limit
     think_time : least seconds from the answer of one turn of a session until the next turn is sent;
-        None sends every request at its planned time
+        None sends every request at its planned time. A trace may have waits of its own instead
 
     Attributes
     ----------
@@ -49,19 +48,15 @@ class Clients:
         self._planned = trace.arrival_time
         self._send = send
         self._places = math.inf if max_concurrency is None else max_concurrency
-        self._think_time = think_time
-        if self.waits:
-            self._before, self._after = turns(trace.session_id)
-            self._answered = np.full(len(trace), math.nan)
+        self._waits = waits_of(trace, think_time)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
-        self._parked: set[int] = set()  # planned before the previous turn was answered
         self._num_sent = 0
         self.sent_time = np.full(len(trace), math.nan)
 
     @property
     def waits(self) -> bool:
         """Return whether requests may wait for others to end."""
-        return self._places < math.inf or self._think_time is not None
+        return self._places < math.inf or self._waits is not None
 
     @property
     def all_sent(self) -> bool:
@@ -74,17 +69,15 @@ class Clients:
 
     def process(self) -> Process:
         """Send requests as planned."""
+        waits = self._waits
         for row, time in enumerate(self._planned.tolist()):
+            if waits is not None and not waits.has_plan(row):
+                continue
             if time > self._world.now:
                 yield self._world.at(time, Phase.REQUEST_IS_SENT)
-            if self._think_time is None or self._before[row] < 0:
-                self._queue(row)
-                continue
-            answered = float(self._answered[self._before[row]])
-            if math.isnan(answered):
-                self._parked.add(row)
-            else:
-                self._later(row, answered + self._think_time)
+            ready_time = time if waits is None else waits.come(row)
+            if ready_time is not None:
+                self._later(row, ready_time)
 
     def ended(self, rows: Iterable[int], time: float) -> None:
         """Handle requests that have ended at a time, which the world may not have reached.
@@ -99,13 +92,10 @@ class Clients:
 
     def _free(self, rows: list[int]) -> None:
         self._places += len(rows)
-        for row in rows:
-            self._answered[row] = self._world.now
-            later = int(self._after[row])
-            if later in self._parked:
-                self._parked.remove(later)
-                assert self._think_time is not None
-                self._later(later, self._world.now + self._think_time)
+        if self._waits is not None:
+            for row in rows:
+                for later, time in self._waits.ended(row, self._world.now):
+                    self._later(later, time)
         self._serve_line()
 
     def _later(self, row: int, time: float) -> None:
@@ -127,15 +117,6 @@ class Clients:
             self._num_sent += 1
             self.sent_time[row] = self._world.now
             self._send(row)
-
-
-def turns(session_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the previous and the next turn of each request in its session, -1 for none."""
-    before = np.full(len(session_id), -1, np.int64)
-    after = np.full(len(session_id), -1, np.int64)
-    order = np.argsort(session_id, kind="stable")
-    order = order[session_id[order] >= 0]
-    follows = session_id[order][1:] == session_id[order][:-1]
-    before[order[1:][follows]] = order[:-1][follows]
-    after[order[:-1][follows]] = order[1:][follows]
-    return before, after
+            if self._waits is not None:
+                for later, time in self._waits.sent(row, self._world.now):
+                    self._later(later, time)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fleet_notes(
-    plan: Plan, summary: Mapping[str, Any], *, num_readers: int, has_turns: bool
+    plan: Plan, summary: Mapping[str, Any], *, num_readers: int, has_turns: bool, has_waits: bool
 ) -> list[str]:
     """Return notes on the options of a fleet that were given but not read.
 
@@ -23,10 +23,11 @@ def fleet_notes(
     summary : its results
     num_readers : replicas that have read a KV store, or could have
     has_turns : some session of the trace has a second turn
+    has_waits : some request of the trace waits for others
     """
     config = plan.config
     reasons = [
-        *_unread(plan, summary, has_turns=has_turns),
+        *_unread(plan, summary, has_turns=has_turns, has_waits=has_waits),
         *_unread_values(plan, num_readers),
     ]
     said = [
@@ -48,7 +49,9 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[tuple[str, str]]:
+def _unread(
+    plan: Plan, summary: Mapping[str, Any], *, has_turns: bool, has_waits: bool
+) -> list[tuple[str, str]]:
     """Return the unread options, and the reasons."""
     config, apart = plan.config, plan.prefill is not None
     by_itself, moves = engine_for(config).reads_store_itself, config.migration is not None
@@ -63,7 +66,10 @@ def _unread(plan: Plan, summary: Mapping[str, Any], *, has_turns: bool) -> list[
         found.append(("kv_transfer_fabric", "no KV is transferred between replicas"))
     if not plan.changes:
         found.append(("cold_start", "no replica starts during the run"))
-    if not has_turns:
+    if has_waits:
+        reason = "the trace says what its requests wait for (after)"
+        found.append(("session_think_time", reason))
+    elif not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
     if not (by_itself and config.kv_store):
         reason = "no host tier reads from a store"

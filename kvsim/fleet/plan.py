@@ -74,6 +74,7 @@ class Plan:
     fabric : moves KV between replicas
     cold_start : seconds until a new replica takes requests, by its bytes of weights
     in_step : the replicas are data-parallel ranks with passes that begin and end together
+    waits : requests may wait for others to end before they are sent
     """
 
     config: Config
@@ -87,6 +88,7 @@ class Plan:
     fabric: Fabric
     cold_start: Callable[[int], float]
     in_step: bool
+    waits: bool
 
     @property
     def pools(self) -> list[PoolPlan]:
@@ -100,10 +102,8 @@ class Plan:
     @property
     def couples(self) -> bool:
         """Return whether the end of a request on one replica may reach another replica."""
-        config = self.config
-        waits = config.max_concurrency is not None or config.session_think_time is not None
         moves = self.store is not None or self.migration is not None or self.prefill is not None
-        return waits or moves or self.flow_control is not None or self.in_step
+        return self.waits or moves or self.flow_control is not None or self.in_step
 
     @property
     def resumes(self) -> bool:
@@ -112,8 +112,10 @@ class Plan:
         return fails_over or self.migration is not None
 
 
-def make_plan(config: Config, setup: Setup) -> Plan:
+def make_plan(config: Config, setup: Setup, *, has_waits: bool = False) -> Plan:
     """Return the plan of a run; ``setup`` is that of the replicas that answer requests.
+
+    ``has_waits`` says whether requests of the trace wait for others.
 
     Raises
     ------
@@ -147,6 +149,9 @@ def make_plan(config: Config, setup: Setup) -> Plan:
         fabric_of(config.kv_transfer_fabric),
         cold_start,
         in_step=False,
+        waits=has_waits
+        or config.max_concurrency is not None
+        or config.session_think_time is not None,
     )
     for one in plan.pools if plan.changes else ():
         _check_changes(config, one, main_setup)

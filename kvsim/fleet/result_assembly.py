@@ -119,6 +119,7 @@ def collect(
         trace, table, turned_away, pools, _num_rejected(pools, table, family), entries
     )
     early, later = num_early_turns(table, trace.session_id)
+    early = 0 if trace.has("after") else early  # turns then come when they can
     summary |= {"num_early_turns": early, "num_later_turns": later}
     rate = summary["request_throughput"]
     summary["load"] = describe_load(
@@ -231,7 +232,8 @@ def _provenance(
     except PackageNotFoundError:  # run from a checkout that is not installed
         installed = "unknown"
     ranks, changes = summary["data_parallel"], plan.changes
-    has_turns, readers = _has_turns(trace), len(pools[-1].members)
+    readers, sent = len(pools[-1].members), {"has_turns": _has_turns(trace)}
+    sent["has_waits"] = trace.has("after")
     return {
         "kvsim_version": installed,
         "config_digest": config.digest,
@@ -246,7 +248,7 @@ def _provenance(
         "notes": [
             *notes(setup),
             *independence_notes(setup, ranks, changes=changes),
-            *fleet_notes(plan, summary, num_readers=readers, has_turns=has_turns),
+            *fleet_notes(plan, summary, num_readers=readers, **sent),
             *clipped_notes(setup, summary["num_clipped"]),
         ],
     }

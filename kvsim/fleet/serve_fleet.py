@@ -51,7 +51,8 @@ def serve_fleet(
 
     With a ``family`` the trace is that of its children.
     """
-    plan = make_plan(config, setup)
+    asked = trace if family is None else family.parents
+    plan = make_plan(config, setup, has_waits=asked.has("after"))
     make = Assembly(plan, trace, on_end, observer, on_start, choose_backend)
     pools, admissible = make.pools(), admissible_to(plan, trace)
     world = World(initial_time=float(trace.arrival_time[0]))
@@ -60,7 +61,7 @@ def serve_fleet(
     make_for = partial(
         make_clients,
         world,
-        trace if family is None else family.parents,
+        asked,
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
     )

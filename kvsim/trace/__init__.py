@@ -24,8 +24,10 @@ from kvsim.trace.columns import (
     read_shares,
     read_tenants,
 )
+from kvsim.trace.cuts import columns_within
 from kvsim.trace.endings import EOS, LENGTH, check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
+from kvsim.trace.waits import read_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,15 +53,15 @@ SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
     *("ends_by", "max_tokens", "sample_offsets", "sample_output_tokens"),
+    *("after_offsets", "after", "think_time"),
 )
-#: Columns with several entries per request, or none; their offsets are columns, too.
-RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_")
-
 #: Columns that are empty if no request has a value in them.
 LISTED = (
     *("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"),
-    "sample_output_tokens",
+    *("sample_output_tokens", "after"),
 )
+#: What says in a column that a request has no such thing; elsewhere 0, or NOT_GIVEN of floats.
+NOTHING: dict[str, float] = {"tenant": NO_TENANT, "think_time": 0.0}
 
 
 class Segment(NamedTuple):
@@ -145,6 +147,13 @@ class Trace:
         Rows of ``sample_output_tokens`` that belong to each request.
     sample_output_tokens : int64
         Output tokens of each sample; without them every sample has ``num_output_tokens``.
+    after_offsets : int64, len(trace) + 1
+        Rows of ``after`` that belong to each request.
+    after : int64
+        Requests that must have ended, served or not, before this one is sent; its
+        ``arrival_time`` is then not read. ``-k - 1`` waits until request k is sent.
+    think_time : float64, seconds
+        From when all that a request waits for has happened until it is sent.
     """
 
     arrival_time: Floats
@@ -173,6 +182,9 @@ class Trace:
     max_tokens: Ints
     sample_offsets: Ints
     sample_output_tokens: Ints
+    after_offsets: Ints
+    after: Ints
+    think_time: Floats
 
     # -- building -------------------------------------------------------------------------
 
@@ -198,6 +210,8 @@ class Trace:
         ends_by: Sequence[str | None] | NDArray[Any] | str | None = None,
         max_tokens: ArrayLike | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
+        after: Sequence[Sequence[Any]] | None = None,
+        think_time: ArrayLike | None = None,
     ) -> Trace:
         """Check and freeze a trace.
 
@@ -226,6 +240,9 @@ class Trace:
             At least ``num_output_tokens``, or 0; where it is more, the answer ends by EOS.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
             Each 1 to ``num_output_tokens``; empty where all samples have that many.
+        after : n lists of earlier rows, optional
+            What a request waits for: the ends of these, or the sending of k in ``[k, "start"]``.
+        think_time : seconds, at least 0, shape (n,), optional
 
         Raises
         ------
@@ -255,6 +272,7 @@ class Trace:
         samples = column("num_samples", num_samples, 1)
         asked = column("max_tokens", max_tokens, 0)
         sample_offsets, sample_output = read_lengths(sample_output_tokens, samples, output)
+        after_offsets, awaited, think_times = read_waits(after, think_time, n)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
@@ -282,6 +300,9 @@ class Trace:
             max_tokens=asked,
             sample_offsets=sample_offsets,
             sample_output_tokens=sample_output,
+            after_offsets=after_offsets,
+            after=awaited,
+            think_time=think_times,
         )
         trace._validate()
         return trace._freeze()
@@ -352,8 +373,8 @@ class Trace:
         values = getattr(self, name)
         if name in LISTED:
             return len(values) > 0
-        none = NO_TENANT if name == "tenant" else NOT_GIVEN if values.dtype.kind == "f" else 0
-        return bool((values != none).any())
+        none = NOT_GIVEN if values.dtype.kind == "f" else 0
+        return bool((values != NOTHING.get(name, none)).any())
 
     def tenant_of(self, request_id: int) -> int | str | None:
         """Return the tenant of a request, by name or number; None without one."""
@@ -408,31 +429,7 @@ class Trace:
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop <= start:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
-        changed: dict[str, NDArray[Any]] = {}
-        for f in fields(self):
-            if not f.name.startswith((*RAGGED, "tenant_")):
-                changed[f.name] = getattr(self, f.name)[start:stop].copy()
-        fresh = changed["output_content_id"] < 0
-        changed["output_content_id"][fresh] += 2 * start
-        changed["segment_offsets"] = np.zeros(stop - start + 1, dtype=np.int64)
-        if self.has_segments:
-            first, last = self.segment_offsets[start], self.segment_offsets[stop]
-            changed["segment_offsets"] = self.segment_offsets[start : stop + 1] - first
-            for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
-                changed[name] = getattr(self, name)[first:last].copy()
-        for offsets, *names in (
-            ("accept_offsets", "accepted_drafts"),
-            ("item_offsets", "item_start", "item_num_tokens"),
-            ("sample_offsets", "sample_output_tokens"),
-        ):
-            first, last = getattr(self, offsets)[[start, stop]]
-            changed[offsets] = getattr(self, offsets)[start : stop + 1] - first
-            for name in names:
-                changed[name] = getattr(self, name)[first:last].copy()
-        if self.has("tenant_names"):  # those that are there, as if the slice were read from a file
-            rest = [self.tenant_of(row) for row in range(start, stop)]
-            changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
-        return replace(self, **changed)._freeze()
+        return replace(self, **columns_within(self, start, stop))._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
         """Return the trace with a number of sequences per request.

@@ -33,7 +33,14 @@ OWN = frozenset(
     (
         *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),
         *("segment_offsets", "segment_content_id", "segment_start", "segment_num_tokens"),
-        *("output_content_id", "tenant_names", *RAGGED, *(n for ns in RAGGED.values() for n in ns)),
+        *(
+            "output_content_id",
+            "tenant_names",
+            "after_offsets",
+            "after",
+            *RAGGED,
+            *(n for ns in RAGGED.values() for n in ns),
+        ),
     )
 )
 
@@ -74,6 +81,8 @@ def family_of(trace: Trace) -> Family:
         "num_samples": everywhere(1, n),
         "sample_offsets": everywhere(0, n + 1),
         "sample_output_tokens": np.zeros(0, np.int64),
+        "after_offsets": everywhere(0, n + 1),
+        "after": np.zeros(0, np.int64),  # the parents wait
         "num_output_tokens": _lengths(trace, parent_of, first),
         "tenant_names": trace.tenant_names,
         **_contents(trace, parent_of, first),

@@ -4,9 +4,9 @@
 where they differ from the default. ``segments`` holds one list of
 ``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
 one list of counts, ``encoder_items`` lists of ``[start, num_tokens]``, ``sample_output_tokens`` one
-list of lengths. ``tenant`` holds numbers or names, ``ends_by`` texts. Writing and reading back
-gives the same digest: floats are written with all their digits. Reading is the business of
-``workloads.load``, which knows the public formats too.
+list of lengths, ``after`` lists of requests. ``tenant`` holds numbers or names, ``ends_by`` texts.
+Writing and reading back gives the same digest: floats are written with all their digits. Reading is
+the business of ``workloads.load``, which knows the public formats too.
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ DEFAULTS = {
     "lora_id": 0,
     "max_tokens": 0,
 }
-#: And columns of floats that are -1 where a request has no such thing.
-FLOATS = ("grammar_time", "acceptance_rate")
+#: And columns of floats.
+FLOATS = {"grammar_time": -1.0, "acceptance_rate": -1.0, "think_time": 0.0}
 #: Columns of lists, JSON text inside a CSV file.
-LISTS = ("segments", "accepted_drafts", "encoder_items", "sample_output_tokens")
+LISTS = ("segments", "accepted_drafts", "encoder_items", "sample_output_tokens", "after")
 OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", "ends_by", *LISTS)
+#: A column that is read and not written: what ``after`` calls a request, in place of its row.
+REQUEST_ID = "request_id"
 
 
 def columns_of(trace: Trace) -> Columns:
     """Return the columns of a trace's file as lists of Python values, without defaults."""
     columns = {name: getattr(trace, name).tolist() for name in REQUIRED}
-    for name, default in (DEFAULTS | dict.fromkeys(FLOATS, -1)).items():
+    for name, default in (DEFAULTS | FLOATS).items():
         values = getattr(trace, name)
         if (values != default).any():
             columns[name] = values.tolist()
@@ -75,6 +77,8 @@ def columns_of(trace: Trace) -> Columns:
         columns["sample_output_tokens"] = _cut(trace.sample_output_tokens, trace.sample_offsets)
     if trace.has("item_start"):
         columns["encoder_items"] = item_lists(trace)
+    if trace.has("after"):
+        columns["after"] = _cut(trace.after, trace.after_offsets)
     return columns
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace.columns import NO_TENANT, NOT_GIVEN
+from kvsim.trace.columns import NO_TENANT
 from kvsim.trace.endings import ENDINGS
-from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUIRED
+from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUEST_ID, REQUIRED
+from kvsim.trace.waits import START
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader
 from workloads.readers.table import MIN_INT
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 NAMED = ("cache_salt", "lora_id")
 
 
-@reader("kvsim", REQUIRED, OPTIONAL)
+@reader("kvsim", REQUIRED, (*OPTIONAL, REQUEST_ID))
 def read_own(table: Table) -> Draft:
     """Read every column of a Trace; an empty cell of an optional one is its default."""
     optional: dict[str, Any] = {
@@ -34,9 +36,10 @@ def read_own(table: Table) -> Draft:
     if "tenant" in table:
         allowed = "a whole number of at least -1 or a text"
         optional["tenant"] = table.convert("tenant", _name, allowed)
-    for name in FLOATS:
+    for name, default in FLOATS.items():
         if name in table:
-            optional[name] = table.convert(name, _float, "a number, or empty")
+            read = partial(_float, default=default)
+            optional[name] = table.convert(name, read, "a number, or empty")
     if "output_content_id" in table:
         optional["output_content_id"] = table.ints("output_content_id")
     if "segments" in table:
@@ -52,6 +55,8 @@ def read_own(table: Table) -> Draft:
         optional["ends_by"] = table.convert("ends_by", _ending, " or ".join(ENDINGS))
     if "encoder_items" in table:
         optional["encoder_items"] = table.convert("encoder_items", _items, "a list of [start, n]")
+    if "after" in table:
+        optional["after"] = _awaited(table)
     prompt, output = table.tokens("num_prompt_tokens"), table.tokens("num_output_tokens")
     return Draft(prompt, output, arrival_time=table.floats("arrival_time"), **optional)
 
@@ -76,8 +81,34 @@ def _ending(cell: Any) -> str | None:
     return cell or None
 
 
-def _float(cell: Any) -> float:
-    return NOT_GIVEN if cell is None or cell == "" else float(cell)
+def _float(cell: Any, default: float) -> float:
+    return default if cell is None or cell == "" else float(cell)
+
+
+def _awaited(table: Table) -> list[list[Any]]:
+    """Return the rows that each request waits for; a file may name its requests."""
+    lists = table.convert("after", _items_of, f'a list of requests, or of [request, "{START}"]')
+    if REQUEST_ID not in table:
+        return lists
+    rows: dict[str, int] = {}
+    for row, name in enumerate(table.columns[REQUEST_ID]):
+        if rows.setdefault(str(name), row) != row:
+            raise table.error(row, f"{REQUEST_ID} {name!r} is that of an earlier request, too")
+    for row, items in enumerate(lists):
+        for at, item in enumerate(items):
+            name = item[0] if isinstance(item, list) else item
+            if str(name) not in rows:
+                raise table.error(row, f"after has {name!r}, must be a {REQUEST_ID} of the file")
+            other = rows[str(name)]
+            items[at] = [other, *item[1:]] if isinstance(item, list) else other
+    return lists
+
+
+def _items_of(cell: Any) -> list[Any]:
+    items = json.loads(cell) if isinstance(cell, str) and cell else cell
+    if not isinstance(items or [], list) or any(item in (None, []) for item in items or []):
+        raise ValueError
+    return list(items or [])
 
 
 def _counts(cell: Any) -> list[int]:

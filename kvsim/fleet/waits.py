@@ -1,0 +1,95 @@
+"""Waits of requests before they are sent: for ends and sendings of others, and think times."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Waits:
+    """Counts what each request still waits for.
+
+    Parameters
+    ----------
+    offsets, after : what each request waits for, as the columns of a trace
+    think_time : seconds, per request
+    has_plan : no request is sent before its planned time
+        Else requests that wait for others have none.
+    """
+
+    def __init__(self, offsets: Ints, after: Ints, think_time: Floats, *, has_plan: bool) -> None:
+        self._think_time = think_time.tolist()
+        self._num_left = np.diff(offsets).tolist()
+        self._is_due = [number > 0 and not has_plan for number in self._num_left]
+        self._ready_time = [-math.inf] * len(self._num_left)
+        self._awaiting: dict[int, list[int]] = defaultdict(list)  # by code, as in ``after``
+        later = np.repeat(np.arange(len(self._num_left)), self._num_left)
+        for row, code in zip(later.tolist(), after.tolist(), strict=True):
+            self._awaiting[code].append(row)
+
+    def has_plan(self, row: int) -> bool:
+        """Return whether a request has a planned time that has not come."""
+        return not self._is_due[row]
+
+    def come(self, row: int) -> float | None:
+        """Note that a request's planned time has come; return when it is sent. Mutates.
+
+        None is later, when all that it waits for has happened.
+        """
+        self._is_due[row] = True
+        return None if self._num_left[row] else self._ready_time[row] + self._think_time[row]
+
+    def sent(self, row: int, now: float) -> list[tuple[int, float]]:
+        """Return requests that wait no more after one is sent, and when to send them. Mutates."""
+        return self._happened(-row - 1, now)
+
+    def ended(self, row: int, now: float) -> list[tuple[int, float]]:
+        """Return requests that wait no more after one has ended, and when to send them. Mutates."""
+        return self._happened(row, now)
+
+    def _happened(self, code: int, now: float) -> list[tuple[int, float]]:
+        ready = []
+        for row in self._awaiting.pop(code, ()):
+            self._num_left[row] -= 1
+            self._ready_time[row] = now
+            if self._is_due[row] and not self._num_left[row]:
+                ready.append((row, now + self._think_time[row]))
+        return ready
+
+
+def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
+    """Return what the requests of a trace wait for, None if each is sent as planned.
+
+    Without waits of its own in the trace, a turn of a session waits for the turn before and
+    ``think_time`` seconds, None for no such rule.
+    """
+    if trace.has("after"):
+        return Waits(trace.after_offsets, trace.after, trace.think_time, has_plan=False)
+    if think_time is None:
+        return None
+    before = previous_turns(trace.session_id)
+    is_later = before >= 0
+    offsets = np.concatenate(([0], np.cumsum(is_later)))
+    times = np.full(len(trace), think_time)
+    return Waits(offsets, before[is_later], times, has_plan=True)
+
+
+def previous_turns(session_id: Ints) -> Ints:
+    """Return the previous turn of each request in its session, -1 for none."""
+    before = np.full(len(session_id), -1, np.int64)
+    order = np.argsort(session_id, kind="stable")
+    order = order[session_id[order] >= 0]
+    follows = session_id[order][1:] == session_id[order][:-1]
+    before[order[1:][follows]] = order[:-1][follows]
+    return before

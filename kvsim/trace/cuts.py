@@ -1,0 +1,49 @@
+"""The columns of a slice of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.trace.columns import read_tenants
+from kvsim.trace.waits import waits_within
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+#: Beginnings of the names of columns with several entries per request, or none, and offsets.
+RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_", "after")
+
+
+def columns_within(trace: Trace, start: int, stop: int) -> dict[str, NDArray[Any]]:
+    """Return the columns of the requests from ``start`` to ``stop``."""
+    changed: dict[str, NDArray[Any]] = {}
+    for f in fields(trace):
+        if not f.name.startswith((*RAGGED, "tenant_")):
+            changed[f.name] = getattr(trace, f.name)[start:stop].copy()
+    fresh = changed["output_content_id"] < 0
+    changed["output_content_id"][fresh] += 2 * start
+    changed["segment_offsets"] = np.zeros(stop - start + 1, dtype=np.int64)
+    if trace.has_segments:
+        first, last = trace.segment_offsets[start], trace.segment_offsets[stop]
+        changed["segment_offsets"] = trace.segment_offsets[start : stop + 1] - first
+        for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
+            changed[name] = getattr(trace, name)[first:last].copy()
+    for offsets, *names in (
+        ("accept_offsets", "accepted_drafts"),
+        ("item_offsets", "item_start", "item_num_tokens"),
+        ("sample_offsets", "sample_output_tokens"),
+    ):
+        first, last = getattr(trace, offsets)[[start, stop]]
+        changed[offsets] = getattr(trace, offsets)[start : stop + 1] - first
+        for name in names:
+            changed[name] = getattr(trace, name)[first:last].copy()
+    changed["after_offsets"], changed["after"] = waits_within(trace, start, stop)
+    if trace.has("tenant_names"):  # those that are there, as if the slice were read from a file
+        rest = [trace.tenant_of(row) for row in range(start, stop)]
+        changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
+    return changed
