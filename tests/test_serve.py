@@ -438,6 +438,38 @@ def test_replicas_have_ports_and_records_of_their_own():
     assert one.events == Transport("tcp://*:5559", "ipc:///tmp/again_dp2")
 
 
+def test_the_openai_client_is_answered():
+    """Completions, streams with usage, and errors, which it maps to exceptions by their code."""
+    openai = pytest.importorskip("openai")
+
+    async def body(client, _):
+        base = str(client.make_url("/v1"))
+        turns = [{"role": "user", "content": PROMPT}]
+        async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0) as asking:
+            whole = await asking.completions.create(model=MODEL, prompt=PROMPT, max_tokens=5)
+            stream = await asking.chat.completions.create(
+                model=MODEL,
+                messages=turns,
+                max_tokens=4,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            chunks = [one async for one in stream]
+            with pytest.raises(openai.NotFoundError, match="does not exist"):
+                await asking.completions.create(model="other", prompt="x")
+            with pytest.raises(openai.BadRequestError, match="max_tokens"):
+                await asking.completions.create(model=MODEL, prompt="x", max_tokens=-1)
+            models = [one.id async for one in asking.models.list()]
+        return whole, chunks, models
+
+    whole, chunks, models = served(body)
+    assert whole.usage.completion_tokens == 5
+    assert whole.choices[0].finish_reason == "length"
+    assert [len(one.choices) for one in chunks] == [1] * 5 + [0]  # the role, and four tokens
+    assert chunks[-1].usage.completion_tokens == 4
+    assert models == [MODEL]
+
+
 @pytest.mark.parametrize("text", ["", "{\n", '{"event": "start"}\n', "[1]\n"])
 def test_what_is_no_record_is_refused(tmp_path, text):
     record = tmp_path / "live.jsonl"
