@@ -100,6 +100,17 @@ def test_what_cannot_compile_is_one_line_with_its_place(lines, said, tmp_path):
     assert str(caught.value).startswith("Mine.evict: ")
 
 
+def test_what_an_operation_returns_needs_no_annotation(tmp_path):
+    """The victim was lost where the method did not say that it returns an int."""
+    from kvsim.compiled.cache import load_user_rules
+
+    policy_with("return 7", tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(file.read_text().replace("evict(self) -> int", "evict(self)"))
+    mine = import_file(str(file)).Mine
+    assert "return int(rule_evict(part_at(own)))" in load_user_rules()._text(mine)
+
+
 @pytest.mark.parametrize(
     ("field", "said"),
     [

@@ -42,6 +42,7 @@ SMALL = frozenset(
         "array_append array_remove array_popleft append_blocks",
         "insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
+        "accepted_time computing_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all span_of",
         "span_at sits_out next_tokens limit_tokens schedule_next note_planned settle_in_flight",
@@ -67,6 +68,7 @@ SMALL = frozenset(
 OF_RUNS = frozenset(
     name
     for line in (
+        "accepted_time computing_time",
         "step_time work_time weigh weigh_attention gemm_time decode_time prefill_time host_time",
         "gemms_time head_time swap_time elementwise_time all_reduce_time with_transfers pass_time",
         "note_gap gap_bin record_step is_refused num_waiting allocate_slots plan batch_at cdiv",

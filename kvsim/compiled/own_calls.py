@@ -73,6 +73,9 @@ TEXTS = {
     python.python_victim_score: lambda state, k: call_float(
         state.order.calls[1], state.order.address, address_of(state.requests[k]), 0
     ),
+    python.python_price_work: lambda cost: call_float(
+        cost.part.calls[0], cost.part.address, address_of(cost.work), 0
+    ),
 }
 
 

@@ -90,10 +90,25 @@ def lay_out_cost(
 ) -> None:
     """Fill an empty record with the constants that price the steps of a replica."""
     if getattr(model, "runs_by_rules", False):
-        model.lay_out(record, memory)  # type: ignore[attr-defined]
+        model.lay_out_price(record, memory)  # type: ignore[attr-defined]
     else:
         record.price, record.python = PRICED_IN_PYTHON, model
     record.has_samples = has_samples
+
+
+def check_times(record: Cost, name: str) -> None:
+    """Refuse a cost model that has returned what is no time of a step.
+
+    Raises
+    ------
+    ValueError
+        Naming the model and what it returned first.
+    """
+    if record.is_refused:
+        raise ValueError(
+            f"cost model {name} returned {record.refused_time:g} seconds for a step: must be "
+            "above 0 and finite"
+        )
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.

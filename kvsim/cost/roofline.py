@@ -174,7 +174,7 @@ class RooflineCost:
         """Return True if the compiled rules cover this class."""
         return not overridden(self, PARTS)
 
-    def lay_out(self, record: Cost, memory: Memory) -> None:
+    def lay_out_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants and tables."""
         copy_numbers(self.record, record)
         for name in ("wide", "narrow", "experts"):

@@ -10,6 +10,7 @@ import numpy as np
 
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
+from kvsim.cost.model import check_times
 from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
@@ -83,6 +84,8 @@ def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, 
     """
     members = _by_number(pools)
     states = [member.replica.state for member in members]
+    for member, state in zip(members, states, strict=True):
+        check_times(state.cost, member.replica.setup.cost_model)
     end_time = max(waited_until, *(min(one.clock, one.surplus_since) for one in states))
     return end_time, {member.number: member.settle(end_time) for member in members}
 

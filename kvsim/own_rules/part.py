@@ -104,7 +104,7 @@ class _Signature:
     """Make an instance from parameters by keyword."""
 
     def __get__(self, instance: object, cls: type[RulePart]) -> Signature:
-        return signature_of(cls)
+        return signature_of(cls, *cls.BEFORE)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(per_block, per_request, per_replica))
@@ -126,6 +126,8 @@ class RulePart(Parametric):
     BY_C: ClassVar[bool] = False
     #: What state may be declared for.
     SIZES: ClassVar[tuple[str, ...]] = ("block", "replica")
+    #: Parameters of the class before those of its fields.
+    BEFORE: ClassVar[tuple[Parameter, ...]] = ()
     __signature__: ClassVar[Any] = _Signature()
     #: Replaces the clock of the replica.
     clock: Callable[[], float] = staticmethod(lambda: 0.0)

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.paged import FULL
+from kvsim.records.part import Part
 from kvsim.records.record import Record
 
 
 class Price(IntEnum):
-    """The cost model of steps. PYTHON is one written in Python, without rules."""
+    """The cost model of steps. PYTHON is one written in Python, OWN has rules of a user's."""
 
     PYTHON = 0
     CONSTANT = 1
     ROOFLINE = 2
+    OWN = 3
 
 
-PRICED_IN_PYTHON, CONSTANT, ROOFLINE = (int(price) for price in Price)
+PRICED_IN_PYTHON, CONSTANT, ROOFLINE, PRICED_BY_OWN_RULES = (int(price) for price in Price)
 
 
 @dataclass(slots=True)
@@ -81,14 +83,15 @@ class Work(Record):
     """The work of a step, all pipeline stages together, on one GPU of each.
 
     Tokens and requests are counts; of the requests, ``num_sampled`` get a token and
-    ``num_decodes`` compute one token. Bytes are reads: weights of the layers (``weight_bytes``) and
-    of the LM head, KV by decodes and by prompts.
+    ``num_decodes`` compute one token, over ``num_context_tokens`` tokens in all. Bytes are reads:
+    weights of the layers (``weight_bytes``) and of the LM head, KV by decodes and by prompts.
     """
 
     num_requests: int = 0
     num_tokens: int = 0
     num_sampled: int = 0
     num_decodes: int = 0
+    num_context_tokens: int = 0
     num_drafts: int = 0  # of the tokens, those that are only proposed
     num_drafted: int = 0  # tokens to propose after it, per request
     touched: float = 0.0  # experts of a layer
@@ -122,7 +125,10 @@ class Cost(Record):
     flops: float = 0.0  # of the step priced last
     bytes: float = 0.0
     work: Work = field(default_factory=Work)
-    python: object = None  # a cost model that is no rule
+    python: object = None  # a cost model that is no rule, or its rules as Python
+    part: Part = field(default_factory=Part)  # rules of a user's
+    is_refused: bool = False  # a model of the user's returned what is no time
+    refused_time: float = 0.0
 
     layers: list[Layers] = field(default_factory=list)
     num_layers: int = 0

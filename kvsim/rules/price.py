@@ -7,10 +7,11 @@ attention of prompts, the slower of memory and arithmetic counts.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON
-from kvsim.rules.python import python_price
+from kvsim.records.cost import CONSTANT, PRICED_BY_OWN_RULES, PRICED_IN_PYTHON
+from kvsim.rules.python import python_price, python_price_work
 from kvsim.rules.work import count_work
 
 if TYPE_CHECKING:
@@ -209,20 +210,41 @@ def total_bytes(cost: Cost, work: Work) -> float:
     return read / cost.num_stages + work.num_tokens * cost.kv_token_bytes
 
 
+def accepted_time(cost: Cost, time: float) -> float:
+    """Return the seconds that a user's cost model gives; note the first that are no time.
+
+    A run goes on with a second per step, and is refused at its end.
+    """
+    if 0.0 < time < math.inf:
+        return time
+    if not cost.is_refused:
+        cost.is_refused = True
+        cost.refused_time = time
+    return 1.0
+
+
+def computing_time(cost: Cost) -> float:
+    """Seconds of a step whose work is counted: its computation and the swaps before it."""
+    if cost.price == PRICED_BY_OWN_RULES:
+        time = accepted_time(cost, python_price_work(cost))
+        return time + swap_time(cost, cost.work.swapped_bytes)
+    return work_time(cost, cost.work)
+
+
 def price(state: Replica, batch: Batch) -> float:
     """Seconds of a step with work."""
     cost = state.cost
     if cost.price == CONSTANT:
         return cost.seconds
     if cost.price == PRICED_IN_PYTHON:
-        return python_price(state, batch)
+        return accepted_time(cost, python_price(state, batch))
     count_work(cost, state.requests, batch)
     cost.work.swapped_bytes = state.swapped_bytes
     if state.limits.has_loras:
         cost.work.num_adapters = state.num_loras
     if state.limits.has_encoder:
         cost.work.num_encoded = state.encoder.num_step_tokens
-    time = with_transfers(cost, work_time(cost, cost.work), state.kv.moved)
+    time = with_transfers(cost, computing_time(cost), state.kv.moved)
     if state.record_steps:
         cost.flops = total_flops(cost.work) / cost.num_stages
         cost.bytes = total_bytes(cost, cost.work)

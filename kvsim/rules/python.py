@@ -1,6 +1,7 @@
 """Calls from rules to a user's Python classes: allocator, scheduler, policy, cost model.
 
-Compiled code calls none of them; the compiled engine refuses such a class and says why.
+Compiled code calls rules of a user's by address (:mod:`kvsim.compiled.own_calls`), and none of the
+rest: the compiled engine refuses such a class and says why.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.rules.blocks.keys import extend_keys
 
 if TYPE_CHECKING:
+    from kvsim.records.cost import Cost
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool, RequestBlocks
@@ -215,6 +217,12 @@ def python_victim_score(state: Replica, k: int) -> float:
 
 
 # -- a cost model ---------------------------------------------------------------------------------
+
+
+def python_price_work(cost: Cost) -> float:
+    """Ask the rules of a user's cost model for the time of the work that is counted."""
+    model: Any = cost.python
+    return float(model.price(cost.work))
 
 
 def python_price(state: Replica, batch: Batch) -> float:

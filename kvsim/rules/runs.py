@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM_V0
 from kvsim.records.connector import NO_CONNECTOR
-from kvsim.records.cost import CONSTANT, ROOFLINE
+from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
@@ -30,7 +30,7 @@ from kvsim.rules.group_runs import (
     tend_groups,
 )
 from kvsim.rules.managers.tiered import count_transfers
-from kvsim.rules.price import with_transfers, work_time
+from kvsim.rules.price import computing_time, with_transfers
 from kvsim.rules.published_metrics import publish_metrics
 from kvsim.rules.recorder import note_gap, pass_time, record_step
 from kvsim.rules.vllm.fairness import can_stay_refused, charge_run, steps_until_overtaken
@@ -103,7 +103,9 @@ def price_allows_runs(state: Replica) -> bool:
         return False
     if cost.price == CONSTANT:
         return True
-    return cost.price == ROOFLINE and (state.kv.manager == PAGED or not sees_windows(cost))
+    if cost.price == PRICED_IN_PYTHON:
+        return False
+    return state.kv.manager == PAGED or not sees_windows(cost)
 
 
 def stays_refused(state: Replica) -> bool:
@@ -245,8 +247,9 @@ def step_time(state: Replica, step: int) -> float:
     for k in range(state.cost.num_layers):
         layers = state.cost.layers[k]
         layers.decode_keys = count_keys(state, layers, step)
+    state.cost.work.num_context_tokens += state.num_running
     weigh(state.cost)
-    return with_transfers(state.cost, work_time(state.cost, state.cost.work), state.kv.moved)
+    return with_transfers(state.cost, computing_time(state.cost), state.kv.moved)
 
 
 def begin_run(state: Replica, num_keys: int) -> None:
@@ -256,6 +259,7 @@ def begin_run(state: Replica, num_keys: int) -> None:
     work.num_tokens = running
     work.num_sampled = running
     work.num_decodes = running
+    work.num_context_tokens = num_keys
     work.swapped_bytes = 0
     if state.limits.has_loras:
         note_loras(state)

@@ -51,6 +51,7 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
     work.num_tokens = num_tokens
     work.num_sampled = num_sampled + (work.num_drafts if cost.has_drafts else 0)
     work.num_decodes = num_decodes
+    work.num_context_tokens = decode_keys
     if cost.has_samples:
         has_samples = count_samples(work, requests, batch)
     for k in range(cost.num_layers):

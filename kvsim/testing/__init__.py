@@ -1,10 +1,12 @@
 """Checks for tests of kvsim itself and of plug-in parts.
 
-``check_allocator``, ``check_eviction``, ``check_router`` and ``check_scheduler`` drive a part
-through random small traces; ``check_result`` and ``equal_tables`` look at what a run wrote down.
+``check_allocator``, ``check_cost_model``, ``check_eviction``, ``check_router`` and
+``check_scheduler`` drive a part through random small traces; ``check_result`` and ``equal_tables``
+look at what a run wrote down.
 """
 
 from kvsim.testing.allocator import check_allocator
+from kvsim.testing.cost_model import check_cost_model
 from kvsim.testing.eviction import check_eviction
 from kvsim.testing.results import check_result, equal_tables
 from kvsim.testing.router import check_router
@@ -12,6 +14,7 @@ from kvsim.testing.scheduler import check_scheduler
 
 __all__ = [
     "check_allocator",
+    "check_cost_model",
     "check_eviction",
     "check_result",
     "check_router",

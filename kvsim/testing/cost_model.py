@@ -1,0 +1,113 @@
+"""A check of a cost model, for authors of cost models."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from kvsim.config import Config
+from kvsim.cost.model import COST_MODELS
+from kvsim.engine.setup import resolve
+from kvsim.records.request import Request
+from kvsim.sched.scheduler import StepPlan
+from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.cost.model import CostModel, StepCost
+
+#: Steps that are priced in one run.
+NUM_STEPS = 20
+
+
+def check_cost_model(
+    model: str | Callable[..., CostModel], *, num_runs: int = 20, seed: int = 0, **options: Any
+) -> None:
+    """Price random steps with a cost model, then serve random small traces with it.
+
+    A step takes a finite time above 0, the same whenever it is priced; FLOPs and bytes are not
+    negative; pricing changes no request; every request of a trace is served.
+
+    Parameters
+    ----------
+    model : a name, with parameters if you like, an import path ``package.module:object``, or the
+        class or function itself
+    num_runs : traces, and sets of steps
+    seed : of the random numbers
+    **options : fields of :class:`kvsim.Config` that are the same in all runs
+
+    Raises
+    ------
+    AssertionError, RuntimeError
+        Naming what is broken; a note says in which run.
+
+    Examples
+    --------
+    >>> from kvsim.testing import check_cost_model
+    >>> check_cost_model("constant+seconds=0.02", num_runs=2)
+    """
+    with named(COST_MODELS, model) as name:
+        for run in range(num_runs):
+            rng = np.random.default_rng([seed, run])
+            drawn: dict[str, Any] = {
+                "model": "llama-3-8b",
+                "gpu": "h100-sxm",
+                "max_model_len": MAX_MODEL_LEN,
+                "num_gpu_blocks_override": int(2 ** rng.uniform(4, 9)),
+                "max_num_seqs": int(rng.integers(1, 7)),
+                "cost_model": name,
+            } | options
+            with told(f"{name}, run {run} of seed {seed}: {drawn}"):
+                cost = resolve(Config.build(**drawn)).cost
+                for _ in range(NUM_STEPS):
+                    _check_step(cost, _draw_step(rng))
+                checked(random_trace(rng), drawn)
+
+
+def _draw_step(rng: np.random.Generator) -> StepPlan:
+    """Draw decodes, whole prompts and chunks of prompts, few or many, short or long."""
+    scheduled, unfinished = [], 0
+    for k in range(int(2 ** rng.uniform(0, 7))):
+        before, num_tokens = (int(n) for n in 2 ** rng.uniform(0, 12, 2))
+        kind = int(rng.integers(3))
+        num_tokens = 1 if kind == 0 else num_tokens
+        request = Request(k, 0.0, before + num_tokens, 1, [], before + num_tokens + 1)
+        request.num_computed_tokens = num_tokens if kind == 1 else before + num_tokens
+        unfinished += kind == 2 and unfinished == k
+        scheduled.append((request, num_tokens))
+    return StepPlan.of(scheduled, unfinished)
+
+
+def _check_step(model: CostModel, plan: StepPlan) -> None:
+    before = _seen(plan)
+    first, second = model.step(plan), model.step(plan)
+    if _seen(plan) != before:
+        _fail(plan, "pricing it changes its requests")
+    if first != second:
+        _fail(plan, f"it takes {first.time:g} s, and priced again {second.time:g} s")
+    if not (0.0 < first.time < math.inf):
+        _fail(plan, f"it takes {first.time:g} s, must be above 0 s and finite")
+    _check_count(plan, first)
+
+
+def _seen(plan: StepPlan) -> list[list[str]]:
+    """Return the numbers of a step and of its requests, as texts, since NaN is not NaN."""
+    rows: list[Any] = [*plan.state.requests, *plan.batch.entries]
+    return [[str(getattr(row, name)) for name in row.kinds()] for row in rows]
+
+
+def _check_count(plan: StepPlan, cost: StepCost) -> None:
+    for what, number in (("FLOPs", cost.flops), ("bytes", cost.bytes)):
+        if not 0.0 <= number < math.inf:
+            _fail(plan, f"it has {number:g} {what}, must be at least 0 and finite")
+
+
+def _fail(plan: StepPlan, what: str) -> NoReturn:
+    decodes = sum(n == 1 for n in plan.num_tokens)
+    raise AssertionError(
+        f"a step of {len(plan.num_tokens)} requests and {sum(plan.num_tokens):,} tokens, "
+        f"{decodes} of them decodes, over {sum(plan.ends):,} tokens of KV: {what}"
+    )
