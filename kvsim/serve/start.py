@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -153,6 +154,7 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
             listener = listening(endpoint.host, endpoint.port)
             await web.SockSite(runner, listener).start()
             say(endpoint, server, listener.getsockname()[1])
+        gc.freeze()  # a full collection over what exists by now halts all streams for 0.1 s
         await stopped.wait()
     finally:
         for runner in reversed(runners):  # the router's port first

@@ -190,7 +190,9 @@ class Sample:
         if self._echoed and self.count == 1:
             text = msgspec.json.encode(self._echoed).decode()[1:-1] + text
         reason = b"null" if not self.reason else b'"%b"' % self.reason.encode()
-        tail = b',"stop_reason":' + msgspec.json.encode(self.stop_reason)
+        tail = b',"stop_reason":null'
+        if self.stop_reason is not None:
+            tail = b',"stop_reason":' + msgspec.json.encode(self.stop_reason)
         if self.reply.common.return_token_ids:
             ids = [output_id(self.content, self.count - 1)] if text else []
             tail += b',"token_ids":' + msgspec.json.encode(ids)
