@@ -50,6 +50,7 @@ ROOMS = (
         "report",
         "hits",
         "api",
+        "cliffs",
         "serve",
         "cli",
         "__main__",

@@ -26,6 +26,7 @@ from kvsim.cli.answers import (
 from kvsim.cli.beginning import with_beginning
 from kvsim.cli.budgets import capacity, roofline, train_memory
 from kvsim.cli.calibrate import calibrate
+from kvsim.cli.cliffs import cliffs
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
 from kvsim.cli.hits import hits
 from kvsim.cli.options import (
@@ -349,7 +350,7 @@ def _say_backends(results: Mapping[str, Result]) -> None:
 
 for _command in (
     *(capacity, train_memory, roofline, report, search, calibrate, sweep, trace),
-    *(hits, serve, replay_live),
+    *(cliffs, hits, serve, replay_live),
 ):
     cli.add_command(_command)
 

@@ -35,18 +35,12 @@ from kvsim.kv_events import KVEventsConfig
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
 @click.option(
-    "--fail-rate",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    help="answer 500 to this share of requests",
-)
-@click.option(
     "--router", metavar="NAME", help="serves the replicas behind one more port, after theirs"
 )
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
-    mine = {name: options.pop(name) for name in (*own, "queue_limit", "router", "fail_rate")}
+    mine = {name: options.pop(name) for name in (*own, "queue_limit", "router")}
     given = with_model(model_name, options_given(options))
     try:
         from kvsim.serve.publisher import Transport

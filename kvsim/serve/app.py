@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,7 +48,6 @@ class Server:
     ----------
     names : by which clients may call the model; the first is the one that answers have
     facts : block size, number of blocks and other settings, for dashboards and routers
-    fail_rate : share of requests that get 500, drawn alike in every run
     """
 
     def __init__(
@@ -60,12 +58,10 @@ class Server:
         facts: dict[str, Any],
         *,
         api_key: str | None = None,
-        fail_rate: float = 0.0,
     ) -> None:
         self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
         self.api_key = api_key
         self._is_asleep = False
-        self._fail_rate, self._draws = fail_rate, random.Random(0)
 
     def app(self) -> web.Application:
         """Return the application, which runs the engine while it is up."""
@@ -165,8 +161,6 @@ class Server:
             raise Refused("the engine is asleep; POST /wake_up wakes it", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
-        if self._draws.random() < self._fail_rate:
-            raise Refused("a failure by --fail-rate", 500)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model not in self.names and model not in self.live.adapters:

@@ -39,7 +39,6 @@ class Endpoint:
     record : file for the requests, as a trace
     queue_limit : requests in the queue from which new ones get 429
     events : destination of KV cache events, None for no events
-    fail_rate : share of requests that get 500
     router : chooses a replica for each request to the port after the replicas'; None for none
     """
 
@@ -53,7 +52,6 @@ class Endpoint:
     queue_limit: int | None = None
     events: Transport | None = None
     router: str | None = None
-    fail_rate: float = 0.0
 
     def of_replica(self, number: int) -> Endpoint:
         """Return the endpoint of a replica of several: its ports and its record."""
@@ -90,14 +88,7 @@ def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
         recording=recording,
         most_waiting=endpoint.queue_limit,
     )
-    return Server(
-        live,
-        tokenizer,
-        endpoint.names,
-        facts,
-        api_key=endpoint.api_key,
-        fail_rate=endpoint.fail_rate,
-    )
+    return Server(live, tokenizer, endpoint.names, facts, api_key=endpoint.api_key)
 
 
 def facts_of(engine: Engine, deployment: dict[str, Any], name: str) -> dict[str, Any]:

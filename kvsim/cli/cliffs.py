@@ -1,0 +1,43 @@
+"""Values of an option between which prefix hits or first tokens jump."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvsim.api.requests import requests_of
+from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
+from kvsim.cli.beginning import with_beginning
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
+@config_options(
+    leave_out=("kv_events_config", "record_steps", "record_memory_map", "record_block_events")
+)
+@click.option(
+    "--vary",
+    metavar="OPTION=LO:HI[:STEP]",
+    required=True,
+    help="option and range; workload.NAME is a workload's parameter",
+)
+@click.option("--max-runs", type=click.IntRange(9), default=60, help="most runs of the search [60]")
+@JSON
+def cliffs(
+    what: str | None, vary: str, max_runs: int, json_file: str | None, **options: Any
+) -> None:
+    """Find values of an option between which prefix hits or first tokens jump.
+
+    A jump is 10 points of hit rate, or twice the time to first token, between two neighbouring
+    values. The answer names its mechanism, and an option that heals it if a run shows one.
+    """
+    from kvsim.cliffs.cliffs import find_cliffs
+    from kvsim.report.cliffs import cliffs_table
+
+    check_targets(None, json_file)
+    given = with_beginning(what, options_given(options))
+    with progress_bar("simulating", max_runs, json_file) as tick:
+        answer = find_cliffs(vary, given, requests_of, most=max_runs, on_progress=tick)
+    print_answer(answer, json_file, lambda: cliffs_table(answer), answer["notes"])

@@ -1,0 +1,1 @@
+"""Values of an option between which prefix hits or first tokens jump."""

@@ -1,0 +1,99 @@
+"""Blocks that a hit lacked: a pool looked up group by group, right before an admission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.fleet.pool_setups import resolve_fleet
+from kvsim.fleet.simulate import serve
+from kvsim.records.kv import PAGED
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, SLIDING
+from kvsim.rules.arrival import describe
+from kvsim.rules.blocks.attention import cdiv, num_skipped
+from kvsim.rules.blocks.keys import extend_keys
+from kvsim.rules.blocks.prefix import find_part
+from kvsim.rules.kv import next_own_blocks
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.engine.replica import Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import LookupSpec
+    from kvsim.trace import Trace
+
+#: Layers of a group, in the words of a report.
+KINDS = {
+    FULL: "full attention",
+    SLIDING: "sliding window",
+    CHUNKED: "chunked attention",
+    MAMBA_ALIGN: "state",
+}
+#: Seconds before a step in which no other one begins.
+BEFORE = 1e-9
+
+
+class Missing(NamedTuple):
+    """The first block that one kind of layers lacks.
+
+    Parameters
+    ----------
+    kind : of the layers, in words
+    block : place in the prompt, 0 for its first block
+    num_missing, num_needed : blocks
+    """
+
+    kind: str
+    block: int
+    num_missing: int
+    num_needed: int
+
+
+def missing_blocks(config: Config, trace: Trace, row: int, time: float, hit: int) -> list[Missing]:
+    """Return what a pool lacks of a hit right before a request is scheduled.
+
+    Parameters
+    ----------
+    config : of one replica with a paged KV cache
+    trace : the requests
+    row : of the request
+    time : when it is scheduled first, seconds
+    hit : tokens of the hit that is asked for
+    """
+    replicas: list[Replica] = []
+    start = float(trace.arrival_time[0])
+    until = {"backend": "python", "horizon": max(time - start - BEFORE, BEFORE)}
+    setup = resolve_fleet(config.model_copy(update=until))
+    serve(setup, trace, on_start=replicas.append)
+    return _looked_up(replicas[0].state, row, hit)
+
+
+def _looked_up(state: Any, row: int, hit: int) -> list[Missing]:
+    kv: KV = state.kv
+    if kv.manager != PAGED or kv.num_groups == 0:
+        return []
+    describe(state, state.probe, row)
+    own, unit = next_own_blocks(kv), kv.hash_block_size
+    extend_keys(own, state.probe, hit // unit, unit, kv.num_hash_lookahead_tokens)
+    found = []
+    for spec in kv.specs[: kv.num_specs]:
+        per_block, most = spec.block_size // unit, hit // unit
+        needed = _needed(spec, hit)
+        missing = [
+            place
+            for place in needed
+            if not find_part(kv, own, spec, place, min((place + 1) * per_block, most))
+        ]
+        if missing:
+            kind = KINDS.get(spec.kind, "full attention")
+            found.append(Missing(kind, missing[0], len(missing), len(needed)))
+    return found
+
+
+def _needed(spec: LookupSpec, hit: int) -> range:
+    """Return the places of the blocks that a hit needs of a spec."""
+    end = hit // spec.block_size
+    if spec.kind == MAMBA_ALIGN:
+        return range(cdiv(hit, spec.block_size) - 1, cdiv(hit, spec.block_size))
+    if spec.kind == FULL:
+        return range(end)
+    return range(num_skipped(spec.kind, spec.window, hit) // spec.block_size, end)

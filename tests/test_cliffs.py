@@ -1,0 +1,127 @@
+"""Jumps of hits and first tokens between two values of an option."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+
+import pytest
+
+from kvsim.cli.main import main
+from kvsim.cliffs.cliffs import read_range
+from kvsim.cliffs.finder import Point, find_jumps
+
+STAIRS = (1_237, 5_001, 5_002)
+
+
+def stairs(value: float, *, steps: tuple[int, ...] = (9_409,), height: float = 0.9) -> Point:
+    """Return hits that rise by a part of ``height`` from each step on."""
+    return Point(value, height * sum(value >= one for one in steps) / len(steps), 1.0, 1.0)
+
+
+@pytest.mark.parametrize("step", [9_409, 2_001, 15_999, 7_750])
+def test_a_jump_is_found_to_the_unit_in_few_runs(step: int) -> None:
+    found = find_jumps(partial(stairs, steps=(step,)), 2_000, 16_000, step=1)
+    ((below, above, is_narrow),) = found.jumps
+    assert (below.value, above.value, is_narrow) == (step - 1, step, True)
+    assert len(found.points) <= 21
+
+
+def test_two_jumps_far_apart_and_two_that_touch_are_found() -> None:
+    found = find_jumps(partial(stairs, steps=STAIRS), 1_000, 9_000, step=1)
+    assert [one.above.value for one in found.jumps] == list(STAIRS)
+
+
+def test_a_jump_of_first_tokens_alone_is_found() -> None:
+    found = find_jumps(lambda x: Point(x, 0.5, 0.1, 0.1 if x < 70 else 0.21), 1, 200, step=1)
+    assert [one.above.value for one in found.jumps] == [70]
+
+
+@pytest.mark.parametrize(
+    "hits",
+    [
+        lambda x: 0.0,
+        lambda x: x / 1000,  # a straight line
+        lambda x: 0.09 * (x > 500),  # too small
+        lambda x: 1 / (1 + math.exp((500 - x) / 40)),  # steep, but wide
+    ],
+)
+def test_no_jump_is_found_where_none_is(hits) -> None:  # type: ignore[no-untyped-def]
+    assert not find_jumps(lambda x: Point(x, hits(x), 1.0, 1.0), 0, 1000, step=1).jumps
+
+
+def test_a_steep_rise_inside_an_interval_is_a_slope() -> None:
+    found = find_jumps(lambda x: Point(x, min(max(x - 500, 0) / 100, 1), 1.0, 1.0), 0, 1000, step=1)
+    assert not found.jumps
+    assert found.slopes
+
+
+def test_the_search_ends_at_its_runs_and_says_so() -> None:
+    found = find_jumps(stairs, 0, 1 << 30, step=1, most=12)
+    assert [one.is_narrow for one in found.jumps] == [False]
+    assert len(found.points) == 12
+
+
+def test_real_numbers_end_at_half_a_per_cent() -> None:
+    ((below, above, _),) = find_jumps(partial(stairs, steps=(7,)), 1.0, 12.0, step=None).jumps
+    assert below.value < 7 <= above.value <= below.value * 1.005
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "told"),
+    [
+        ("block-size", {}, "must be OPTION=LO:HI"),
+        ("block-size=1:2:3:4", {}, "must be OPTION=LO:HI"),
+        ("block-size=2:x", {}, "must be numbers"),
+        ("block-size=2:1", {}, "LO must be less than HI"),
+        ("block-size=1:2:0", {}, "STEP more than 0"),
+        ("block-size=1:2", {"block_size": 16}, "conflicts with --vary"),
+        ("blocksize=1:2", {}, "unknown option 'blocksize'"),
+        ("workload.prefix=1:2", {}, "needs --workload"),
+        ("model.size=1:2", {}, "only a workload has parameters"),
+    ],
+)
+def test_a_wrong_range_is_one_line(text: str, given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        read_range(text, given)
+
+
+def test_a_parameter_of_a_workload_takes_the_value() -> None:
+    given = {"workload": "shared-prefix+prefix=3+suffix=9"}
+    asked = read_range("workload.prefix=1:20", given)
+    assert asked.options(7.0, given) == {"workload": "shared-prefix+suffix=9+prefix=7"}
+
+
+def cliffs(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, object]:
+    alone = ("--max-concurrency", "1", "--request-rate", "inf", "--num-requests", "64")
+    main(["cliffs", *alone, *more, "--json", "-"])
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+@pytest.mark.long
+def test_a_prefix_below_a_block_of_a_hybrid_model_hits_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The prefixes of vLLM issues 45238 and 53749; 48 of 64 requests hit from 1,056 tokens on."""
+    asked = ("--model", "qwen3.5-35b-a3b", "--gpu", "h200-sxm", "--max-model-len", "32768")
+    load = "shared-prefix+num-prefixes=8+suffix=1400+output=8"
+    more = ("--num-gpu-blocks-override", "2000", "--max-num-seqs", "32", "--workload", load)
+    answer = cliffs(capsys, *asked, *more, "--vary", "workload.prefix=900:1200")
+    (one,) = answer["cliffs"]  # type: ignore[misc]
+    assert (one["below"], one["above"], one["mechanism"]) == (1055, 1056, "below a block")
+    assert one["hits"] == [0, pytest.approx(0.32, abs=0.05)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "workload",
+    ["random", "shared-prefix+num-prefixes=2+prefix=2048+suffix=16+output=1"],
+)
+def test_full_attention_loses_hits_block_by_block(
+    capsys: pytest.CaptureFixture[str], workload: str
+) -> None:
+    asked = ("--model", "llama-3-8b", "--gpu", "h100-sxm", "--max-model-len", "2100")
+    vary = ("--vary", "num-gpu-blocks-override=140:400:4")
+    assert cliffs(capsys, *asked, "--workload", workload, *vary)["cliffs"] == []
