@@ -103,7 +103,7 @@ def _unnamed(made: Callable[..., Any], factory: Any) -> str:
 def with_names(values: dict[str, Any]) -> dict[str, Any]:
     """Return options with the names of parts in place of objects, the eviction policy's included.
 
-    That one is a parameter of the allocator.
+    The eviction policy becomes a parameter of the allocator.
     """
     named = {name: text_of(value) if is_part(value) else value for name, value in values.items()}
     policy = named.pop("eviction", None)

@@ -214,6 +214,8 @@ class Registry(Generic[T]):
         if comma and "=" in rest and first in (*self._factories, *self._offers):
             joined = name.replace(",", "+")
             raise ValueError(f"unknown {self.what} {name!r}: + joins keys, as in {joined}")
+        if name.endswith(".py"):
+            raise ValueError(f"unknown {self.what} {name!r}: name its class, as in {name}:NAME")
         raise unknown_name(self.what, name, {*self._factories, *self._offers})
 
     def _get_installed(self, name: str) -> Callable[..., T]:

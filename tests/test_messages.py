@@ -183,3 +183,9 @@ def test_a_drawn_rate_of_sessions_is_explained(
     assert (
         "arrive over the whole trace: sessions begin at the requested rate, and their later" in told
     )
+
+
+def test_a_file_without_its_class_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = said(capsys, *SMALL, "--scheduler", "mine.py")
+    assert code == 2
+    assert line.endswith("unknown scheduler 'mine.py': name its class, as in mine.py:NAME")

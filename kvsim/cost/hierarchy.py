@@ -32,7 +32,7 @@ NVLINK_LATENCY, COPY_SECONDS, NVME_LATENCY = 2e-6, 1e-5, 1e-4
 class Sm(NamedTuple):
     """Resources of one SM, or compute unit, of an architecture.
 
-    Dense 16-bit tensor operations per clock give the clock that the catalogue's peak is for.
+    The catalogue's peak over the dense 16-bit tensor operations per clock is the clock.
     Shared memory has 32 banks of 4 bytes, which Turing reads in two clocks (arXiv 1903.07486).
     ``l2_bytes_per_clock`` is the whole chip's, None where it is not published.
     """

@@ -250,7 +250,7 @@ class Scheduler(Parametric, ABC):
     supports_async : can schedule a step before the last one's tokens are known
     needs_allocator : the one allocator that it runs over, None for any
     evidence : what checks that it does what the real one does; no class inherits it
-    rules_of : whose rules it follows, a :class:`kvsim.engines.policies.Policy`
+    rules_of : the policy whose rules it follows, a :class:`kvsim.engines.policies.Policy`
     """
 
     NEEDS = 2  # manager and configuration

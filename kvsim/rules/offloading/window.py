@@ -43,7 +43,7 @@ def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: i
 def worth_storing(
     offloading: Offloading, state: OffloadState, g: int, place: int, horizon: int
 ) -> bool:
-    """Return whether a chunk is stored: its last block and all that a hit could need are there."""
+    """Return whether to store a chunk: its last block and all blocks a hit could need are known."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     if known_block(offloading, state, group, place * size + size - 1) == NULL_BLOCK:
         return False

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def begin_read(state: Replica, k: int) -> None:
     """Start reading a new request's stored tokens beyond both tiers, if it is worth it.
 
-    Only below a node that the host has, too, or at the root: SGLang does not lock GPU slots for it.
-    Under write_back only at the root: nodes above one that the host has may be missing there.
+    A read begins at the root, or below a node that the host has as well, since SGLang locks no GPU
+    slots for it. Under write_back it begins at the root alone: the host may lack the nodes above.
     """
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, row = storage.reads[k], request.request_id
