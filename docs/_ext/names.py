@@ -91,9 +91,9 @@ def _train_memory() -> Names:
 
 
 def _trace() -> Names:
-    from kvsim.trace.files import OPTIONAL, REQUIRED
+    from kvsim.trace.files import OPTIONAL, REQUEST_ID, REQUIRED
 
-    return dict.fromkeys((*REQUIRED, *OPTIONAL), "")
+    return dict.fromkeys((*REQUIRED, *OPTIONAL, REQUEST_ID), "")
 
 
 def _case() -> Names:

@@ -119,6 +119,7 @@ def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_n
         num_tokens=num_tokens,
         num_sampled=batch_size,
         num_decodes=batch_size if decodes else 0,
+        num_context_tokens=batch_size * (num_computed + num_new) if decodes else 0,
         head_bytes=counter.record.head_bytes,
         head_flops=batch_size * counter.record.head_flops,
         decode_bytes=keys if decodes else 0.0,

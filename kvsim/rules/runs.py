@@ -184,7 +184,7 @@ def join_phase(state: Replica, steps: int, k: int) -> None:
 
 
 def sort_by_phase(state: Replica) -> int:
-    """List the requests that take a block (item 2k) or fill one (2k + 1), by step modulo block size.
+    """List by step modulo block size the requests that take a block (2k) or fill one (2k + 1).
 
     Returns the sum of computed tokens.
     """
