@@ -34,7 +34,7 @@ def cliffs(
     values. The answer names its mechanism, and an option that heals it if a run shows one.
     """
     from kvsim.cliffs.cliffs import find_cliffs
-    from kvsim.report.cliffs import cliffs_table
+    from kvsim.cliffs.table import cliffs_table
 
     check_targets(None, json_file)
     given = with_beginning(what, options_given(options))

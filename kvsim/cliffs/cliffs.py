@@ -64,9 +64,24 @@ def read_range(text: str, given: Mapping[str, Any]) -> Range:
         For what is no such text, an unknown option, or one that is given as well.
     """
     key, equals, values = text.partition("=")
-    option, parts = key.strip().lstrip("-").replace("-", "_"), values.split(":")
+    parts = values.split(":")
     if not equals or len(parts) not in (2, 3):
         raise ValueError(f"--vary {text}: must be OPTION=LO:HI or OPTION=LO:HI:STEP")
+    option = _option(key, given)
+    try:
+        low, high, *steps = map(float, parts)
+    except ValueError:
+        raise ValueError(f"--vary {text}: LO, HI and STEP must be numbers") from None
+    is_whole = all(part.strip().lstrip("-").isdigit() for part in parts)
+    step = steps[0] if steps else 1.0 if is_whole else None
+    if not -np.inf < low < high < np.inf or (step is not None and not 0 < step < np.inf):
+        raise ValueError(f"--vary {text}: LO must be less than HI, and STEP more than 0")
+    return Range(option, low, high, step)
+
+
+def _option(key: str, given: Mapping[str, Any]) -> str:
+    """Read the name of the option, or of the workload's parameter, that varies."""
+    option = key.strip().lstrip("-").replace("-", "_")
     name, dot, parameter = option.partition(".")
     if dot and name != WORKLOAD:
         raise ValueError(f"--vary {key}: only a workload has parameters, as workload.prefix")
@@ -76,20 +91,7 @@ def read_range(text: str, given: Mapping[str, Any]) -> Range:
         raise unknown_name("option", name, set(RunConfig.model_fields) - SHARED)
     if not dot and name in given:
         raise ValueError(f"--{name.replace('_', '-')}: conflicts with --vary: give one of them")
-    try:
-        numbers = [float(part) for part in parts]
-    except ValueError:
-        raise ValueError(f"--vary {text}: LO, HI and STEP must be numbers") from None
-    is_whole = all(part.strip().lstrip("-").isdigit() for part in parts)
-    step = numbers[2] if len(numbers) == 3 else 1.0 if is_whole else None
-    if (
-        not numbers[0] < numbers[1]
-        or not np.isfinite(numbers).all()
-        or (step is not None and step <= 0)
-    ):
-        raise ValueError(f"--vary {text}: LO must be less than HI, and STEP more than 0")
-    shown = f"{WORKLOAD}.{parameter.replace('_', '-')}" if dot else name
-    return Range(shown, numbers[0], numbers[1], step)
+    return f"{WORKLOAD}.{parameter.replace('_', '-')}" if dot else name
 
 
 class _Served:
