@@ -80,7 +80,7 @@ def test_replications_of_a_changing_fleet_are_told(capsys: pytest.CaptureFixture
     assert summary["scaling"]["num_failures"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_replica_that_is_gone_does_nothing_any_more(tmp_path: Path) -> None:
     line = (
         "run llama-3.1-8b --gpu h100-sxm --num-requests 100 --request-rate 20 --max-num-seqs 4 "

@@ -39,7 +39,7 @@ TOKEN = 131_072  # bytes of KV of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 x 
 ONE = Trace.from_arrays([0.0], [10], [8])  # first token at 2 s: a step here, a step there; end at 9
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["pull", "push"])
 @pytest.mark.parametrize(
     ("planned", "times", "tokens_moved"),
@@ -69,7 +69,7 @@ def test_a_request_survives_the_replica_of_its_prompt_and_of_its_output(
         assert result.summary["scaling"]["num_failures"] == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 @pytest.mark.parametrize(
     ("protocol", "time", "times", "prefill_replica"),
@@ -221,7 +221,7 @@ def test_a_wrong_failure_is_refused_in_one_line(options: dict[str, Any], said: s
         kvsim.simulate(ONE, **(TWO_EACH | options))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(240)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_every_block_is_freed_once(
@@ -384,7 +384,7 @@ def test_pools_that_nothing_changes_do_not_wait_for_each_other_either() -> None:
 TICKS = "hpa+max=1+interval=0.03"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrivals", "options"),
     [

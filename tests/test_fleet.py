@@ -51,7 +51,7 @@ def same(a: kvsim.Result, b: kvsim.Result) -> bool:
 # -- one replica ----------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(traces(), st.data())
 def test_one_replica_behind_any_router_is_a_run_without_one(
@@ -73,7 +73,7 @@ def test_one_replica_behind_any_router_is_a_run_without_one(
         assert routed.summary["routing"] is None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_serves_all_and_the_same_way_twice(name: str) -> None:
     shared = [[(k % 3, 0, 96), (10 + k, 0, 20)] for k in range(30)]
@@ -257,7 +257,7 @@ def test_first_tokens_and_ends_are_told_in_order_of_time() -> None:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("max_concurrency", [None, 3])
 def test_looking_and_both_engines_change_nothing_and_see_the_same(
     max_concurrency: int | None,
@@ -291,7 +291,7 @@ def test_scrapes_are_at_multiples_of_the_interval() -> None:
         assert scraper.last_time(math.nextafter(time, -1)) == 0.3 + (number - 1) * 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_index_fed_by_events_holds_what_the_caches_hold() -> None:
     """With no delay, at a time when no step has begun, it is the caches' own answer."""
     compared = []
@@ -317,7 +317,7 @@ def test_the_index_fed_by_events_holds_what_the_caches_hold() -> None:
     assert all(told == held for told, held in compared)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_file_of_events_is_the_same_behind_a_router_that_reads_them(tmp_path: Any) -> None:
     trace = workloads.multi_turn(num_requests=20, request_rate=5.0, seed=1)
     texts = []
@@ -380,7 +380,7 @@ def test_a_prefix_index_drops_leaves_least_recently_used_first() -> None:
 # -- gateways, rejection --------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_gateway_sees_only_what_it_sent() -> None:
     """Eight gateways: none sees a queue, so all send to the first replica."""
     trace = Trace.from_arrays([0.01 * k for k in range(8)], [16] * 8, [9] * 8)
@@ -412,7 +412,7 @@ def test_what_a_router_turns_away_is_rejected_with_the_reason_and_takes_no_place
 # -- the books ------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_books_of_a_run() -> None:
     content = [[(5, 0, 33)]]
     trace = Trace.from_arrays([0.0, 4.0, 8.0], [33] * 3, [2, 2, 4], segments=content * 3)
@@ -467,7 +467,7 @@ def mean_ttft(trace: Trace, router: str, **options: Any) -> float:
     return ttft
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("router", KV_AWARE)
 def test_kv_awareness_wins_nothing_where_prompts_share_nothing(router: str) -> None:
     """Knowing who still computes a prompt is worth a few per cent; that is no cache's merit."""
@@ -476,7 +476,7 @@ def test_kv_awareness_wins_nothing_where_prompts_share_nothing(router: str) -> N
     assert aware > 0.95 * plain
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("router", "blind"),
     [
@@ -491,7 +491,7 @@ def test_where_prompts_share_nothing_sight_is_blindness(router: str, blind: str)
     assert same(serve(trace, router=router, **options), serve(trace, router=blind, **options))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("router", KV_AWARE)
 def test_kv_awareness_wins_nothing_where_caches_are_off_or_hold_everything(router: str) -> None:
     shared = [[(7, 0, 512), (100 + k, 0, 64)] for k in range(60)]
@@ -504,7 +504,7 @@ def test_kv_awareness_wins_nothing_where_caches_are_off_or_hold_everything(route
     assert aware > 0.9 * plain
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("router", ["llm-d+index=precise", "sglang-cache-aware", "preble"])
 def test_kv_awareness_wins_where_prefixes_fit_only_if_they_are_parted(router: str) -> None:
     """Five times and more, where the caches of a saturated fleet churn."""

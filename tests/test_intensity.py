@@ -217,7 +217,7 @@ def test_uniform_steps_are_counted_and_timed_like_any_other(model: str) -> None:
         assert step.seconds == pytest.approx(cost.times(counted).total, rel=1e-12)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_modelled_time_is_below_the_ideal() -> None:
     for model in model_names():
         longest = get_model(model).max_position_embeddings

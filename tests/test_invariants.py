@@ -47,7 +47,7 @@ def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
     return result
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(400)
 @given(traces(), configs())
 def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def rag(rate: float, number: int = 200, **options: Any) -> dict[str, Any]:
     return kvsim.simulate(trace, **SERVER, **options).summary
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "binding"),
     [
@@ -111,7 +111,7 @@ def test_what_binds_an_overload(options: dict[str, Any], binding: str) -> None:
     assert load["binding"] == binding
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_raising_places_that_add_nothing_leaves_the_decodes() -> None:
     """Long contexts: a step over twice as many takes twice as long."""
     trace = workloads.fixed(prompt=16, output=4000, num_requests=400, request_rate=100.0)
@@ -125,7 +125,7 @@ def test_raising_places_that_add_nothing_leaves_the_decodes() -> None:
     assert found["binding"] in ("prefill", "decode")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_full_batches_of_long_contexts_leave_the_decodes() -> None:
     """Prompts share all but 16 tokens, and KV is most of what a step reads: places add little."""
     trace = workloads.generate(
@@ -144,7 +144,7 @@ def test_full_batches_of_long_contexts_leave_the_decodes() -> None:
 APART: dict[str, Any] = {"num_prefill_workers": 3, "num_decode_workers": 1}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "options", "binding"),
     [
@@ -161,7 +161,7 @@ def test_pools_say_which_of_them_binds(rate: float, options: Any, binding: str) 
     assert load["binding"] == binding
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_pools_tell_their_own_preemptions_and_waits(capsys: pytest.CaptureFixture[str]) -> None:
     found = rag(20.0, **APART, kv_cache_memory_bytes=3 * 2**30)
     own = {pool["role"]: pool["num_preemptions"] for pool in found["pools"]}
@@ -175,7 +175,7 @@ def test_pools_tell_their_own_preemptions_and_waits(capsys: pytest.CaptureFixtur
     assert "preemptions; prefill: 2 replicas, busy" in said
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_pace_of_clients_is_no_load() -> None:
     """Closed loops and bursts offer no rate; what their requests wait for is still told."""
     burst = rag(math.inf, max_num_seqs=16)["load"]
@@ -255,7 +255,7 @@ OVERLOADED = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "compare --allocators paged"])
 def test_commands_say_that_a_run_does_not_keep_up(
     command: str, capsys: pytest.CaptureFixture[str]

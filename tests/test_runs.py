@@ -28,7 +28,7 @@ def serve(path: Path, **options: Any) -> tuple[Any, bytes]:
     return result, path.read_bytes()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [250, 900])
 @pytest.mark.parametrize("router", ["dynamo", "least-outstanding"])
 @pytest.mark.parametrize("asynchronous", [True, False])

@@ -121,7 +121,7 @@ def test_more_places_carry_more() -> None:
     assert len(candidates) == 3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_fewest_replicas_carry_a_rate() -> None:
     wish = Wish("gpus", 12.0, counts_replicas=True)
     _, outcomes = found({"max_num_seqs": ("1", "4")}, wish, max_gpus=16)

@@ -116,7 +116,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(40)
 @given(windowed())
 def test_slots_and_locks_of_both_pools_add_up_after_every_pass(case: SglangCase) -> None:
@@ -133,7 +133,7 @@ OSS: dict[str, Any] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_model_with_sliding_windows_runs_alike_in_both_engines(page_size: int) -> None:
     """Under pressure in both pools, with prompts that are used again; the maps, too."""
@@ -204,7 +204,7 @@ def tiered(draw: st.DrawFn) -> SglangCase:
     return SglangCase(sglang="", steps=[{}], **drawn)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(40)
 @given(tiered())
 def test_slots_and_locks_of_both_tiers_add_up_after_every_pass(case: SglangCase) -> None:
@@ -230,7 +230,7 @@ TIERED: dict[str, Any] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
 def test_prefixes_come_back_from_the_host(policy: str) -> None:
     """With copies that take the link's time, in both engines; none without the host."""
@@ -282,7 +282,7 @@ def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
     assert result.requests["num_cached_tokens"].tolist() == [0, 0, 899]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16])
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
 def test_a_map_shows_nothing_of_what_the_host_alone_has(policy: str, size: int) -> None:

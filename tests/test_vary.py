@@ -58,7 +58,7 @@ def test_a_single_pair_has_no_interval_and_odd_metrics_none_at_all() -> None:
     assert not found["x"].is_certain
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3", "--json", "-")
     main([*asked, "--backend", "python"])
@@ -76,7 +76,7 @@ def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFi
     assert answer["rows"][0]["total_input_tokens"] == answer["rows"][1]["total_input_tokens"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_options_of_a_file_are_varied_and_flags_win_over_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +99,7 @@ def test_options_of_a_file_are_varied_and_flags_win_over_it(
     assert rows[0]["peak_running"] <= 3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> None:
     page = tmp_path / "v.html"
     asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3")
@@ -133,7 +133,7 @@ def test_the_table_says_what_served_and_shows_what_the_option_moves(
     assert "waste" not in capsys.readouterr().out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_varied_comparison_is_written_and_its_folder_makes_the_page(tmp_path: Path) -> None:
     asked = ("compare", "--model", "opt-125m", "--gpu", "a100-40gb", "--num-requests", "10")
     more = ("--vary", "block-size=16,128", "--replications", "2", "--backend", "python")

@@ -43,7 +43,7 @@ def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
     assert log == [("end", time), ("send", time), ("schedule", time)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(80)
 @given(traces(), configs())
 def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> No
     assert same(fast, slow)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @examples(40)
 @given(traces(), configs())
 def test_dealing_out_beforehand_equals_sending_one_by_one(
