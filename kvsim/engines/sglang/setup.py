@@ -49,7 +49,7 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
             f"allocator {config.allocator!r}: its tree is filled at the checkpoints of scheduler "
             f"{needed}, which {name!r} does not have"
         )
-    if kind.needs_allocator not in (None, allocator.base):
+    if kind.rules_of == SGLANG and kind.needs_allocator != allocator.base:
         raise ValueError(
             f"scheduler {name!r}: it hands computed prompts to the tree of allocator "
             f"{kind.needs_allocator}, and {config.allocator!r} has none"

@@ -53,6 +53,11 @@ class TensorrtLlm(Engine):
 
         is_engine = isinstance(get_engine(config.engine), TensorrtLlm)
         check_policy(config, kind, scheduler, is_engine=is_engine)
+        if kind.rules_of in self.policies and allocator.base != kind.needs_allocator:
+            raise ValueError(
+                f"scheduler {scheduler!r}: its capacity policy counts the blocks of allocator "
+                f"{kind.needs_allocator}, and {config.allocator!r} has none"
+            )
 
     def resolve(
         self,

@@ -17,5 +17,6 @@ class TensorrtLlmScheduler(Scheduler):
     """
 
     rules_of = TENSORRT_LLM
+    needs_allocator = "paged"
     evidence = "by its documented policy, not recorded"
     supports_async = True
