@@ -60,8 +60,11 @@ class RouterRules(RulePart):
         super().__init__(**parameters)
         rule = type(self).choose
         if rule is RouterRules.choose or rule.__code__.co_argcount != 2:
-            raise ValueError(f"{type(self).__name__}: must define choose(self, placement)")
+            raise ValueError(self._lacks_choose())
 
     def choose(self, placement: Placement) -> int:
         """Return the place of the candidate that serves the request."""
-        raise NotImplementedError
+        raise ValueError(self._lacks_choose())
+
+    def _lacks_choose(self) -> str:
+        return f"{type(self).__name__}: must define choose(self, placement)"
