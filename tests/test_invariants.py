@@ -149,7 +149,8 @@ def test_a_leak_is_found() -> None:
 def test_the_strategies_cover_the_registries() -> None:
     assert {name.split("+")[0] for name in ALLOCATORS} == set(FREE_ALLOCATORS)
     alone = {(a, s) for a, s in pairs() if a not in FREE_ALLOCATORS or s not in SCHEDULERS}
-    assert alone == {("radix", "sglang")}  # tests/test_sglang.py
+    # tests/test_sglang.py and tests/test_tensorrt_llm.py serve these
+    assert alone == {("radix", "sglang"), ("paged", "tensorrt-llm")}
 
 
 def test_what_the_strategies_ask_is_answered() -> None:
