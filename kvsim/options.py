@@ -64,6 +64,12 @@ class Options(TypedDict, total=False):
     mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"]
     """sglang: which states of a prompt the radix tree gets."""
 
+    mamba_track_interval: int
+    """sglang: tokens between the states of a decode that the radix tree gets."""
+
+    mamba_max_states_per_path: int
+    """sglang: maximum number of states on a path of the radix tree; -1: no limit."""
+
     enable_hierarchical_cache: bool
     """sglang: cache evicted prefixes in host memory (HiCache)."""
 

@@ -190,6 +190,26 @@ def sglang(draw: random.Random) -> Options:
     return options
 
 
+def sglang_states(draw: random.Random) -> Options:
+    """Return options of SGLang for a model with states, every few tokens one."""
+    options = sglang(draw) | one(
+        draw,
+        disable_radix_cache=(False, False, False, True),
+        mamba_radix_cache_strategy=("auto", "extra_buffer", "extra_buffer_lazy"),
+        mamba_track_interval=(1, 8, 16),
+        mamba_max_states_per_path=(-1, -1, 1, 2),
+        max_mamba_cache_size=(5, 7, 12, 30),
+    )
+    options["model"] = like("qwen3-next-80b-a3b", state_chunk=draw.choice([4, 16]))
+    options["tensor_parallel_size"] = 2
+    if options["page_size"] == 1 and draw.random() < 0.4:
+        options["mamba_radix_cache_strategy"] = "no_buffer"
+    elif options["mamba_radix_cache_strategy"] == "extra_buffer_lazy":
+        options["disable_overlap_schedule"] = False
+    options.pop("enable_hierarchical_cache", None)
+    return options
+
+
 def fleet(draw: random.Random) -> Options:
     """Return a fleet whose replicas do everything."""
     routers = ("round-robin", "least-outstanding", "vllm-dp", "llm-d", "dynamo", "session")
@@ -281,6 +301,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
         "encoder_cache_size": draw.choice([0, 8, 40]),
     },
     "sglang": sglang,
+    "sglang states": sglang_states,
     "fleet": fleet,
     "apart": apart,
     "failing": failing,

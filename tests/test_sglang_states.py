@@ -1,4 +1,4 @@
-"""SGLang's models with states: both pools, sized as the real server sizes them."""
+"""SGLang's models with states: sizes of both pools, recorded schedules, what the tree keeps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import kvsim
 from kvsim.budget.budget import GIB
 from kvsim.catalog.state import StateLayer
 from kvsim.cli import main
+from kvsim.config import Config
+from kvsim.engine.setup import resolve
 from kvsim.engines.sglang.budget import most_running
 from kvsim.engines.sglang.states import slots_per_request, state_bytes, state_pool
 
 CASES = Path(__file__).parent / "data" / "sglang_cases2"
+RECORDED = sorted([*CASES.glob("mamba/*.json.gz"), *CASES.glob("states/*.json.gz")])
 HYBRID = ["--model", "qwen3-next-80b-a3b", "--gpu", "h100-sxm", "-tp", "4", "--engine", "sglang"]
 
 
@@ -96,3 +99,56 @@ def test_wrong_pools_are_refused(
         main(["capacity", *HYBRID, *more])
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def name_of(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+def test_recorded_states_come_out_identical(path: Path) -> None:
+    assert kvsim.replay(path, check_invariants=path.stat().st_size < 8000) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+def test_recorded_states_come_out_identical_compiled(path: Path) -> None:
+    assert kvsim.replay(path, backend="compiled") is None
+
+
+def test_a_prefix_that_two_prompts_share_is_found_by_the_third() -> None:
+    """The first leaves the state at its prompt's last 64, the second tracks where they part."""
+    segments = [[(1, 0, 1000), (2 + row, 0, 300)] for row in range(3)]
+    trace = kvsim.Trace.from_arrays([0.0, 20.0, 40.0], [1300] * 3, [8] * 3, segments=segments)
+    options: dict[str, Any] = {
+        "model": "qwen3-next-80b-a3b",
+        "gpu": "h100-sxm",
+        "tensor_parallel_size": 4,
+        "engine": "sglang",
+        "max_total_tokens": 8000,
+        "max_mamba_cache_size": 40,
+        "backend": "python",
+        "check_invariants": True,
+    }
+    cached = [
+        kvsim.simulate(trace, **options, **more).requests["num_cached_tokens"].tolist()
+        for more in ({}, {"page_size": 16}, {"mamba_radix_cache_strategy": "no_buffer"})
+    ]
+    assert cached == [[0, 0, 960], [0, 0, 960], [0, 0, 0]]  # 960 = 15 x 64
+
+
+def test_states_refuse_a_host_tier_and_switch_overlap_off(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *HYBRID, "--enable-hierarchical-cache", "--num-requests", "2"])
+    assert ended.value.code == 2
+    assert "host tier is not modelled with pools of states" in capsys.readouterr().err
+    setups = [
+        resolve(Config(model="qwen3-next-80b-a3b", gpu="h100-sxm", tensor_parallel_size=4, **more))
+        for more in (
+            {"engine": "sglang"},
+            {"engine": "sglang", "mamba_radix_cache_strategy": "no_buffer"},
+        )
+    ]
+    assert [setup.num_steps_in_flight for setup in setups] == [2, 1]

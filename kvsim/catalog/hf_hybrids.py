@@ -78,6 +78,7 @@ def _nemotron_h(config: Config) -> Fields:
             "state_num_groups": config.integer("n_groups"),
             "state_size": config.integer("ssm_state_size"),
             "conv_kernel": config.integer("conv_kernel"),
+            "state_chunk": config.integer("mamba_chunk_size", default=64),
             "state_dtype": _state_dtype(config, "mamba_ssm_cache_dtype"),
         }
     )
@@ -173,6 +174,7 @@ def _granite(config: Config) -> Fields:
         "state_num_groups": config.integer("mamba_n_groups"),
         "state_size": config.integer("mamba_d_state"),
         "conv_kernel": config.integer("mamba_d_conv"),
+        "state_chunk": config.integer("mamba_chunk_size", default=64),
     }
 
 

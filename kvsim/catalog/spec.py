@@ -79,6 +79,8 @@ class ModelSpec:
         Of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
     state_dtype
         The dtype of their states where it is not that of the weights.
+    state_chunk
+        Tokens of a chunk of their kernels (mamba_chunk_size): prefills pass a state at its end.
     state_full_gate
         Kimi delta attention gates its output by one matrix instead of two narrow ones (Kimi K3).
     num_experts, num_experts_per_token, moe_intermediate_size
@@ -158,6 +160,7 @@ class ModelSpec:
     state_size: int = 0
     conv_kernel: int = 0
     state_dtype: str | None = None
+    state_chunk: int = 64
     state_full_gate: bool = False
     num_experts: int = 0
     num_experts_per_token: int = 0
@@ -217,10 +220,10 @@ class ModelSpec:
                 f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
             )
 
-        if "M" in kinds and self.state is None:
+        if "M" in kinds and (self.state is None or self.state_chunk < 1):
             raise ValueError(
                 f"model {self.name!r}: layers M need state_form ({', '.join(STATE_FORMS)}) and "
-                "positive state_num_heads, state_head_dim, state_size and conv_kernel"
+                "positive state_num_heads, state_head_dim, state_size, state_chunk and conv_kernel"
             )
 
     @cached_property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import VLLM
+from kvsim.kv.manager import ALLOCATORS
 from kvsim.results.kv_events import check_path
 from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import own_order_scheduler
@@ -65,16 +66,19 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
     """Refuse KV-cache managers without rules for states."""
     if not memory.model.num_state_layers:
         return
-    if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
+    kind = ALLOCATORS.get(allocator.base)
+    keeps = allocator.base == "paged" or getattr(kind, "keeps_states", False)
+    if not keeps or config.kv_offloading_size is not None or allocator.swap:
         raise ValueError(
             f"allocator {config.allocator!r}: {memory.model.name} has Mamba or "
-            "linear-attention states; only paged without host memory has blocks for them "
-            "(engine vllm)"
+            "linear-attention states; only paged and radix without host memory keep them"
         )
-    if config.scheduler not in (None, "vllm"):
+    schedulers = ("vllm", getattr(kind, "needs_scheduler", None))
+    if config.scheduler not in (None, *schedulers):
         raise ValueError(
             f"scheduler {config.scheduler!r}: {memory.model.name} has Mamba or "
-            "linear-attention states; only vllm aligns chunks so that they can be cached"
+            f"linear-attention states; only {' or '.join(filter(None, schedulers))} computes "
+            "prompts so that they can be cached"
         )
 
 

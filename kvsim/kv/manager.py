@@ -175,6 +175,7 @@ class KVCacheManager(Parametric, ABC):
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
     tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
+    keeps_states : keeps the states of Mamba and linear attention in a pool of their own
     keeps_unpublished : it caches prefixes for later requests, and emits no events
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
@@ -192,6 +193,7 @@ class KVCacheManager(Parametric, ABC):
     can_swap = False
     speculates = False
     tells_events = False
+    keeps_states = False
     keeps_unpublished = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})

@@ -71,9 +71,10 @@ class Operation(IntEnum):
     EVICT = 21
     LOAD = 22
     SEE_COPIES = 23
+    EVICT_STATES = 24
 
 
-MATCH, INSERT, INSERT_ALL, LOCK, UNLOCK, EVICT, LOAD, SEE_COPIES = map(int, Operation)
+MATCH, INSERT, INSERT_ALL, LOCK, UNLOCK, EVICT, LOAD, SEE_COPIES, EVICT_STATES = map(int, Operation)
 
 
 @dataclass(slots=True)

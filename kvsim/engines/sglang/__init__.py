@@ -63,7 +63,9 @@ class Sglang(Engine):
         check_pair(config, allocator, kind, scheduler)
 
     def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:
-        return not config.disable_overlap_schedule
+        from kvsim.engines.sglang.setup import overlaps
+
+        return overlaps(config)
 
     def resolve(
         self,

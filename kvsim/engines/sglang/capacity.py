@@ -10,6 +10,7 @@ from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.setup import (
     check_layers,
     fraction_of,
+    overlaps,
     page_size_of,
     pools_of,
     settings_of,
@@ -27,7 +28,7 @@ def capacity_of(config: Config) -> Capacity:
     memory = resolve_memory(config)
     check_layers(config, memory, memory.layout)
     pools = pools_of(config, memory, memory.layout)
-    settings = settings_of(config, memory, pools, overlap=True)
+    settings = settings_of(config, memory, pools, overlap=overlaps(config))
     size, longest = page_size_of(config), memory.limits.max_model_len
     window, token_bytes, _ = pool_bytes_of(
         memory.layout, hybrid=not config.disable_hybrid_kv_cache_manager

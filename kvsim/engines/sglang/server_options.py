@@ -49,6 +49,12 @@ class SglangOptions(BaseModel):
     mamba_radix_cache_strategy: Literal[
         "auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"
     ] = Field("auto", description="sglang: which states of a prompt the radix tree gets")
+    mamba_track_interval: Count = Field(
+        256, description="sglang: tokens between the states of a decode that the radix tree gets"
+    )
+    mamba_max_states_per_path: Annotated[int, Field(ge=-1)] = Field(
+        -1, description="sglang: maximum number of states on a path of the radix tree; -1: no limit"
+    )
     enable_hierarchical_cache: bool = Field(
         False, description="sglang: cache evicted prefixes in host memory (HiCache)"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.budget import GIB, engine_of
+from kvsim.budget.settings import model_of
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SGLANG
 from kvsim.engines.sglang.budget import (
@@ -18,7 +19,7 @@ from kvsim.engines.sglang.budget import (
 )
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
-from kvsim.engines.sglang.sched.settings import SglangSettings
+from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
 from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.engines.sglang.states import (
     StatePool,
@@ -96,6 +97,16 @@ def chunk_of(config: Config, memory: Memory) -> int | None:
     if config.chunked_prefill_size is None:
         return default_chunk(memory.gpu) // size * size or size
     return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
+
+
+def overlaps(config: Config) -> bool:
+    """Return whether steps overlap, which states of the last token alone exclude."""
+    if config.disable_overlap_schedule:
+        return False
+    model = model_of(config)
+    if not model.num_state_layers or not _has_tree(config):
+        return True
+    return strategy_of(config, model, page_size=page_size_of(config)) != "no_buffer"
 
 
 def _has_tree(config: Config) -> bool:
@@ -188,8 +199,9 @@ def host_slots_of(config: Config, pools: Pools) -> int:
     flag = "enable_hierarchical_cache"
     if not _has_tree(config):
         raise ValueError(f"{flag} keeps prefixes of the radix cache, and that is disabled")
-    if pools.windows:
-        raise ValueError(f"{flag}: the host tier is not modelled with pools of sliding windows")
+    kind = "sliding windows" if pools.windows else "states" if pools.states else ""
+    if kind:
+        raise ValueError(f"{flag}: the host tier is not modelled with pools of {kind}")
     num_tokens = int(pools.tokens * config.hicache_ratio)
     if config.hicache_size > 0:
         num_tokens = int(config.hicache_size * GB) * pools.tokens // pools.num_bytes
@@ -256,12 +268,39 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
         "schedule_low_priority_values_first": (
             config.schedule_low_priority_values_first or as_vllm
         ),
+        "states": _state_settings(config, memory, pools, overlap=overlap),
     }
     return SglangSettings(
         **by_name(SglangSettings, config) | resolved,
         max_total_num_tokens=pool,
         context_length=longest,
         random_seed=config.seed,
+    )
+
+
+def _state_settings(
+    config: Config, memory: Memory, pools: Pools, *, overlap: bool
+) -> StateSettings | None:
+    if pools.states is None:
+        return None
+    size, chunk = page_size_of(config), memory.model.state_chunk
+    strategy = strategy_of(config, memory.model, page_size=size)
+    if strategy == "no_buffer" and overlap and _has_tree(config):
+        raise ValueError(
+            f"async_scheduling: {memory.model.name} keeps its last state alone in the radix cache, "
+            "which excludes the overlap schedule"
+        )
+    if max(chunk, size) % min(chunk, size):
+        raise ValueError(
+            f"page_size {size}: {memory.model.name} has states every {chunk} tokens; one must be a "
+            "multiple of the other"
+        )
+    return StateSettings(
+        slots=pools.states.slots,
+        strategy=strategy,
+        chunk=chunk,
+        track_interval=config.mamba_track_interval,
+        max_states_per_path=config.mamba_max_states_per_path,
     )
 
 

@@ -28,6 +28,7 @@ OF_POOLS = frozenset(
     (
         *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
         *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
+        *("sglang.states", "sglang.tree.states", "sglang.tree.state_slots"),
         "sglang.tree.window_slots",
     )
 )
@@ -59,6 +60,7 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         **pools,
         "BlockPool.has_events": 0,
         "Radix.window": 0,
+        "Radix.has_states": 0,
         "Radix.write_policy": 0,
         "Radix.emits_events": 0,
         "Node.on_host_only": 0,
@@ -73,5 +75,6 @@ def _has_rule(variant: str, module: str) -> bool:
 
 
 def _variant_of(state: Replica) -> str:
-    has_pools = state.kv.radix.window or state.kv.radix.write_policy
+    tree = state.kv.radix
+    has_pools = tree.window or tree.write_policy or tree.has_states
     return "sglang-pools" if has_pools else "sglang"

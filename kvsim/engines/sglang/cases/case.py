@@ -24,7 +24,8 @@ from kvsim.engine.setup import Parts, make_kv
 from kvsim.engines.sglang.budget import host_tokens
 from kvsim.engines.sglang.cases.tokens import END_OF_SEQUENCE, pieces, prompt_pieces
 from kvsim.engines.sglang.sched.scheduler import SglangScheduler
-from kvsim.engines.sglang.sched.settings import SglangSettings
+from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
+from kvsim.engines.sglang.states import Strategy
 from kvsim.kv.allocator_spec import AllocatorSpec
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
@@ -58,6 +59,20 @@ class HostTier(Part):
         return self.size or host_tokens(int(pool * self.ratio), page_size)
 
 
+class StatePart(Part):
+    """The pool of states of a model that has them, and the strategy of the tree."""
+
+    strategy: Strategy
+    chunk: Count
+    track_interval: Count
+    slots: Count
+    max_states_per_path: int = -1
+
+    @property
+    def settings(self) -> StateSettings:
+        return StateSettings(**by_name(StateSettings, self))
+
+
 class SglangCaseConfig(Part):
     """Settings of a schedule; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
@@ -81,12 +96,14 @@ class SglangCaseConfig(Part):
     context_length: Count
     swa: WindowPool | None = None
     hicache: HostTier | None = None
+    mamba: StatePart | None = None
     eviction_config: dict[str, int] = Field(default={})
 
     @property
     def settings(self) -> SglangSettings:
         given = by_name(SglangSettings, self)
-        return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
+        states = self.mamba.settings if self.mamba else None
+        return SglangSettings(**given, states=states, disable_overlap_schedule=not self.overlap)
 
 
 class SglangCaseRequest(Part):
@@ -129,6 +146,9 @@ class RadixCaseConfig(Part):
     policy_config: dict[str, int] | None = None
     write_policy: Any = None
     host_size: int | None = None
+    slots: Count | None = None
+    chunk: Count = 64
+    max_states_per_path: int = -1
 
     @property
     def tier(self) -> HostTier | None:
@@ -160,6 +180,19 @@ class RadixCaseConfig(Part):
             context_length=1 << 30,
             eviction_config=self.policy_config or {},
             hicache=self.tier,
+            mamba=self._states,
+        )
+
+    @property
+    def _states(self) -> StatePart | None:
+        if self.slots is None:
+            return None
+        return StatePart(
+            strategy="extra_buffer",
+            chunk=self.chunk,
+            track_interval=self.chunk,
+            slots=self.slots,
+            max_states_per_path=self.max_states_per_path,
         )
 
 

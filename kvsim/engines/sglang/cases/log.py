@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.player import add, checksum, linked
 from kvsim.engines.sglang.kv.radix_check import TreeView, free_pages, holders, own_slots
+from kvsim.engines.sglang.kv.state_check import free_states
 from kvsim.engines.sglang.records.scheduler import DECODE, EXTEND, MIXED
 from kvsim.records.memory import head
 from kvsim.rules.batch import batch_at
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 #: Longest lists that are written out, and longest queue that is written as ids.
-MOST_SLOTS, MOST_WAITING = 40, 64
+MOST_SLOTS, MOST_WAITING, MOST_STATES = 40, 64, 4
 LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
 
 
@@ -88,8 +89,22 @@ def tree_columns(tree: Radix, seen: TreeView) -> Entry:
     columns["fq"] = checksum(free_pages(tree.pages))
     if tree.enabled:
         columns["th"], columns["tu"] = tree_rows(seen)
+    if tree.has_states:
+        columns |= state_columns(tree, seen)
     if tree.write_policy:
         columns["ha"], columns["hq"] = host_slots(tree)
+    return columns
+
+
+def state_columns(tree: Radix, seen: TreeView) -> Entry:
+    """Return the columns of the free slots of states, and of those in the tree."""
+    free = free_states(tree.states)
+    columns = {"ma": len(free), "mq": checksum(free)}
+    if tree.enabled:
+        held = [node for k in seen.nodes() if (node := tree.nodes[k.place]).state]
+        locked = sum(node.num_state_locks > 0 for node in held)
+        columns |= {"mev": len(held) - locked, "mpr": locked}
+        columns["mt"] = checksum(sorted(node.state for node in held))
     return columns
 
 
@@ -145,6 +160,40 @@ class PassLog:
             loc=checksum(new),
             locl=new if len(new) <= MOST_SLOTS else None,
         )
+        if state.kv.radix.has_states and extends:
+            entry.update(self._states_of(extends, len(decodes)))
+
+    def _states_of(self, extends: Sequence[Any], num_decodes: int) -> Entry:
+        """Return what a prefill does with states: branches, depths, copies, and slots zeroed."""
+        scheduler, tree = self._state.engines.sglang, self._state.kv.radix
+        of = [
+            (e.request, scheduler.progress[e.request], scheduler.held[e.request]) for e in extends
+        ]
+        fresh = [held for _, mine, held in of if mine.num_extends == 1]
+        depths = [held.tracked for _, _, held in of] + [0] * num_decodes
+        found: Entry = {}
+        add(
+            found,
+            mb=[[self._name(k), mine.branch] for k, mine, _ in of if mine.branch] or None,
+            tk=depths if tree.states.num_places else None,
+            cow=[[held.copied, held.own] for held in fresh if held.copied] or None,
+            clr=[held.own for held in fresh if not held.copied] or None,
+        )
+        return found
+
+    def _holdings(self) -> list[str]:
+        """Return the slots of states of each request, in order of arrival."""
+        state, found = self._state, []
+        num_places = state.kv.radix.states.num_places
+        for k in sorted(holders(state), key=lambda k: self._order[state.requests[k].request_id]):
+            held = state.engines.sglang.held[k]
+            text = f"{self._name(k)}:{held.own}"
+            if num_places:
+                slots = [held.first, held.second][:num_places]
+                places = ",".join(str(slot or -1) for slot in slots)
+                text += f":{places}:{held.next}:{held.last}:{held.depth}"
+            found.append(text)
+        return found
 
     def _new_slots(self, seen: TreeView, e: Any) -> list[int]:
         mine = self._state.engines.sglang.progress[e.request]
@@ -174,6 +223,11 @@ class PassLog:
         )
         if tree.window:
             self._windows(entry, seen)
+        if tree.has_states:
+            rows, unused = self._holdings(), free_states(tree.states)
+            entry["mr"] = checksum(rows, ";")
+            add(entry, mrl=rows if len(rows) <= MOST_STATES else None)
+            add(entry, mql=unused if len(unused) <= MOST_SLOTS else None)
 
     def _windows(self, entry: Entry, seen: TreeView) -> None:
         """Add the pool of sliding windows, and the slots in use. Mutates the entry."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.cases.player import Player, checksum
+from kvsim.cases.player import Player, add, checksum
 from kvsim.cases.rows import contents_of_rows, num_tokens, numbers, offsets
 from kvsim.engines.sglang.cases.case import parts_of
 from kvsim.engines.sglang.cases.log import tree_columns
 from kvsim.engines.sglang.cases.tokens import prompt_pieces
 from kvsim.engines.sglang.kv.radix_check import TreeView
+from kvsim.engines.sglang.rules.direct import NO_ROOM
 from kvsim.records.engine import (
     EVICT,
+    EVICT_STATES,
     INSERT,
     INSERT_ALL,
     LOAD,
@@ -72,7 +74,7 @@ class RadixPlayer(Player):
         self._ops, self._tree = case.ops, self.state.kv.radix
         self._has_host = case.config.tier is not None
         self._ended: dict[int, Handle] = {}  # the node that an operation ended on
-        if not self._has_host:
+        if not self._has_host and not self._tree.has_states:
             self.replica.log_frees(4 * case.config.size)
 
     def has_work(self, step: int) -> bool:
@@ -104,6 +106,9 @@ class RadixPlayer(Player):
         found = {"hit": tree.num_found}
         if op[0] == "m":
             found["ix"] = checksum(TreeView(tree).path(tree.node))
+        if tree.has_states:
+            walked = tree.num_walked // tree.states.step * tree.states.step
+            add(found, br=walked if walked > tree.num_found else None)
         if op[0] == "b" or self._has_host:
             found["hh"] = tree.num_walked - tree.num_found
         return found
@@ -117,10 +122,11 @@ class RadixPlayer(Player):
         return found
 
     def _insert(self, row: int, op: list[Any]) -> Entry:
-        if self.replica.operate(INSERT if op[0] == "i" else INSERT_ALL, row):
+        found = self.replica.operate(INSERT if op[0] == "i" else INSERT_ALL, row)
+        if found == NO_ROOM:
             return {"oom": 1}
         self._ended[row] = Handle.of(self._tree, self._tree.node)
-        return {"p": self._tree.num_found}
+        return {"p": self._tree.num_found, **({"x": 1} if found else {})}
 
     def _lock(self, row: int, op: list[Any]) -> Entry:
         handle = self._ended.get(op[1])
@@ -132,6 +138,9 @@ class RadixPlayer(Player):
             del self._ended[op[1]]
         self.replica.operate(LOCK if op[0] == "l" else UNLOCK, handle.place)
         return {}
+
+    def _evict_states(self, _: int, op: list[Any]) -> Entry:
+        return {"n": self.replica.operate(EVICT_STATES, op[1])}
 
     def _evict(self, _: int, op: list[Any]) -> Entry:
         return {"n": self.replica.operate(EVICT, op[1])}
@@ -145,4 +154,5 @@ OPERATIONS = {
     "I": RadixPlayer._insert,
     "l": RadixPlayer._lock,
     "u": RadixPlayer._lock,
+    "s": RadixPlayer._evict_states,
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.budget import WINDOW_RATIO, split_pool
 from kvsim.engines.sglang.kv.host_check import check_host
 from kvsim.engines.sglang.kv.radix_check import TreeView, check_tree
+from kvsim.engines.sglang.kv.state_check import check_states_held
 from kvsim.engines.sglang.kv.window_check import check_windows
 from kvsim.engines.sglang.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
 from kvsim.engines.sglang.records.storage import Told
@@ -48,7 +49,7 @@ class RadixManager(RuleManager):
     rules_of = RADIX
     evidence = "slots of recorded runs of SGLang 0.5.23 come out identical"
     default_scheduler = needs_scheduler = "sglang"
-    keeps_unpublished = True
+    keeps_states = keeps_unpublished = True
     ignores = MappingProxyType(
         {
             "watermark": "its scheduler counts on a share of what requests may generate",
@@ -137,6 +138,8 @@ class RadixManager(RuleManager):
         nodes = check_tree(self.state)
         if self.window:
             check_windows(self.state, TreeView(self.state.kv.radix), nodes)
+        if self.state.kv.radix.has_states:
+            check_states_held(self.state, nodes)
         if self.config.host_slots:
             check_host(self.state, TreeView(self.state.kv.radix), nodes)
         self.usage.check(self.total_bytes)

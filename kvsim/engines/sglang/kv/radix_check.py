@@ -251,3 +251,26 @@ def split_by_lock(nodes: list[Seen], locks: dict[int, int]) -> tuple[int, int]:
     """Return the tokens of locked and of other nodes."""
     locked = sum(node.num_tokens for node in nodes if locks[node.place])
     return locked, sum(node.num_tokens for node in nodes) - locked
+
+
+def listed_nodes(tree: Radix, most: int) -> list[int]:
+    """Walk the list of nodes with window slots or a state both ways; return them sorted.
+
+    Raises
+    ------
+    RuntimeError
+        If the two ways differ.
+    """
+    forth: list[int] = []
+    back: list[int] = []
+    k = tree.recent.head
+    while k != NONE and len(forth) <= most:
+        forth.append(k)
+        k = tree.recent_places[k].next
+    k = tree.recent.tail
+    while k != NONE and len(back) <= most:
+        back.append(k)
+        k = tree.recent_places[k].previous
+    if forth != back[::-1]:
+        raise RuntimeError("the list of recently used nodes differs from its reverse")
+    return sorted(forth)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.kv.radix_check import free_pages, holders, split_by_lock
-from kvsim.records.record import NONE
+from kvsim.engines.sglang.kv.radix_check import (
+    free_pages,
+    holders,
+    listed_nodes,
+    split_by_lock,
+)
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.kv.radix_check import Seen, TreeView
@@ -68,18 +72,6 @@ def check_window_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> Non
 
 
 def check_recent(state: Replica, nodes: list[Seen]) -> None:
-    """Walk the list of nodes with window slots both ways."""
-    tree = state.kv.radix
-    forth: list[int] = []
-    back: list[int] = []
-    k = tree.recent.head
-    while k != NONE and len(forth) <= len(nodes):
-        forth.append(k)
-        k = tree.recent_places[k].next
-    k = tree.recent.tail
-    while k != NONE and len(back) <= len(nodes):
-        back.append(k)
-        k = tree.recent_places[k].previous
     listed = sorted(node.place for node in nodes if not node.is_tombstone)
-    if forth != back[::-1] or sorted(forth) != listed:
+    if listed_nodes(state.kv.radix, len(nodes)) != listed:
         raise RuntimeError("the list of nodes with window slots is wrong")

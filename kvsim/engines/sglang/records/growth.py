@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.engines.sglang.records.scheduler import Progress
+from kvsim.engines.sglang.records.states import Holding
 from kvsim.engines.sglang.records.storage import Read
 from kvsim.records.queue import Neighbours
 
@@ -16,29 +17,25 @@ if TYPE_CHECKING:
 def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
     """Make the scheduler's records of more requests."""
     scheduler = state.engines.sglang
-    if memory.compiled:
-        if n + count > len(scheduler.progress):
-            room: Any = memory.blank(Progress, len(state.requests))
-            if n:
-                room.array[:n] = scheduler.progress[:n].array  # type: ignore[attr-defined]
-            memory.replace(scheduler, progress=room)
-    else:
-        scheduler.progress.extend(memory.records(Progress, count))
+    more_rows(state, memory, scheduler, "progress", Progress, n, count)
+    if state.kv.radix.has_states:
+        more_rows(state, memory, scheduler, "held", Holding, n, count)
     if state.storage.is_on:
-        more_reads(state, memory, n, count)
+        for name, kind in (("reads", Read), ("places", Neighbours)):
+            more_rows(state, memory, state.storage, name, kind, n, count)
     for name in ("order_now", "merged"):
         memory.replace(scheduler, **{name: memory.ints(n + count)})
 
 
-def more_reads(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the records of reads from storage."""
-    storage = state.storage
-    for name, kind in (("reads", Read), ("places", Neighbours)):
-        known: Any = getattr(storage, name)
-        if not memory.compiled:
-            known.extend(memory.records(kind, count))
-            continue
+def more_rows(
+    state: Replica, memory: Memory, owner: Any, name: str, kind: Any, n: int, count: int
+) -> None:
+    """Make room for more records of one kind beside those of requests."""
+    known: Any = getattr(owner, name)
+    if not memory.compiled:
+        known.extend(memory.records(kind, count))
+    elif n + count > len(known):
         room: Any = memory.blank(kind, len(state.requests))
         if n:
             room.array[:n] = known[:n].array
-        memory.replace(storage, **{name: room})
+        memory.replace(owner, **{name: room})

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.engines.sglang.records.states import States
 from kvsim.engines.sglang.records.storage import Told
 from kvsim.records.queue import Neighbours, Queue
 from kvsim.records.record import Record, Short
@@ -135,6 +136,8 @@ class Node(Record):
     is_tombstone: bool = False  # its sliding-window slots are gone
     num_window_locks: int = 0
     edge: int = 0  # mark of locks whose window ends here
+    state: Short = 0  # slot of the state at its end; 0 for none
+    num_state_locks: Short = 0
     num_here: int = 0  # children with slots on the GPU, where there is a host tier
     on_host_only: bool = False
     has_copy: bool = False
@@ -199,7 +202,9 @@ class Radix(Record):
     window: int = 0  # tokens that the layers with a sliding window see; 0 without such layers
     window_pages: Pages = field(default_factory=Pages)  # of those layers, a pool of their own
     windows: list[int] = field(default_factory=list)  # of each page, its page there; 0 for none
-    recent: Queue = field(default_factory=Queue)  # nodes with window slots, the last used first
+    has_states: bool = False  # the model keeps a state per request, and nodes may have some
+    states: States = field(default_factory=States)
+    recent: Queue = field(default_factory=Queue)  # nodes with window slots or a state, latest first
     recent_places: list[Neighbours] = field(default_factory=list)  # of each node
     window_evictable: int = 0  # tokens of these nodes
     window_protected: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.engines.sglang.records.states import Holding
 from kvsim.records.record import NONE, Record, Short
 
 
@@ -121,6 +122,7 @@ class Sglang(Record):
     num_drawn: int = 0  # of these words
 
     progress: list[Progress] = field(default_factory=list)  # beside the requests
+    held: list[Holding] = field(default_factory=list)  # beside the requests, of states
     ratio: float = 0.7
     is_full: bool = False  # of the running batch
     running: list[int] = field(default_factory=list)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.records.scheduler import DECODE
 from kvsim.engines.sglang.rules.held import extend_slots
 from kvsim.engines.sglang.rules.retraction import decodes_fit, retract_decodes
+from kvsim.engines.sglang.rules.states import track_decode
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.slide import slide_decodes
 
@@ -70,6 +71,8 @@ def add_decodes(state: Replica, batch: Batch) -> None:
         if end <= request.max_computed_tokens:
             state.totals.num_recomputed_tokens += 1
         extend_slots(tree, request, mine, end)
+        if tree.has_states:
+            track_decode(tree.states, scheduler.held[k], end, batch.num_extends > 0)
         batch.size += 1
         entry.request = k
         entry.num_tokens = 1

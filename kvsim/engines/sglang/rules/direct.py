@@ -8,14 +8,20 @@ from kvsim.engines.sglang.rules.host.load import load_path, see_copies_done
 from kvsim.engines.sglang.rules.tree.evict import evict_for, evict_tokens
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
 from kvsim.engines.sglang.rules.tree.pages import floor_page, take_chain
+from kvsim.engines.sglang.rules.tree.state_slots import free_state, take_state
+from kvsim.engines.sglang.rules.tree.states import evict_states, put_state
 from kvsim.engines.sglang.rules.tree.walk import insert_key, match_prefix
-from kvsim.records.engine import EVICT, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
+from kvsim.records.engine import EVICT, EVICT_STATES, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
 from kvsim.rules.arrival import describe
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
     from kvsim.records.engine import Replica
     from kvsim.records.request import Request
+
+
+#: Results of an insert: no free pages, or the last node has a state already.
+NO_ROOM, EXISTS = 1, 2
 
 
 def operate(state: Replica, command: int, argument: int) -> int:
@@ -28,9 +34,11 @@ def operate(state: Replica, command: int, argument: int) -> int:
     if command == LOCK:
         lock_path(tree, argument)
     elif command == UNLOCK:
-        unlock_path(tree, argument, 0)
+        unlock_path(tree, argument, 1 if tree.has_states else 0)
     elif command == EVICT:
         return evict_tokens(tree, argument)
+    elif command == EVICT_STATES:
+        return evict_states(tree, argument)
     elif command == LOAD:
         return load_path(tree, argument)
     elif command == SEE_COPIES:
@@ -47,18 +55,31 @@ def operate(state: Replica, command: int, argument: int) -> int:
 
 
 def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int:
-    """Allocate pages for the unmatched tokens and insert all; 1 if there are not enough."""
+    """Allocate pages for the unmatched tokens and insert all; NO_ROOM if there are not enough.
+
+    With states the last node gets one, or EXISTS is returned.
+    """
     size = tree.pages.page_size
     num_tokens = floor_page(request.num_prompt_tokens, size)
     edge = lock_path(tree, node)
     evict_for(tree, num_tokens - matched)
     if tree.pages.num_unused_slots < num_tokens - matched:
         unlock_path(tree, node, edge)
-        return 1
+        return NO_ROOM
     tree.page = tree.pages.first
     tree.num_pages = (num_tokens - matched) // size
     tree.last_page = take_chain(tree.pages, tree.num_pages)
     tree.before_last = 0
+    slot = 0
+    if tree.has_states:
+        slot = take_state(tree.states)
+        if slot == 0:
+            evict_states(tree, 1)
+            slot = take_state(tree.states)
     insert_key(tree, request, num_tokens, node, matched, request.priority)
+    if tree.has_states and not put_state(tree, tree.node, slot):
+        free_state(tree.states, slot)
+        unlock_path(tree, node, edge)
+        return EXISTS
     unlock_path(tree, node, edge)
     return 0

@@ -9,6 +9,7 @@ from kvsim.engines.sglang.records.scheduler import EXTEND, MIXED
 from kvsim.engines.sglang.rules.decode import add_decodes, drop_finishing
 from kvsim.engines.sglang.rules.held import extend_slots, take_rows
 from kvsim.engines.sglang.rules.retraction import decodes_fit
+from kvsim.engines.sglang.rules.states import give_states, room_for_states, track_prefill
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.pages import num_free_slots
 from kvsim.engines.sglang.rules.tree.slide import slide_prefills
@@ -27,7 +28,11 @@ def build_prefill(state: Replica, batch: Batch) -> None:
         mine = scheduler.progress[scheduler.admitted[place]]
         needed += mine.end - mine.prefix
         num_new += mine.row == NONE
+    if tree.has_states:
+        room_for_states(state)
     take_rows(state, num_new)
+    if tree.has_states:
+        give_states(state)
     if scheduler.page_size > 1:
         needed += scheduler.page_size * scheduler.num_admitted
     if tree.window > 0 and not tree.enabled:
@@ -69,6 +74,8 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
         scheduler.is_dead = True
         return
     extend_slots(tree, request, mine, mine.end)
+    if tree.has_states:
+        track_prefill(tree.states, mine, scheduler.held[k])
     num_tokens = mine.end - mine.prefix
     if mine.prefix < request.max_computed_tokens:
         recomputed = min(mine.end, request.max_computed_tokens) - mine.prefix

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
 from kvsim.engines.sglang.rules.tree.pages import (
-    floor_page,
-    free_parts,
     link_page,
     map_windows,
-    return_chain,
     take_chain,
     take_page,
 )
-from kvsim.engines.sglang.rules.tree.slide import num_slid, slide_window
-from kvsim.engines.sglang.rules.tree.walk import cut_at_prompt, insert_key
+from kvsim.engines.sglang.rules.tree.slide import num_slid
+from kvsim.engines.sglang.rules.tree.walk import insert_key
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import recycle
@@ -86,42 +83,26 @@ def own_tokens(request: Request, mine: Progress) -> int:
     return request.num_computed_tokens - mine.num_shared
 
 
-def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes_on: bool) -> None:
-    """Insert a request's first tokens into the tree, and cut the tree at its prompt's end.
-
-    With sliding windows the tree is not cut there. But a request that has passed a node from which
-    it could not resume first inserts tokens only up to that node, so that a window stays before it.
-    """
-    tree = state.kv.radix
-    if not tree.enabled:
-        return
-    size, known = tree.pages.page_size, min(upto, mine.num_known)
-    branches = mine.num_shared < mine.branch <= upto
-    num_tokens = min(known, mine.branch) if branches else known
-    if goes_on and tree.window > 0:
-        slide_window(tree, mine, num_tokens - 1, 1)
-    num_tokens = floor_page(num_tokens, size)
+def offer_pages(tree: Radix, request: Request, mine: Progress, num_tokens: int) -> int:
+    """Insert a request's first tokens into the tree; returns their last node."""
     tree.page = mine.page
     tree.last_page = mine.last_page
     tree.before_last = mine.before_last
     tree.num_pages = mine.num_pages
     tree.dead = mine.dead
     insert_key(tree, request, num_tokens, mine.node, mine.num_inserted, request.priority)
-    last = tree.node
     mine.num_inserted = max(mine.num_inserted, num_tokens)
-    prompt = floor_page(request.num_prompt_tokens, size)
-    if tree.window == 0 and 0 < prompt < num_tokens:
-        cut_at_prompt(tree, last, prompt, request.priority + 1)
+    return tree.node
+
+
+def move_to_node(tree: Radix, request: Request, mine: Progress, last: int, num_tokens: int) -> None:
+    """Let a request hold the tokens up to a node there instead of in pages of its own."""
     unlock_path(tree, mine.node, mine.edge)
     mine.edge = lock_path(tree, last)
     shed_pages(tree, mine, num_tokens - mine.num_shared)
     mine.page = tree.page
     mine.node = last
     count_internal(tree, request, mine)
-    if branches and num_tokens >= mine.branch:
-        mine.branch = 0
-        if goes_on:
-            slide_window(tree, mine, known - 1, 1)
 
 
 def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
@@ -133,27 +114,6 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
     mine.num_pages -= num_pages
     tree.num_own_pages -= num_pages
     tree.num_own_tokens -= num_tokens
-
-
-def release_request(state: Replica, k: int, keeps: bool) -> None:
-    """Free all that a request holds; with ``keeps``, its computed tokens stay in the tree."""
-    request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
-    if keeps:
-        mine.num_known = request.num_tokens
-        owned = min(request.num_computed_tokens, request.num_tokens)
-        checkpoint(state, request, mine, owned, False)
-    if tree.window > 0:
-        slots = mine.num_pages * tree.pages.page_size
-        free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
-    else:
-        return_chain(tree.pages, mine.page, mine.last_page, mine.num_pages)
-    tree.num_slid_tokens -= num_slid(mine)
-    tree.num_own_pages -= mine.num_pages
-    tree.num_own_tokens -= own_tokens(request, mine)
-    tree.num_internal -= mine.num_internal
-    unlock_path(tree, mine.node, mine.edge)
-    give_row(state, mine)
-    forget_progress(request, mine)
 
 
 def forget_progress(request: Request, mine: Progress) -> None:

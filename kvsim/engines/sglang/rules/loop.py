@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import NO_HOST
 from kvsim.engines.sglang.records.scheduler import NO_BATCH
+from kvsim.engines.sglang.rules.checkpoint import checkpoint, release_request
 from kvsim.engines.sglang.rules.decode import build_decode
 from kvsim.engines.sglang.rules.extend import build_prefill
-from kvsim.engines.sglang.rules.held import checkpoint, release_request, reuse_record
+from kvsim.engines.sglang.rules.held import reuse_record
 from kvsim.engines.sglang.rules.host.load import see_copies_done
 from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_copies
 from kvsim.engines.sglang.rules.prefill import choose_prefills
+from kvsim.engines.sglang.rules.states import note_decode
 from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
 from kvsim.engines.sglang.rules.waiting import leave_waiting
 from kvsim.records.record import NONE
@@ -79,9 +81,9 @@ def keep_chunk(state: Replica) -> None:
     if state.engines.sglang.chunked == NONE:
         return
     k = state.engines.sglang.chunked
-    request, mine = state.requests[k], state.engines.sglang.progress[k]
+    mine = state.engines.sglang.progress[k]
     if mine.end > mine.prefix:
-        checkpoint(state, request, mine, mine.end, True)
+        checkpoint(state, k, mine.end, True)
         mine.prefix = mine.end
 
 
@@ -199,6 +201,8 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         request.last_token_time = now
         if request.num_tokens + 1 >= mine.most:
             scheduler.may_finish = True
+        if state.kv.radix.has_states and at >= batch.num_extends:
+            note_decode(state.kv.radix.states, scheduler.held[k], entry.end, batch.num_extends > 0)
         if request.num_tokens >= request.end:
             scheduler.has_ended = True
             release_request(state, k, True)
@@ -206,7 +210,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
             end_request(state, k, ABORTED if mine.is_aborted else ENDED)
             reuse_record(state, k)
         elif at < batch.num_extends:
-            checkpoint(state, request, mine, entry.end, True)
+            checkpoint(state, k, entry.end, True)
             mine.prefix = entry.end
     close_groups(state.kv.radix)
     count_sent(state, sent)

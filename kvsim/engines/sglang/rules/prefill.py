@@ -20,8 +20,10 @@ from kvsim.engines.sglang.rules.host.load import load_path
 from kvsim.engines.sglang.rules.host.storage import settle_read
 from kvsim.engines.sglang.rules.outlook import foresees_room
 from kvsim.engines.sglang.rules.preemption import preempt_for
+from kvsim.engines.sglang.rules.states import branch_of, copy_state, return_copy
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
 from kvsim.engines.sglang.rules.tree.pages import ceil_page, floor_page
+from kvsim.engines.sglang.rules.tree.state_slots import close_states, open_states
 from kvsim.engines.sglang.rules.tree.walk import match_prefix, num_host_found
 from kvsim.engines.sglang.rules.waiting import (
     enter_queue,
@@ -55,7 +57,11 @@ def choose_prefills(state: Replica) -> bool:
     open_budget(state)
     if scheduler.chunked != NONE:
         go_on_with_chunked(state)
+    if state.kv.radix.has_states:
+        open_states(state.kv.radix.states, state.waiting.length)
     admit_waiting(state)
+    if state.kv.radix.has_states:
+        close_states(state.kv.radix.states)
     for place in range(scheduler.num_preempted):
         enter_queue(state, scheduler.preempted[place])
     if scheduler.num_preempted > 0:
@@ -125,6 +131,8 @@ def admit_waiting(state: Replica) -> None:
             k = following
             continue
         verdict = try_prefill(state, k)
+        if state.kv.radix.has_states and scheduler.num_admitted == admitted:
+            return_copy(state, k)
         if scheduler.num_admitted > admitted:
             leave_waiting(state, k)
         if verdict != CONTINUE:
@@ -145,6 +153,9 @@ def try_prefill(state: Replica, k: int) -> int:
     mine.branch = 0
     if tree.window > 0 and tree.num_walked > tree.num_found:
         mine.branch = tree.num_walked
+    if tree.has_states:
+        mine.branch = branch_of(tree)
+        copy_state(state, k)
     mine.tried_known = request.num_tokens
     mine.tried_prefix = mine.prefix
     state.refused = False

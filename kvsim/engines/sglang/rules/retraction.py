@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.held import release_request, reuse_record
+from kvsim.engines.sglang.rules.checkpoint import release_request
+from kvsim.engines.sglang.rules.held import reuse_record
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.pages import num_free_slots
 from kvsim.engines.sglang.rules.waiting import enter_queue, sort_listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
@@ -10,9 +11,12 @@ from kvsim.engines.engine import EngineSettings
 from kvsim.engines.sglang.records.scheduler import Order
 from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
 from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
+from kvsim.engines.sglang.states import Strategy  # noqa: TC001 - likewise
 from kvsim.records.memory import assign
+from kvsim.records.queue import Neighbours
 
 if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
 
@@ -21,6 +25,35 @@ CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 
 #: SGLang's environment constants: the ratio at first, its floor, and steps from one to the other.
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+
+
+@dataclass(frozen=True)
+class StateSettings:
+    """Slots for states, and what the tree gets of them (mamba_radix_cache_strategy).
+
+    ``chunk`` is the kernels' (mamba_chunk_size), ``track_interval`` tokens between the states of a
+    decode, ``max_states_per_path`` -1 no limit.
+    """
+
+    slots: int
+    strategy: Strategy
+    chunk: int = 64
+    track_interval: int = 256
+    max_states_per_path: int = -1
+
+    def lay_out(self, tree: Radix, memory: Memory, *, overlap: bool) -> None:
+        """Make a free pool beside a tree that is laid out."""
+        tree.has_states, states, size = True, tree.states, tree.pages.page_size
+        tree.recent_places = memory.room(Neighbours, tree.pages.num_pages + 2)
+        states.num_slots = states.num_left = self.slots
+        states.free = memory.list_of(range(1, self.slots + 1))
+        states.group = memory.ints(self.slots)
+        states.most_per_path = self.max_states_per_path
+        states.chunk, states.step = self.chunk, max(self.chunk, size)
+        states.interval = lcm(states.step, self.track_interval)
+        states.is_lazy = self.strategy == "extra_buffer_lazy"
+        if tree.enabled and self.strategy != "no_buffer":
+            states.num_places = 1 + (overlap or states.is_lazy)
 
 
 @dataclass(frozen=True)
@@ -52,6 +85,7 @@ class SglangSettings(EngineSettings):
     ignore_eos: bool = False
     random_seed: int = 0
     storage: Storage | None = None
+    states: StateSettings | None = None
 
     def __post_init__(self) -> None:
         chunk = self.chunked_prefill_size
@@ -98,6 +132,9 @@ class SglangSettings(EngineSettings):
         for name in ("running", "last", "admitted", "preempted", "states_held"):
             setattr(scheduler, name, memory.ints(2 * most + 2))
         scheduler.states_left = memory.floats(2 * most + 2)
+        if self.states is not None:
+            overlap = not self.disable_overlap_schedule
+            self.states.lay_out(state.kv.radix, memory, overlap=overlap)
         scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
 
     def lay_out_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def lock_path(tree: Radix, k: int) -> int:
-    """Lock a node and its ancestors; return the mark at the start of its window, if any."""
+    """Lock a node and all above it; returns the mark where its window begins, if it has one.
+
+    With states the mark says that the node's state is locked, too.
+    """
     end = k
     while k != 0:
         node = tree.nodes[k]
@@ -25,6 +28,9 @@ def lock_path(tree: Radix, k: int) -> int:
             settle_leaf(tree, k)
         k = node.parent
     settle_leaf(tree, end)
+    if tree.has_states and end != 0:
+        tree.nodes[end].num_state_locks += 1
+        return 1
     return lock_window(tree, end) if tree.window > 0 else 0
 
 
@@ -33,6 +39,8 @@ def unlock_path(tree: Radix, k: int, edge: int) -> None:
     end = k
     if tree.window > 0:
         unlock_window(tree, end, edge)
+    if tree.has_states and edge != 0:
+        tree.nodes[end].num_state_locks -= 1
     while k != 0:
         node = tree.nodes[k]
         node.num_locks -= 1

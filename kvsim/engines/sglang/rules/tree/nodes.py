@@ -9,6 +9,7 @@ from kvsim.engines.sglang.rules.host.cache import split_copy
 from kvsim.engines.sglang.rules.tree.leaves import leave_heap, settle_leaf
 from kvsim.engines.sglang.rules.tree.pages import page_after, page_behind
 from kvsim.engines.sglang.rules.tree.pieces import cut_pieces, node_key
+from kvsim.engines.sglang.rules.tree.state_slots import lose_state
 from kvsim.engines.sglang.rules.tree.window_slots import lose_windows, split_windows
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ def drop_node(tree: Radix, k: int) -> None:
         leave_heap(tree, k)
     if tree.window > 0 and not node.is_tombstone:
         lose_windows(tree, k)
+    if tree.has_states and node.state > 0:
+        lose_state(tree, k)
     leave_bucket(tree, k)
     leave_siblings(tree, k)
     if not node.on_host_only:

@@ -19,6 +19,7 @@ from kvsim.engines.sglang.rules.tree.nodes import (
 from kvsim.engines.sglang.rules.tree.pages import floor_page, free_chain, page_after, page_behind
 from kvsim.engines.sglang.rules.tree.pieces import name_tokens, num_common, stand_before
 from kvsim.engines.sglang.rules.tree.recent import refresh_recent
+from kvsim.engines.sglang.rules.tree.state_slots import touch_state
 from kvsim.rules.blocks.keys import FIRST_KEY, mix, span_of
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     """Find the longest prefix of a request's first tokens; sets ``tree.node``, ``tree.num_found``.
 
     A node that matches only in part is split there, and the whole path is touched. With sliding
-    windows a request can resume only after a whole window. Tokens that only the host has extend the
-    prefix to ``tree.best``, and ``tree.num_walked`` counts them.
+    windows a request can resume only after a whole window, with states only where one is. Tokens
+    that only the host has extend the prefix to ``tree.best``; ``tree.num_walked`` counts them.
     """
     tree.node = 0
     tree.best = 0
@@ -88,7 +89,7 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
         if part:
             child = split_node(tree, child, same)
         run = 0 if tree.nodes[child].is_tombstone else run + same
-        if run >= tree.window:
+        if run >= tree.window and not (tree.has_states and tree.nodes[child].state == 0):
             tree.best = child
             if not tree.nodes[child].on_host_only:
                 tree.num_found = tree.num_walked
@@ -97,6 +98,8 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     touch_path(tree, tree.best)
     if tree.window > 0:
         refresh_recent(tree, tree.node)
+    if tree.has_states:
+        touch_state(tree, tree.node)
 
 
 def count_match(tree: Radix, request: Request) -> int:
@@ -114,7 +117,9 @@ def count_match(tree: Radix, request: Request) -> int:
         walked += tree.num_same
         left -= tree.num_same
         run = 0 if tree.nodes[child].is_tombstone else run + tree.num_same
-        if run >= tree.window and not tree.nodes[child].on_host_only:
+        lacks_state = tree.has_states and tree.nodes[child].state == 0
+        lacks_state = lacks_state or (tree.has_states and tree.num_same < tree.nodes[child].span)
+        if run >= tree.window and not tree.nodes[child].on_host_only and not lacks_state:
             found = walked
         if tree.num_same < tree.nodes[child].span:
             break

@@ -1,0 +1,205 @@
+"""States of requests: the present one, places for those of its past, and what the tree gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
+from kvsim.engines.sglang.rules.tree.pages import floor_page
+from kvsim.engines.sglang.rules.tree.state_slots import free_state, take_state
+from kvsim.engines.sglang.rules.tree.states import evict_states
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.engines.sglang.records.scheduler import Progress
+    from kvsim.engines.sglang.records.states import Holding, States
+    from kvsim.records.engine import Replica
+
+
+def slot_in(held: Holding, place: int) -> int:
+    """Return the slot in a place of a request, 0 if it is empty."""
+    return held.first if place == 0 else held.second
+
+
+def fill_place(held: Holding, place: int, slot: int) -> None:
+    """Put a slot, or none, into a place of a request."""
+    if place == 0:
+        held.first = slot
+    else:
+        held.second = slot
+
+
+def branch_of(tree: Radix) -> int:
+    """Return the tokens up to which the last match found KV but no state, 0 for none."""
+    walked = floor_page(tree.num_walked, tree.states.step)
+    return walked if walked > tree.num_found else 0
+
+
+def copy_state(state: Replica, k: int) -> None:
+    """Take a slot for a copy of the state that a match found."""
+    tree, mine = state.kv.radix, state.engines.sglang.progress[k]
+    held = state.engines.sglang.held[k]
+    held.copied = 0
+    if mine.node == 0:
+        return
+    slot = take_state(tree.states)
+    if slot == 0:
+        edge = lock_path(tree, mine.node)
+        evict_states(tree, 1)
+        unlock_path(tree, mine.node, edge)
+        slot = take_state(tree.states)
+    if slot != 0:
+        held.own = slot
+        held.copied = tree.nodes[mine.node].state
+
+
+def return_copy(state: Replica, k: int) -> None:
+    """Free the copy of a request that was refused."""
+    held = state.engines.sglang.held[k]
+    if held.own != 0:
+        free_state(state.kv.radix.states, held.own)
+        held.own = 0
+
+
+def room_for_states(state: Replica) -> None:
+    """Evict as many states as the admitted requests lack slots."""
+    scheduler, tree = state.engines.sglang, state.kv.radix
+    lacking = -tree.states.num_left
+    for place in range(scheduler.num_admitted):
+        held = scheduler.held[scheduler.admitted[place]]
+        lacking += held.own == 0
+        if held.first == 0 and held.second == 0:
+            lacking += num_at_first(tree.states)
+    if lacking > 0:
+        evict_states(tree, lacking)
+
+
+def num_at_first(states: States) -> int:
+    """Return the places that a new request fills."""
+    return min(states.num_places, 1) if states.is_lazy else states.num_places
+
+
+def give_states(state: Replica) -> None:
+    """Give the admitted requests the slots that they lack, in their order."""
+    scheduler, states = state.engines.sglang, state.kv.radix.states
+    for place in range(scheduler.num_admitted):
+        held = scheduler.held[scheduler.admitted[place]]
+        if held.own == 0:
+            held.own = take_state(states)
+        if states.num_places > 0 and held.first == 0 and held.second == 0:
+            held.first = take_state(states)
+            held.next = 0
+            held.last = 0
+            held.depth = 0
+            if num_at_first(states) > 1:
+                held.second = take_state(states)
+                held.last = 1
+
+
+def track_prefill(states: States, mine: Progress, held: Holding) -> None:
+    """Note where a prefill writes a state, and of which depth.
+
+    That is the last whole step of the chunk, or a branch of the tree before it.
+    """
+    held.is_hit = False
+    held.tracked = 0
+    num_tokens = mine.end - mine.prefix
+    if states.num_places == 0 or num_tokens < states.step:
+        return
+    depth = mine.prefix + floor_page(num_tokens, states.step)
+    held.last = held.next
+    if states.num_places > 1 and not states.is_lazy:
+        held.next = 1 - held.next
+    reach = depth + 1
+    if mine.prefix + floor_page(num_tokens, states.chunk) == depth:
+        reach = mine.end
+    if mine.prefix < mine.branch < reach and (mine.branch - mine.prefix) % states.step == 0:
+        depth = mine.branch
+    held.depth = depth
+    held.tracked = depth
+
+
+def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
+    """Note whether a decode writes a state, and where. Decodes of mixed batches write none."""
+    held.is_given_back = False
+    if states.num_places == 0:
+        return
+    held.is_hit = end % states.interval == 0 and (states.is_lazy or not is_mixed)
+    if not held.is_hit:
+        return
+    other = 1 - held.next
+    if states.is_lazy and slot_in(held, other) == 0:
+        slot = take_state(states)
+        if slot == 0:
+            held.depth = 0
+        elif is_mixed:
+            free_state(states, slot)
+            held.is_given_back = True
+        else:
+            fill_place(held, other, slot)
+            held.next = other
+    held.hit_place = held.next
+
+
+def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
+    """Take over the state that a decode has written."""
+    if states.num_places == 0:
+        return
+    is_written = end % states.interval == 0 and not is_mixed
+    if is_written:
+        held.last = held.hit_place
+        held.depth = end
+    if states.is_lazy:
+        if is_written:
+            held.next = held.last
+            other = 1 - held.last
+            if slot_in(held, other) != 0:
+                free_state(states, slot_in(held, other))
+                fill_place(held, other, 0)
+    elif held.is_hit and states.num_places > 1:
+        held.next = 1 - held.next
+
+
+def slot_for_chunk(tree: Radix, mine: Progress, held: Holding) -> int:
+    """Return the slot that the tree gets of a request that goes on; it keeps another one."""
+    slot = take_state(tree.states)
+    if slot == 0:
+        if tree.states.is_lazy and mine.edge != 0:
+            tree.nodes[mine.node].num_state_locks -= 1
+            mine.edge = 0
+        evict_states(tree, 1)
+        slot = take_state(tree.states)
+    if tree.states.num_places == 0:
+        return slot
+    given = slot_in(held, held.last)
+    fill_place(held, held.last, slot)
+    return given
+
+
+def slot_at_end(state: Replica, k: int, owned: int) -> int:
+    """Return the slot that the tree gets of a request that ends, 0 for none.
+
+    Of a lazy one, it gets none that its next step, already launched, overwrites.
+    """
+    held, states = state.engines.sglang.held[k], state.kv.radix.states
+    if states.num_places == 0:
+        return held.own
+    if held.depth == 0 or held.depth > owned:
+        return 0
+    is_lost = states.is_lazy and held.is_hit and not held.is_given_back
+    if is_lost and held.next == held.last and state.requests[k].num_in_flight_tokens > 0:
+        return 0
+    return slot_in(held, held.last)
+
+
+def free_holding(states: States, held: Holding, given: int) -> None:
+    """Free all slots of a request but the one that the tree has."""
+    for place in range(-1, 2):
+        slot = held.own if place < 0 else slot_in(held, place)
+        if slot not in (0, given):
+            free_state(states, slot)
+    held.own = 0
+    held.first = 0
+    held.second = 0
+    held.depth = 0
+    held.is_hit = False
