@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import kvsim
+from experiments.validation import startup
 from kvsim.catalog import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 GIB = 2**30
+DOCS = Path(__file__).parents[1] / "docs" / "validation"
 
 #: Shapes that the catalogue has under another name.
 CODER = replace(get_model("llama-2-7b"), name="deepseek-coder-6.7b", vocab_size=32256)
@@ -229,3 +231,21 @@ def test_what_did_not_start_does_not(whole_data: Path) -> None:
             **{"model": "mistralai/Mistral-7B-Instruct-v0.2", "gpu": "t4", "dtype": "float16"},
             **{"gpu_memory_utilization": 0.95, "max_model_len": 2048, "vllm_version": "0.6.4"},
         )
+
+
+def test_the_table_has_both_halves_and_is_the_one_in_the_docs(whole_data: Path) -> None:
+    rows = [*startup.reports(whole_data), *startup.start_ups(whole_data)]
+    fitted = [row for row in rows if row.fitted]
+    assert len(fitted) > 10 < len(rows) - len(fitted)
+    with (DOCS / "startup.csv").open(encoding="utf-8") as file:
+        assert list(csv.DictReader(file)) == startup.table(rows)
+
+
+def test_a_row_of_the_table_is_off_by_what_it_says() -> None:
+    asked = {"model": "llama-3-8b", "gpu": "h100-sxm"}
+    kv = kvsim.capacity(**asked).budget_bytes["kv_cache"] / GIB
+    row = startup.row_of("a log", asked, "KV GiB", kv / 1.25)
+    assert row.error == pytest.approx(25)
+    assert not row.inside
+    blocks = kvsim.capacity(**asked).num_gpu_blocks
+    assert startup.row_of("a log", asked, "blocks", blocks).inside

@@ -38,6 +38,7 @@ NEEDS_THE_WHOLE = {
     "test_workloads.py::test_azure_conv_is_as_near_the_trace_as_stated": LONG,
     "test_startup_logs.py::test_every_row_is_asked": LOGS,
     "test_startup_logs.py::test_layouts_are_exact_to_the_logs_rounding": LOGS,
+    "test_startup_logs.py::test_the_table_has_both_halves_and_is_the_one_in_the_docs": LOGS,
     "test_startup_logs.py::test_what_did_not_start_does_not": LOGS,
 }
 
