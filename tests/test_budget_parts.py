@@ -15,6 +15,7 @@ import workloads
 from kvsim.budget.drafter import drafter_bytes, drafter_of, with_drafter
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
+from kvsim.budget.padding import padded_experts
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
 from kvsim.config import Config
@@ -373,3 +374,26 @@ def test_a_logged_part_holds_what_belongs_to_it() -> None:
     logged = parts(logged={"weights": 16.0}, **options)
     assert {"adapters", "drafter"}.isdisjoint(logged)
     assert "encoder_cache" not in parts(logged={"activations": 2.0}, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks", "logged"),
+    [("gpt-oss-20b", "a100-80gb", 1, 13.72), ("gpt-oss-120b", "a100-80gb", 4, 17.22)],
+)
+def test_marlin_pads_mxfp4_experts_to_what_was_logged(
+    model: str, gpu: str, ranks: int, logged: float
+) -> None:
+    found = kvsim.capacity(model=model, gpu=gpu, tensor_parallel_size=ranks)
+    assert found.budget_bytes["weights"] / 2**30 == pytest.approx(logged, rel=0.007)
+
+
+def test_experts_are_padded_to_whole_tiles_of_a_cards_kernels() -> None:
+    model = get_model("gpt-oss-120b")
+    padded = {gpu: padded_experts(model, gpu, "mxfp4", ranks_per_expert=4)
+              for gpu in ("l4", "rtx-5090", "h100-sxm", "b200", "mi300x")}  # fmt: skip
+    wide = 768 * 3072 / (720 * 2880)
+    assert padded == pytest.approx(
+        {"l4": wide, "rtx-5090": wide, "h100-sxm": 768 / 720, "b200": wide, "mi300x": 1}
+    )
+    assert padded_experts(model, "b200", "mxfp4", ranks_per_expert=1) == (3072 / 2880) ** 2
+    assert padded_experts(model, "l4", "int4", ranks_per_expert=4) == 1

@@ -50,7 +50,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "B16": {"model": "qwen2.5-14b", "gpu": "h100-sxm", "max_model_len": 4096, "max_num_seqs": 256}
     | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.9, "vllm_version": "0.21"},
     "B18": {"model": "gpt-oss-20b", "gpu": "l4", "kv_cache_dtype": "fp8", "max_model_len": 131072}
-    | {"gpu_memory_utilization": 0.9},
+    | {"gpu_memory_utilization": 0.9, "vllm_version": "0.15"},  # the report is of February 2026
     "B20": {"model": "gpt-oss-20b", "gpu": "a100-80gb", "gpu_memory_utilization": 0.65}
     | {"max_model_len": 131072, "vllm_version": "0.19"},
     "B24": {"model": "llama-3.1-8b", "gpu": "rtx-3090", "max_num_batched_tokens": 512}
@@ -61,7 +61,6 @@ ASKED: dict[str, dict[str, Any]] = {
 #: By line of the logs of blocks: the same, of logs that `validate_capacity` does not score but that
 #: tell the card's memory.
 MORE: dict[int, dict[str, Any]] = {
-    2: {"model": "llama-3-8b", "gpu": "a100-40gb", "vllm_version": "0.6.6"},
     3: {"model": "llama-3-8b", "gpu": "h100-sxm", "vllm_version": "0.6.5"},
     25: {"model": "phi-4", "gpu": "h100-sxm", "vllm_version": "0.8.2"}
     | {"quantization": "bitsandbytes"},

@@ -21,6 +21,7 @@ from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
 from kvsim.budget.limits import Limits, check_context_parallel, length_by_memory, limits_of
 from kvsim.budget.lora import lora_bytes
+from kvsim.budget.padding import padded_experts
 from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
 from kvsim.budget.settings import (
@@ -29,6 +30,7 @@ from kvsim.budget.settings import (
     ignored_overrides,
     layout_of,
     model_of,
+    ranks_per_expert,
     state_cache,
 )
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
@@ -118,6 +120,9 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
             quantization=quantization,
             expert_parallel_size=expert_parallel_size(config),
             expert_replicas=expert_replicas(config),
+            expert_padding=padded_experts(
+                model, gpu.name, quantization, ranks_per_expert=ranks_per_expert(config)
+            ),
             towers=not config.language_model_only,
             **shape,
         ),

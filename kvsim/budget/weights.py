@@ -91,6 +91,7 @@ def weight_bytes(
     pipeline_parallel_size: int = 1,
     expert_parallel_size: int | None = None,
     expert_replicas: int = 1,
+    expert_padding: float = 1.0,
     towers: bool = True,
 ) -> int:
     """Bytes of weights on one GPU: the pipeline stage with most layers and an embedding.
@@ -100,6 +101,7 @@ def weight_bytes(
     as vLLM does. Heads copied over ranks, norms and routers, all small, are counted as shared out.
     Whole experts lie on ``expert_parallel_size`` ranks, the first of which may have one more; None:
     each expert is cut over the tensor-parallel ranks of ``expert_replicas`` data-parallel ones.
+    ``expert_padding`` is what kernels pad routed experts to, over their size.
     """
     element = DTYPE_BYTES[dtype]
     padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
@@ -126,4 +128,6 @@ def weight_bytes(
     if expert_parallel_size is not None:
         experts = -(-model.num_experts // expert_parallel_size) / model.num_experts
     others_bytes = (body_bytes - routed_bytes) * share + ends * element
-    return int(others_bytes / tensor_parallel_size + routed_bytes * share * experts)
+    return int(
+        others_bytes / tensor_parallel_size + routed_bytes * share * experts * expert_padding
+    )
