@@ -24,7 +24,7 @@ def parsed(given: object, example: str) -> dict[str, Any]:
         try:
             given = json.loads(given)
         except ValueError as error:
-            raise ValueError(f"is no JSON: {error}") from None
+            raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise ValueError(f"must be an object such as {example}")
     return given

@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     """sglang: maximum number of tokens in the KV pool."""
 
     swa_full_tokens_ratio: float
-    """sglang: tokens in the sliding-window pool per token in the full-attention pool."""
+    """sglang: sliding-window tokens in memory per full-attention token."""
 
     mamba_full_memory_ratio: float
     """sglang: bytes of Mamba and linear-attention states per byte of KV."""
@@ -62,10 +62,10 @@ class Options(TypedDict, total=False):
     """sglang: states in GPU memory [by mamba-full-memory-ratio]."""
 
     mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"]
-    """sglang: which states of a prompt the radix tree gets."""
+    """sglang: states of a prompt that the radix tree caches."""
 
     mamba_track_interval: int
-    """sglang: tokens between the states of a decode that the radix tree gets."""
+    """sglang: tokens between the cached states of a decode."""
 
     mamba_max_states_per_path: int
     """sglang: maximum number of states on a path of the radix tree; -1: no limit."""
@@ -92,7 +92,7 @@ class Options(TypedDict, total=False):
     """sglang: maximum prompt tokens per step [SGLang's for the GPU]; -1: no limit."""
 
     max_prefill_tokens: int
-    """sglang: maximum prompt tokens per step that chunks do not bound."""
+    """sglang: maximum prompt tokens per step, checked between prompts."""
 
     prefill_max_requests: int | None
     """sglang: maximum number of prompts per step [no limit]."""
@@ -109,10 +109,10 @@ class Options(TypedDict, total=False):
     """sglang: order in which leaves of the radix tree are evicted."""
 
     enable_mixed_chunk: bool
-    """sglang: decode in steps that compute prompts, too."""
+    """sglang: mix decodes into the steps of chunked prompts."""
 
     disable_overlap_schedule: bool
-    """sglang: schedule a step only after the one before it has ended."""
+    """sglang: schedule a step after the previous step has ended."""
 
     disable_radix_cache: bool
     """sglang: do not reuse prefixes."""
@@ -124,7 +124,7 @@ class Options(TypedDict, total=False):
     """sglang: admit smaller priority values first."""
 
     priority_scheduling_preemption_threshold: int
-    """sglang: a request preempts others when its priority is higher by more than this."""
+    """sglang: smallest priority difference that does not yet preempt."""
 
     disable_priority_preemption: bool
     """sglang: do not preempt because of priorities."""
@@ -136,16 +136,16 @@ class Options(TypedDict, total=False):
     """sglang: max_new_tokens of every request [its output length]."""
 
     ignore_eos: bool
-    """sglang: every request sets ignore_eos, so that all its tokens are reserved."""
+    """sglang: every request sets ignore_eos: admission reserves all its tokens."""
 
     capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
-    """tensorrt-llm: start requests only if all can be completed, or as many as fit in the next
-    step with pauses when blocks run out, or in batches that run to their ends.
+    """tensorrt-llm: start requests that all can complete; or that fit in the next step, pausing
+    some when blocks run out; or in batches that run to the end.
     """
 
     kv_cache_free_gpu_memory_fraction: float | None
-    """tensorrt-llm: fraction for the KV cache of the memory that weights and activations leave
-    [0.9].
+    """tensorrt-llm: fraction of the memory left by weights and activations that the KV cache
+    uses [0.9].
     """
 
     model: str | ModelSpec

@@ -79,7 +79,7 @@ def test_real_numbers_end_at_half_a_per_cent() -> None:
         ("block-size=1:2", {"block_size": 16}, "conflicts with --vary"),
         ("blocksize=1:2", {}, "unknown option 'blocksize'"),
         ("workload.prefix=1:2", {}, "needs --workload"),
-        ("model.size=1:2", {}, "only a workload has parameters"),
+        ("model.size=1:2", {}, "must be an option, or workload.PARAMETER"),
     ],
 )
 def test_a_wrong_range_is_one_line(text: str, given: dict[str, object], told: str) -> None:

@@ -147,7 +147,7 @@ def test_steps_are_priced_as_captured(options: dict[str, Any], tokens: int) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compilation_config": "{"}, "compilation_config is no JSON"),
+        ({"compilation_config": "{"}, "compilation_config is not JSON"),
         ({"compilation_config": {"cudagraph_mode": "SOME"}}, "unknown cudagraph_mode 'SOME'"),
         ({"compilation_config": {"cudagraph_capture_sizes": 4}}, "must be a list of token counts"),
         ({"optimization_level": 4}, "optimization_level"),

@@ -76,7 +76,7 @@ def test_a_file_with_scaled_positions_is_as_long_as_vllm_says(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("{", "hf_overrides is no JSON"),
+        ("{", "hf_overrides is not JSON"),
         ("3", "must be an object such as"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number, not 'big'"),
         ({"num_key_value_heads": 3}, "must divide"),

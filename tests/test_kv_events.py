@@ -329,7 +329,7 @@ def test_messagepack_needs_a_package(tmp_path, trace, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("{", "kv_events_config is no JSON"),
+        ("{", "kv_events_config is not JSON"),
         ([], "must be an object"),
         ({"publishr": "zmq"}, "did you mean publisher"),
         ({"publisher": "kafka"}, "unknown publisher 'kafka'"),

@@ -195,7 +195,7 @@ def test_a_prompt_whose_only_token_was_loaded_goes_on() -> None:
             "kv_connector is 'LMCacheConnectorV1': give kv_store lmcache.gib=5 instead",
         ),
         ({"kv_transfer_config": {"kv_conector": "x"}}, "unknown setting of a connector"),
-        ({"kv_transfer_config": "{"}, "is no JSON"),
+        ({"kv_transfer_config": "{"}, "is not JSON"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], said: str) -> None:

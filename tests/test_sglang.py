@@ -207,21 +207,21 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"scheduler": "sglang", "allocator": "paged"}, "and 'paged' has none"),
-        ({"scheduler": "vllm", "allocator": "radix"}, "which 'vllm' does not have"),
+        ({"scheduler": "sglang", "allocator": "paged"}, "needs allocator 'radix', not 'paged'"),
+        ({"scheduler": "vllm", "allocator": "radix"}, "needs scheduler 'sglang', not 'vllm'"),
         ({"engine": "vllm", "scheduler": "sglang"}, "another engine's"),
-        ({"schedule_policy": "lpm"}, "scheduler 'vllm' has no such setting; sglang has"),
-        ({"engine": "sglang", "pipeline_parallel_size": 2}, "one stage"),
+        ({"schedule_policy": "lpm"}, "needs scheduler 'sglang', not 'vllm'"),
+        ({"engine": "sglang", "pipeline_parallel_size": 2}, "must be 1 under scheduler"),
         (
             {"engine": "sglang", "model": "llama-4-scout", "tensor_parallel_size": 8},
             "has chunked layers, whose pools",
         ),
-        ({"allocator": "radix+window=64"}, "sliding layers alone"),
+        ({"allocator": "radix+window=64"}, "only sliding layers"),
         (
             {"engine": "sglang", "model": "gpt-oss-20b", "max_total_tokens": 5000},
-            "and a long request takes",
+            "and a long request needs",
         ),
-        ({"engine": "sglang", "gpu": "l4"}, "for weights and KV leaves no page"),
+        ({"engine": "sglang", "gpu": "l4"}, "weights leave no page of KV"),
         (
             {"engine": "sglang", "data_parallel_size": 2, "router": "dynamo"},
             "needs KV cache events",
@@ -233,7 +233,7 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
                 "disable_radix_cache": True,
                 "schedule_policy": "shortest-prefill-first",
             },
-            "needs the radix cache",
+            "conflicts with disable_radix_cache",
         ),
     ],
 )
@@ -383,5 +383,5 @@ def test_the_scheduler_wants_a_tree_and_says_who_runs() -> None:
     scheduler = setup.make_scheduler()
     assert scheduler.running == []
     paged = resolve(Config.build(**given)).make_kv()
-    with pytest.raises(ValueError, match="which only allocator radix has"):
+    with pytest.raises(ValueError, match="needs allocator 'radix'"):
         SglangScheduler(paged, setup.scheduler_config)

@@ -323,7 +323,7 @@ def test_the_summary_says_what_came_from_the_host_and_went_there(backend: str) -
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"disable_radix_cache": True}, "and that is disabled"),
+        ({"disable_radix_cache": True}, "which is disabled"),
         ({"model": "gpt-oss-20b", "max_total_tokens": 60000}, "not modelled with pools"),
     ],
 )

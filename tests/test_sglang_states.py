@@ -81,7 +81,7 @@ def test_capacity_has_both_pools() -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--max-mamba-cache-size", "4"], "4 slots for states, and a request takes 5"),
+        (["--max-mamba-cache-size", "4"], "4 state slots, and a request needs 5"),
         (
             ["--mamba-radix-cache-strategy", "no_buffer", "--page-size", "16"],
             "needs page_size 1, not 16",

@@ -135,7 +135,7 @@ def test_a_request_needs_room_for_its_drafts() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ([3], "must be an object"),
         ({"method": "ngram"}, "num_speculative_tokens is missing"),
         ({"num_speculative_tokens": 3}, "method is missing"),

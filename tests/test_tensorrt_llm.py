@@ -91,7 +91,7 @@ def test_a_fraction_of_the_free_memory_is_kv() -> None:
 
 
 def test_its_settings_are_refused_elsewhere() -> None:
-    with pytest.raises(ValueError, match="has no such setting; tensorrt-llm has"):
+    with pytest.raises(ValueError, match="needs scheduler 'tensorrt-llm', not"):
         kvsim.simulate(trace(1, 8, 8), capacity_scheduler_policy="max_utilization")
     with pytest.raises(ValueError, match="context chunks are whole blocks"):
         kvsim.simulate(trace(1, 8, 8), **{**SMALL, "max_num_batched_tokens": 16})

@@ -84,9 +84,9 @@ def _option(key: str, given: Mapping[str, Any]) -> str:
     option = key.strip().lstrip("-").replace("-", "_")
     name, dot, parameter = option.partition(".")
     if dot and name != WORKLOAD:
-        raise ValueError(f"--vary {key}: only a workload has parameters, as workload.prefix")
+        raise ValueError(f"--vary {key}: must be an option, or workload.PARAMETER")
     if dot and WORKLOAD not in given:
-        raise ValueError(f"--vary {key}: needs --workload, whose parameter varies")
+        raise ValueError(f"--vary {key}: needs --workload")
     if name not in RunConfig.model_fields:
         raise unknown_name("option", name, set(RunConfig.model_fields) - SHARED)
     if not dot and name in given:
@@ -179,10 +179,10 @@ def _said(found: Found, noise: int, most: int) -> list[str]:
     notes = []
     if noise:
         notes.append(
-            f"{noise} jump(s) left out: smaller than {ERRORS:.0f} standard errors of {SEEDS} seeds"
+            f"{noise} jump(s) omitted: smaller than {ERRORS:.0f} standard errors over {SEEDS} seeds"
         )
     if any(not one.is_narrow for one in found.jumps):
-        notes.append(f"the search ended after {most} runs: some cliffs lie inside a wider interval")
+        notes.append(f"the search ended after {most} runs: some intervals are wider than the step")
     return notes
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 #: Sentences about a mechanism.
 MECHANISMS = {
-    "window": "the pool lost blocks of a sliding window: no hit ends there without them",
-    "state": "the pool lost the state at the end of the hit",
-    "head": "the pool lost the first block of the prefix, so that nothing after it hits",
+    "window": "the pool evicted blocks of a sliding window, without which no hit can end there",
+    "state": "the pool evicted the state at the end of the hit",
+    "head": "the pool evicted the first block of the prefix, so that no later block hits",
     "whole path": "the pool is smaller than the working set",
     "below a block": "the shared prefix does not fill a block that can be cached",
-    "refused admission": "requests are refused that do not fit in the KV cache",
+    "refused admission": "requests that do not fit in the KV cache are rejected",
     "preemption": "requests are preempted and computed again",
     "queue": "requests wait longer for a place in the batch",
     "unknown": "no known mechanism explains it",
@@ -65,12 +65,12 @@ def _lines(one: Mapping[str, Any]) -> list[str]:
     if one["heals"]:
         heals = one["heals"]
         name = heals["option"].replace("_", "-")
-        lines += [f"  --{name} {heals['value']} heals it: {percent(heals['hits'])} % hits"]
+        lines += [f"  --{name} {heals['value']} removes it: {percent(heals['hits'])} % hits"]
     return lines
 
 
 def _slopes(answer: Mapping[str, Any]) -> list[str]:
     return [
-        f"a slope, no cliff, between {one['below']:,.10g} and {one['above']:,.10g}"
+        f"a slope, not a cliff, between {one['below']:,.10g} and {one['above']:,.10g}"
         for one in answer["slopes"]
     ]

@@ -158,7 +158,7 @@ class Server:
 
     def _check(self, body: Common) -> None:
         if self._is_asleep:
-            raise Refused("the engine is asleep; POST /wake_up wakes it", 503)
+            raise Refused("the engine is asleep; send POST /wake_up first", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
 
@@ -179,11 +179,17 @@ class Server:
                 if not isinstance(one, int)
             ]
         if isinstance(given, list) and len({type(one) for one in given}) > 1:
-            raise Refused("prompt: token ids, texts and lists of ids do not mix", param="prompt")
+            raise Refused(
+                "prompt: must be one text, a list of texts, of token ids, or of lists of token ids",
+                param="prompt",
+            )
         if not prompts or not all(prompts):
             raise Refused("prompt: must have at least one token", param="prompt")
         if len(prompts) > MOST_PROMPTS:
-            raise Refused(f"prompt: {len(prompts)} prompts, at most {MOST_PROMPTS}", param="prompt")
+            raise Refused(
+                f"prompt: has {len(prompts)} prompts, must have at most {MOST_PROMPTS}",
+                param="prompt",
+            )
         return prompts
 
     def _conversation(self, body: Chat) -> list[int]:
@@ -221,7 +227,7 @@ class Server:
         await response.prepare(request)
         transport = request.transport
         if transport is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         reply.send = transport.write
         reply.begin()
         await reply.ended.wait()
@@ -235,7 +241,7 @@ class Server:
         body: Tokenize = read(await request.read(), Tokenize)
         self._check_model(body.model)
         if body.prompt is None and body.messages is None:
-            raise Refused("prompt, messages: give one of the two", param="prompt")
+            raise Refused("prompt, messages: one of the two is needed", param="prompt")
         text = body.prompt if body.messages is None else chat_text(body.messages)
         ids = self.tokenizer.encode(text or "")
         return answer(
@@ -339,7 +345,7 @@ class Server:
     async def sleep(self, request: web.Request) -> web.Response:
         """Refuse requests until the engine is woken, and empty its cache."""
         if self.live.num_open:
-            raise Refused(f"{self.live.num_open} requests are being served", 503)
+            raise Refused(f"{self.live.num_open} requests are running; try again later", 503)
         self._is_asleep = True
         self.live.reset_prefix_cache()
         return await self.health(request)

@@ -142,17 +142,17 @@ def live_router(text: str) -> Router:
     routers = make_routers(text)
     router = routers[0]
     reads = {
-        "the metrics it scrapes": router.scrape_interval is not None,
+        "scraped metrics": router.scrape_interval is not None,
         "KV cache events": router.event_delay is not None,
-        "the prefix cache itself": router.needs_prefix_cache,
-        "first tokens and ends": router.watches_requests,
+        "the state of the prefix cache": router.needs_prefix_cache,
+        "the times of first and last tokens": router.watches_requests,
         "several gateways": len(routers) > 1,
     }
     for what, is_read in reads.items():
         if is_read:
             raise ValueError(
-                f"--router {text}: needs {what}, which kvsim serve does not have; allowed are "
-                "routers such as round-robin, least-outstanding and chwbl"
+                f"--router {text}: needs {what}, which kvsim serve does not offer to routers; "
+                "round-robin, least-outstanding and chwbl, for example, are allowed"
             )
     return router
 

@@ -42,13 +42,13 @@ def speed_of(text: str) -> float:
         return 1.0
     if text == "virtual":
         raise ValueError(
-            "--clock virtual: a live client cannot say when it has no more requests to send; "
-            "kvsim run serves a trace in virtual time, and --clock 10 is ten times the wall's pace"
+            "--clock virtual: live clients need a real clock; use kvsim run to serve a trace in "
+            "virtual time, or --clock 10 to run ten times faster than real time"
         )
     try:
         speed = float(text)
     except ValueError:
         speed = math.nan
     if not 0 < speed < math.inf:
-        raise ValueError(f"--clock {text}: must be wall, or a speed such as 10")
+        raise ValueError(f"--clock {text}: must be wall, or a positive speed such as 10")
     return speed

@@ -120,14 +120,17 @@ class Live:
         common = asked.common
         self.advance()
         if self._most_waiting is not None and self.num_waiting >= self._most_waiting:
-            raise Refused(f"the queue holds {self._most_waiting} requests; try again later", 429)
+            raise Refused(
+                f"the queue is full with {self._most_waiting} requests; try again later", 429
+            )
         added: list[int] = []
         try:
             for prompt in asked.prompts:
                 room = self.longest - len(prompt)
                 if room < 1:
                     raise Refused(
-                        f"the prompt has {len(prompt)} tokens, and max_model_len is {self.longest}"
+                        f"the prompt has {len(prompt)} tokens, must have fewer than max_model_len "
+                        f"{self.longest}"
                     )
                 most = min(asked.max_tokens or room, room)
                 added += [self._add(prompt, most, common) for _ in range(common.n or 1)]

@@ -140,14 +140,14 @@ def read(body: bytes, kind: Any) -> Any:
     Raises
     ------
     Refused
-        Naming what is no JSON, or which field is wrong.
+        Naming what is not JSON, or which field is wrong.
     """
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}") from None
+        raise Refused(f"the body is not valid JSON: {error}") from None
 
 
 def chat_text(messages: list[Message]) -> str:

@@ -54,7 +54,7 @@ class Recording:
             self._events = beside(path).open("x", encoding="utf-8")
         except FileExistsError as error:
             raise ValueError(
-                f"--record {error.filename}: exists already; name a new file"
+                f"--record {error.filename}: exists already; choose a new file"
             ) from None
         except OSError as error:
             raise ValueError(f"--record {path}: {error.strerror}") from None

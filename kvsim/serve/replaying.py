@@ -46,7 +46,7 @@ def first_difference(path: str) -> tuple[str | None, int]:
                     what = f"request {one['request']}: {name}: recorded {one[name]}"
                     return f"{what}, replayed {value}", len(ends)
     except (LookupError, TypeError) as error:
-        raise ValueError(f"{path}: is no record of kvsim serve: {error!r}") from None
+        raise ValueError(f"{path}: is not a record of kvsim serve: {error!r}") from None
     return None, len(ends)
 
 
@@ -70,7 +70,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            raise ValueError(f"{path}, line {number}: is no JSON") from None
+            raise ValueError(f"{path}, line {number}: is not JSON") from None
     if not found:
         raise ValueError(f"{path}: is empty")
     return found

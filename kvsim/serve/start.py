@@ -122,7 +122,7 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     number = Config.build(**deployment).data_parallel_size
     deployment.pop("data_parallel_size", None)
     if number > 1 and deployment.get("enable_expert_parallel"):
-        raise ValueError("--data-parallel-size: ranks that share experts are not served live")
+        raise ValueError("--data-parallel-size: must be 1 with --enable-expert-parallel")
     endpoints = [endpoint]
     if number > 1 or endpoint.router is not None:
         endpoints = [endpoint.of_replica(k) for k in range(number)]
@@ -183,10 +183,10 @@ def say(endpoint: Endpoint, server: Server, port: int) -> None:
     where = f"http://{endpoint.host}:{port}{behind}"
     lines = [
         f"serving {endpoint.names[0]} on {where}, clock {endpoint.clock}",
-        f"tokens of texts: {server.tokenizer.described}",
+        f"tokenizer: {server.tokenizer.described}",
     ]
     if endpoint.host not in LOOPBACK:
-        key = "with an API key alone" if endpoint.api_key else "and it asks for no key"
-        lines.append(f"WARNING: other machines can reach {endpoint.host}, {key}")
+        key = "they need the API key" if endpoint.api_key else "and no API key is set"
+        lines.append(f"WARNING: other machines can reach {endpoint.host}; {key}")
     for line in lines:
         print(f"kvsim: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -66,7 +66,7 @@ def output_text(token_id: int) -> str:
 class StandIn:
     """A stand-in tokenizer: pieces of about four characters, numbered by their checksum."""
 
-    described = "a stand-in of about four characters a token; --tokenizer FILE takes a model's own"
+    described = "a stand-in, about four characters per token; --tokenizer FILE uses the model's own"
 
     def __init__(self) -> None:
         self._pieces: dict[int, str] = {}
@@ -108,11 +108,11 @@ class OfFile:
         file = Path(path)
         file = file / "tokenizer.json" if file.is_dir() else file
         if not file.is_file():
-            raise ValueError(f"--tokenizer {path}: no such file; a tokenizer.json is expected")
+            raise ValueError(f"--tokenizer {path}: no such file; must be a tokenizer.json")
         try:
             self._model = Model.from_file(str(file))
         except Exception as error:  # whatever the library raises for a damaged file
-            raise ValueError(f"--tokenizer {path}: no tokenizer: {error}") from None
+            raise ValueError(f"--tokenizer {path}: is not a tokenizer: {error}") from None
         self.described = str(file)
 
     def encode(self, text: str) -> list[int]:

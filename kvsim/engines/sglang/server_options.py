@@ -37,8 +37,7 @@ class SglangOptions(BaseModel):
     )
     swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8,
-        description="sglang: tokens in the sliding-window pool per token in the full-attention "
-        "pool",
+        description="sglang: sliding-window tokens in memory per full-attention token",
     )
     mamba_full_memory_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         0.9, description="sglang: bytes of Mamba and linear-attention states per byte of KV"
@@ -48,9 +47,9 @@ class SglangOptions(BaseModel):
     )
     mamba_radix_cache_strategy: Literal[
         "auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"
-    ] = Field("auto", description="sglang: which states of a prompt the radix tree gets")
+    ] = Field("auto", description="sglang: states of a prompt that the radix tree caches")
     mamba_track_interval: Count = Field(
-        256, description="sglang: tokens between the states of a decode that the radix tree gets"
+        256, description="sglang: tokens between the cached states of a decode"
     )
     mamba_max_states_per_path: Annotated[int, Field(ge=-1)] = Field(
         -1, description="sglang: maximum number of states on a path of the radix tree; -1: no limit"
@@ -80,7 +79,7 @@ class SglangOptions(BaseModel):
         description="sglang: maximum prompt tokens per step [SGLang's for the GPU]; -1: no limit",
     )
     max_prefill_tokens: Count = Field(
-        16384, description="sglang: maximum prompt tokens per step that chunks do not bound"
+        16384, description="sglang: maximum prompt tokens per step, checked between prompts"
     )
     prefill_max_requests: Count | None = Field(
         None, description="sglang: maximum number of prompts per step [no limit]"
@@ -95,10 +94,10 @@ class SglangOptions(BaseModel):
         "lru", description="sglang: order in which leaves of the radix tree are evicted"
     )
     enable_mixed_chunk: bool = Field(
-        False, description="sglang: decode in steps that compute prompts, too"
+        False, description="sglang: mix decodes into the steps of chunked prompts"
     )
     disable_overlap_schedule: bool = Field(
-        False, description="sglang: schedule a step only after the one before it has ended"
+        False, description="sglang: schedule a step after the previous step has ended"
     )
     disable_radix_cache: bool = Field(False, description="sglang: do not reuse prefixes")
     enable_priority_scheduling: bool = Field(
@@ -109,8 +108,7 @@ class SglangOptions(BaseModel):
     )
     priority_scheduling_preemption_threshold: Whole = Field(
         10,
-        description="sglang: a request preempts others when its priority is higher by more than "
-        "this",
+        description="sglang: smallest priority difference that does not yet preempt",
     )
     disable_priority_preemption: bool = Field(
         False, description="sglang: do not preempt because of priorities"
@@ -124,5 +122,5 @@ class SglangOptions(BaseModel):
     )
     ignore_eos: bool = Field(
         False,
-        description="sglang: every request sets ignore_eos, so that all its tokens are reserved",
+        description="sglang: every request sets ignore_eos: admission reserves all its tokens",
     )

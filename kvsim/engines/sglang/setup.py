@@ -47,20 +47,19 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
     needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
     if needed not in (None, name):
         raise ValueError(
-            f"allocator {config.allocator!r}: its tree is filled at the checkpoints of scheduler "
-            f"{needed}, which {name!r} does not have"
+            f"allocator {config.allocator!r}: needs scheduler {needed!r}, not {name!r}"
         )
     if kind.rules_of == SGLANG and kind.needs_allocator != allocator.base:
         raise ValueError(
-            f"scheduler {name!r}: it hands computed prompts to the tree of allocator "
-            f"{kind.needs_allocator}, and {config.allocator!r} has none"
+            f"scheduler {name!r}: needs allocator {kind.needs_allocator!r}, "
+            f"not {config.allocator!r}"
         )
     if kind.rules_of != SGLANG:
         for field in SglangOptions.model_fields:
             if getattr(config, field) != type(config).model_fields[field].default:
-                raise ValueError(f"{field}: scheduler {name!r} has no such setting; sglang has")
+                raise ValueError(f"{field}: needs scheduler 'sglang', not {name!r}")
     elif config.pipeline_parallel_size > 1:
-        raise ValueError("pipeline_parallel_size: scheduler 'sglang' is modelled for one stage")
+        raise ValueError("pipeline_parallel_size: must be 1 under scheduler 'sglang'")
 
 
 def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
@@ -74,15 +73,17 @@ def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
     if others:
         reason = f"has {', '.join(sorted(others))} layers, whose pools are not modelled"
     elif len(windows) > 1:
-        reason = f"has windows of {sorted(windows)} tokens; SGLang's pools are modelled for one"
+        reason = (
+            f"has windows of {sorted(windows)} tokens; SGLang's pools are modelled for one size"
+        )
     elif kinds >= {"sliding", "mamba"}:
-        reason = "has windows and states; SGLang's pools are modelled for one of them"
+        reason = "has windows and states; SGLang's pools are modelled for either, not for both"
     elif kinds == {"sliding"}:
-        reason = "has sliding layers alone, for which SGLang's older tree is not modelled"
+        reason = "has only sliding layers; SGLang's tree for them is not modelled"
     if reason:
         raise ValueError(
-            f"scheduler 'sglang': {memory.model.name} {reason}; with {remedy} all layers keep all "
-            "tokens"
+            f"scheduler 'sglang': {memory.model.name} {reason}; set {remedy}, so that all layers "
+            "keep all tokens"
         )
 
 
@@ -153,9 +154,8 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     )
     if tokens < size:
         raise ValueError(
-            f"{memory.model.name} does not fit under SGLang's rules: after its weights, "
-            f"the share of {memory.gpu.name} for weights and KV leaves no page; raise "
-            "mem_fraction_static, or take a larger tensor_parallel_size"
+            f"{memory.model.name} does not fit on {memory.gpu.name} under SGLang's rules: its "
+            "weights leave no page of KV; raise mem_fraction_static or tensor_parallel_size"
         )
     if window:
         check_window_pool(config, memory, window, windows)
@@ -181,7 +181,7 @@ def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | N
     )
     if pool.slots < pool.per_request:
         raise ValueError(
-            f"{model.name}: {pool.slots} slots for states, and a request takes "
+            f"{model.name}: the pool has {pool.slots} state slots, and a request needs "
             f"{pool.per_request}: SGLang would not start; raise mamba_full_memory_ratio, "
             "mem_fraction_static or tensor_parallel_size"
         )
@@ -198,7 +198,7 @@ def host_slots_of(config: Config, pools: Pools) -> int:
         return 0
     flag = "enable_hierarchical_cache"
     if not _has_tree(config):
-        raise ValueError(f"{flag} keeps prefixes of the radix cache, and that is disabled")
+        raise ValueError(f"{flag}: needs the radix cache, which is disabled")
     kind = "sliding windows" if pools.windows else "states" if pools.states else ""
     if kind:
         raise ValueError(f"{flag}: the host tier is not modelled with pools of {kind}")
@@ -223,8 +223,8 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
     if slots < needed:
         raise ValueError(
             f"swa_full_tokens_ratio {config.swa_full_tokens_ratio}: the pool of sliding windows "
-            f"has {slots} tokens, and a long request takes {needed}: SGLang would die, or stand "
-            "still; give it more memory, or lower chunked_prefill_size or max_model_len"
+            f"has {slots} tokens, and a long request needs {needed}: SGLang would crash or hang; "
+            "raise the ratio or the memory, or lower chunked_prefill_size or max_model_len"
         )
 
 
@@ -287,13 +287,13 @@ def _state_settings(
     strategy = strategy_of(config, memory.model, page_size=size)
     if strategy == "no_buffer" and overlap and _has_tree(config):
         raise ValueError(
-            f"async_scheduling: {memory.model.name} keeps its last state alone in the radix cache, "
-            "which excludes the overlap schedule"
+            f"async_scheduling: conflicts with {memory.model.name}, which caches only the last "
+            "state of a request"
         )
     if max(chunk, size) % min(chunk, size):
         raise ValueError(
-            f"page_size {size}: {memory.model.name} has states every {chunk} tokens; one must be a "
-            "multiple of the other"
+            f"page_size {size}: must be a multiple or a divisor of {chunk}, the tokens between "
+            f"two states of {memory.model.name}"
         )
     return StateSettings(
         slots=pools.states.slots,

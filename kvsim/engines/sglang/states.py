@@ -61,11 +61,11 @@ def strategy_of(config: Config, model: ModelSpec, *, page_size: int) -> Strategy
     if asked == "auto":
         return "extra_buffer" if tracks and (overlap or page_size > 1) else "no_buffer"
     if asked != "no_buffer" and not tracks:
-        raise ValueError(f"{flag}: {model.name} keeps its last state alone; take no_buffer")
+        raise ValueError(f"{flag}: must be no_buffer for {model.name}, which keeps one state")
     if asked == "no_buffer" and page_size > 1:
-        raise ValueError(f"{flag}: needs page_size 1, not {page_size}; or take extra_buffer")
+        raise ValueError(f"{flag}: needs page_size 1, not {page_size}; or set extra_buffer")
     if asked == "extra_buffer_lazy" and not overlap:
-        raise ValueError(f"{flag}: needs the overlap schedule; or take extra_buffer")
+        raise ValueError(f"{flag}: needs the overlap schedule; or set extra_buffer")
     return asked
 
 

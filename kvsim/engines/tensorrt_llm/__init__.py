@@ -55,8 +55,8 @@ class TensorrtLlm(Engine):
         check_policy(config, kind, scheduler, is_engine=is_engine)
         if kind.rules_of in self.policies and allocator.base != kind.needs_allocator:
             raise ValueError(
-                f"scheduler {scheduler!r}: its capacity policy counts the blocks of allocator "
-                f"{kind.needs_allocator}, and {config.allocator!r} has none"
+                f"scheduler {scheduler!r}: needs allocator {kind.needs_allocator!r}, "
+                f"not {config.allocator!r}"
             )
 
     def resolve(

@@ -19,6 +19,6 @@ def capacity_by_fraction(config: Config) -> Capacity:
     """Compute the capacity with the engine's defaults filled in."""
     found = paged_capacity(of_engine(config))
     fraction = config.kv_cache_free_gpu_memory_fraction or FREE_FRACTION
-    share = f"KV {fraction:g} of the memory that weights, activations and CUDA graphs leave"
+    share = f"KV memory: {fraction:g} of the memory left by weights, activations and CUDA graphs"
     basis = filter(None, (engine_for(config).basis,))
     return replace(found, engine="tensorrt-llm", assumptions=(*basis, share, *found.assumptions))

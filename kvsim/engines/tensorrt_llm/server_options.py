@@ -20,13 +20,13 @@ class TensorrtLlmOptions(BaseModel):
 
     capacity_scheduler_policy: CapacityPolicy = Field(
         "guaranteed_no_evict",
-        description="tensorrt-llm: start requests only if all can be completed, or as many as fit "
-        "in the next step with pauses when blocks run out, or in batches that run to their ends",
+        description="tensorrt-llm: start requests that all can complete; or that fit in the next "
+        "step, pausing some when blocks run out; or in batches that run to the end",
     )
     kv_cache_free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="tensorrt-llm: fraction for the KV cache of the memory that weights and "
-        "activations leave [0.9]",
+        description="tensorrt-llm: fraction of the memory left by weights and activations that "
+        "the KV cache uses [0.9]",
     )
 
     @field_validator("capacity_scheduler_policy", mode="before")

@@ -58,7 +58,7 @@ def check_policy(config: Config, kind: type[Scheduler], name: str, *, is_engine:
         return
     for field in TensorrtLlmOptions.model_fields:
         if getattr(config, field) != type(config).model_fields[field].default:
-            raise ValueError(f"{field}: scheduler {name!r} has no such setting; tensorrt-llm has")
+            raise ValueError(f"{field}: needs scheduler 'tensorrt-llm', not {name!r}")
 
 
 def with_policy(

@@ -49,7 +49,7 @@ class SglangPlayer(Player):
         self._alive = {row for row in self._alive if not rejected[row]}
         self._num_empty = 0 if self._arriving or state.num_batches else self._num_empty + 1
         if self._num_empty > MOST_EMPTY:
-            raise RuntimeError(f"SGLang's scheduler stands still after pass {entry['s'] + 1}")
+            raise RuntimeError(f"SGLang's scheduler makes no progress after pass {entry['s'] + 1}")
         if stop == DONE:
             return False
         has_batch = self._log.scheduled(entry)

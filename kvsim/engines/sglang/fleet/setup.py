@@ -29,9 +29,9 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
     """
     settings = setup.scheduler_config.engine_settings
     if not isinstance(settings, SglangSettings) or not setup.kv_config.host_slots:
-        raise ValueError("kv_store: under sglang it needs enable_hierarchical_cache")
+        raise ValueError("kv_store: needs enable_hierarchical_cache under sglang")
     if not store.serves_hosts:
-        raise ValueError(f"kv_store {config.kv_store!r}: is not modelled under sglang; mooncake is")
+        raise ValueError(f"kv_store {config.kv_store!r}: must be mooncake under sglang")
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull has no effect under sglang; omit it")
     stop_rule = StopRule[config.hicache_storage_prefetch_policy.upper()]

@@ -32,7 +32,7 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         if not node.on_host_only:
             here[node.parent] += 1
             if seen.rows[node.parent].on_host_only:
-                raise RuntimeError("a node is on the GPU and the one above it is not")
+                raise RuntimeError("a node is on the GPU and its parent is not")
         page = record.host_page
         for _ in range(node.num_tokens // seen.size if record.has_copy else 0):
             pages.append(page)
@@ -44,8 +44,8 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
             page = following[page]
     if sorted(pages) != list(range(tree.host_pages.num_pages)):
         raise RuntimeError(
-            f"invariants 2 and 4: {len(pages)} host pages free and used, {len(set(pages))} of "
-            f"them different, of {tree.host_pages.num_pages}"
+            f"invariants 2 and 4: {len(pages)} free and used host pages, {len(set(pages))} "
+            f"distinct, in a pool of {tree.host_pages.num_pages}"
         )
     for place, count in here.items():
         if tree.nodes[place].num_here != count:
@@ -71,7 +71,7 @@ def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     for place, count in held.items():
         record = tree.nodes[place]
         if record.is_pending != (place in pending) or record.num_host_locks != count:
-            raise RuntimeError("invariant 3: a copy under way is miscounted")
+            raise RuntimeError("invariant 3: a copy in flight is miscounted")
 
 
 def check_queued(tree: Radix, nodes: list[Seen]) -> None:

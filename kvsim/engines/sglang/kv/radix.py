@@ -52,11 +52,11 @@ class RadixManager(RuleManager):
     keeps_states = keeps_unpublished = True
     ignores = MappingProxyType(
         {
-            "watermark": "its scheduler counts on a share of what requests may generate",
+            "watermark": "its scheduler reserves a share of the tokens that requests may generate",
             "max_num_batched_tokens": "chunked_prefill_size bounds the prompts of a step",
             "long_prefill_token_threshold": "chunked_prefill_size bounds the prompts of a step",
             **KEEPS_NO_DRAFTS,
-            "max_num_active_seqs": "max_running_requests bounds those that run",
+            "max_num_active_seqs": "max_running_requests bounds the running requests",
         }
     )
 

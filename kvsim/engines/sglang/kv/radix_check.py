@@ -142,7 +142,7 @@ def whole_chain(seen: TreeView, first: int, last: int, count: int) -> list[int]:
     """
     pages = seen.chain(first, count)
     if pages and pages[-1] != last:
-        raise RuntimeError("a chain of pages ends elsewhere")
+        raise RuntimeError("a chain of pages does not end at its last page")
     return pages
 
 
@@ -165,20 +165,20 @@ def check_tree(state: Replica) -> list[Seen]:
         pages += whole_chain(seen, one.page, one.last_page, one.num_pages)
     if sorted(pages) != list(range(1, tree.pages.num_pages + 1)):
         raise RuntimeError(
-            f"invariants 2 and 4: {len(pages)} pages free, in the tree and of requests, "
-            f"{len(set(pages))} of them different, of {tree.pages.num_pages}"
+            f"invariants 2 and 4: {len(pages)} free and used pages, {len(set(pages))} distinct, "
+            f"in a pool of {tree.pages.num_pages}"
         )
     check_locks(state, seen, nodes)
     if len(nodes) != tree.num_live_nodes:
         raise RuntimeError("nodes are miscounted")
     own = sum(len(own_slots(seen, state, k)) for k in held)
     if own != tree.num_own_tokens or sum(m.num_pages for m in mine.values()) != tree.num_own_pages:
-        raise RuntimeError("what requests hold outside the tree is miscounted")
+        raise RuntimeError("slots of requests outside the tree are miscounted")
     rows = [m.row for m in mine.values()] + head(
         state.engines.sglang.rows, state.engines.sglang.num_rows
     )
     if sorted(rows) != list(range(1, state.engines.sglang.max_running + 1)):
-        raise RuntimeError("rows are lost, or given twice")
+        raise RuntimeError("rows are lost, or assigned twice")
     return nodes
 
 
@@ -214,7 +214,7 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     for node in nodes:
         if node.num_locks != locks[node.place]:
             raise RuntimeError(
-                f"invariant 3: a node has {node.num_locks} locks, {locks[node.place]} hold it"
+                f"invariant 3: a node counts {node.num_locks} locks, not {locks[node.place]}"
             )
         check_leaf(tree, node, node.first_child > 0 if node.on_host_only else node.place in parents)
         if node.start != seen.rows[node.parent].end or not node.num_tokens:
@@ -229,7 +229,7 @@ def count_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> dict[int, 
     for k in holders(state):
         mine = state.engines.sglang.progress[k]
         if mine.node and seen.rows[mine.node].end != mine.num_shared:
-            raise RuntimeError("a request holds a node that does not end where its own pages begin")
+            raise RuntimeError("a request locks a node that does not end where its own pages begin")
         ends.append(mine.node)
     for end in ends:
         for node in seen.ancestors(end):
@@ -244,7 +244,7 @@ def check_leaf(tree: Radix, node: Seen, has_more: bool) -> None:
     heap = tree.host_leaves.heap if node.on_host_only else tree.leaves.heap
     at = node.heap_place
     if may_go != (at > 0) or (may_go and heap[at] != node.place):
-        raise RuntimeError("the heap of leaves that may go is wrong")
+        raise RuntimeError("the heap of evictable leaves is wrong")
 
 
 def split_by_lock(nodes: list[Seen], locks: dict[int, int]) -> tuple[int, int]:

@@ -37,8 +37,8 @@ def check_states_held(state: Replica, nodes: list[Seen]) -> None:
             locks[mine.node] += 1
     if sorted(slots) != list(range(1, tree.states.num_slots + 1)):
         raise RuntimeError(
-            f"invariants 2 and 4: {len(slots)} states free, in the tree and of requests, "
-            f"{len(set(slots))} of them different, of {tree.states.num_slots}"
+            f"invariants 2 and 4: {len(slots)} free and used state slots, {len(set(slots))} "
+            f"distinct, in a pool of {tree.states.num_slots}"
         )
     if any(tree.nodes[place].num_state_locks != count for place, count in locks.items()):
         raise RuntimeError("invariant 3: state locks are miscounted")

@@ -29,7 +29,7 @@ def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     for node in nodes:
         pages = [tree.windows[p] for p in seen.chain(node.page, node.num_tokens // seen.size)]
         if any((page == 0) != bool(node.is_tombstone) for page in pages):
-            raise RuntimeError("a node has window slots of some of its tokens, or is misnamed")
+            raise RuntimeError("a node has window slots of some tokens, or a wrong tombstone mark")
         used += [page for page in pages if page]
     for k in holders(state):
         mine = state.engines.sglang.progress[k]
@@ -37,15 +37,15 @@ def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         slid += dead
         pages = [tree.windows[p] for p in seen.chain(mine.page, mine.num_pages)]
         if any((page == 0) != (place < dead // seen.size) for place, page in enumerate(pages)):
-            raise RuntimeError("a request has other window slots than its window says")
+            raise RuntimeError("the window slots of a request do not match its window")
         used += [page for page in pages if page]
     if slid != tree.num_slid_tokens:
         raise RuntimeError("tokens without window slots are miscounted")
     pages = free_pages(tree.window_pages) + used
     if sorted(pages) != list(range(1, tree.window_pages.num_pages + 1)):
         raise RuntimeError(
-            f"invariants 2 and 4: {len(pages)} window pages free and used, {len(set(pages))} of "
-            f"them different, of {tree.window_pages.num_pages}"
+            f"invariants 2 and 4: {len(pages)} free and used window pages, {len(set(pages))} "
+            f"distinct, in a pool of {tree.window_pages.num_pages}"
         )
     check_window_locks(state, seen, nodes)
     check_recent(state, nodes)
@@ -63,8 +63,8 @@ def check_window_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> Non
     for node in nodes:
         if node.num_window_locks != locks[node.place]:
             raise RuntimeError(
-                f"invariant 3: a node has {node.num_window_locks} window locks, "
-                f"{locks[node.place]} hold it"
+                f"invariant 3: a node counts {node.num_window_locks} window locks, "
+                f"not {locks[node.place]}"
             )
     windowed = [node for node in nodes if not node.is_tombstone]
     if split_by_lock(windowed, locks) != (tree.window_protected, tree.window_evictable):

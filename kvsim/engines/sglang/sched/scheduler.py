@@ -30,10 +30,7 @@ class SglangScheduler(Scheduler):
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         if not isinstance(kv, RadixManager):
-            raise ValueError(
-                "scheduler 'sglang' hands computed prompts to a radix tree, which only "
-                "allocator radix has"
-            )
+            raise ValueError("scheduler 'sglang': needs allocator 'radix'")
         super().__init__(kv, config)
 
     @property

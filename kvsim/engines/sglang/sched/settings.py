@@ -95,8 +95,7 @@ class SglangSettings(EngineSettings):
             )
         if self.disable_radix_cache and self.schedule_policy == "shortest-prefill-first":
             raise ValueError(
-                "schedule_policy: shortest-prefill-first needs the radix cache, and "
-                "disable_radix_cache is set"
+                "schedule_policy: shortest-prefill-first conflicts with disable_radix_cache"
             )
 
     @property
