@@ -349,7 +349,7 @@ MODULES = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "model.layers
                 },
                 "ignore": MODULES,
             },
-            ("int4", ("int4:experts", "int4:mlp", "int4:state"), None),
+            ("int4", ("int4:experts", "int4:mlp", "int4:state", "int4:state_output"), None),
         ),
         (
             {"quant_method": "fp8", "modules_to_not_convert": ["gate", "lm_head"]},

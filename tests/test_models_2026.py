@@ -121,6 +121,11 @@ def test_what_a_checkpoint_leaves_out_explains_its_published_count() -> None:
     touched = sum(quantized_params(deepseek, "nvfp4"))
     with_module = 684_489_845_504
     assert with_module - touched * 0.4375 == pytest.approx(393_632_819_968, rel=1e-3)
+    # the bytes of both checkpoints (vLLM's recipes) less the tower: the module is in 16 bits
+    qwen = get_model("Qwen/Qwen3.8-27B")
+    module = 55_563_006_776 - 2 * (qwen.num_params + qwen.num_tower_params)
+    stored = weight_bytes(qwen, quantization="nvfp4") + module
+    assert stored == pytest.approx(26_381_249_312, rel=1e-4)
 
 
 def test_only_named_parts_of_a_checkpoint_are_narrow() -> None:

@@ -52,13 +52,17 @@ def part_params(model: ModelSpec) -> dict[str, int]:
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     shared = model.num_shared_experts * model.num_shared_expert_params
     attention = sum(model.num_attention_params(layer) for layer in model.layers)
-    state = 0 if model.state is None else model.state.num_params(model.hidden_size)
+    state, state_output = 0, 0
+    if model.state is not None:
+        state = model.state.num_params(model.hidden_size)
+        state_output = model.state.width * model.hidden_size
     found = {
         "experts": routed,
         "shared_experts": layers * (shared + model.num_latent_params),
         "attention": attention,
         "output": sum(model.num_output_params(layer) for layer in model.layers),
-        "state": state * model.num_state_layers,
+        "state": (state - state_output) * model.num_state_layers,
+        "state_output": state_output * model.num_state_layers,
         "mlp": model.num_dense_mlp_params,
     }
     found["attention"] -= found["output"]

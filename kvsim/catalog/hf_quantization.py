@@ -26,12 +26,14 @@ MODULES = {
     "attention": ("self_attn.q_proj", "self_attn.q_b_proj", "self_attn.qkv_proj"),
     "output": ("self_attn.o_proj",),
     "state": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz", "mixer.in_proj"),
+    "state_output": ("linear_attn.out_proj", "mixer.out_proj"),
 }
 #: The same where a family has other names.
 OTHER_NAMES = {
     ("gemma4_text", "experts"): ("experts.0.up_proj", "moe.experts.0.up_proj"),
     ("gemma4_text", "shared_experts"): ("mlp.up_proj",),
     ("kimi_linear", "state"): MODULES["attention"],
+    ("kimi_linear", "state_output"): MODULES["output"],
 }
 #: A part counts as quantised if fewer than one layer in FEW leaves it out.
 FEW = 8

@@ -107,8 +107,8 @@ class ModelSpec:
         int4, awq, gptq.
     quantized_parts
         ``FORMAT:PART`` for every part that checkpoints in this format quantise: experts,
-        shared_experts, mlp, attention, output (of attention), state. A format that is not named
-        takes all of them, and mxfp4 the experts.
+        shared_experts, mlp, attention, output (of attention), state, state_output. A format that
+        is not named takes all of them, and mxfp4 the experts.
     kv_cache_dtype
         The KV dtype that the checkpoint asks for; ``auto`` follows it.
     num_other_params
