@@ -397,3 +397,21 @@ def test_experts_are_padded_to_whole_tiles_of_a_cards_kernels() -> None:
     )
     assert padded_experts(model, "b200", "mxfp4", ranks_per_expert=1) == (3072 / 2880) ** 2
     assert padded_experts(model, "l4", "int4", ranks_per_expert=4) == 1
+
+
+def test_the_profile_run_of_an_image_encoder_is_the_larger_peak() -> None:
+    """Two RTX 5090 with Qwen3.8-27B-FP8 logged 1.59 GiB of peak activation, and KV after it."""
+    options = {"model": "Qwen/Qwen3.8-27B", "gpu": "rtx-5090", "tensor_parallel_size": 2}
+    options |= {"quantization": "fp8", "max_num_seqs": 4, "vllm_version": "0.26"}
+    seen = kvsim.capacity(**options).budget_bytes
+    text = kvsim.capacity(**options, language_model_only=True).budget_bytes
+    assert seen["activations"] / 2**30 == pytest.approx(1.59, abs=0.01)
+    assert text["activations"] / 2**30 == pytest.approx(0.17, abs=0.01)
+    # beside many requests' logits the outputs of the image count alone
+    many = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+    seen = kvsim.capacity(**options | many).budget_bytes
+    text = kvsim.capacity(**options | many, language_model_only=True).budget_bytes
+    assert seen["activations"] - text["activations"] == 16384 * 5120 * 2
+    cached = kvsim.capacity(**options, encoder_cache_size=16384).budget_bytes
+    assert cached["encoder_cache"] == 16384 * 5120 * 2
+    assert cached["activations"] / 2**30 == pytest.approx(0.17, abs=0.01)

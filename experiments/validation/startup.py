@@ -41,7 +41,8 @@ ASKED: dict[str, dict[str, Any]] = {
     | {"gpu": "rtx-3090", "tensor_parallel_size": 2, "quantization": "fp8", "max_num_seqs": 2}
     | {"max_num_batched_tokens": 8192, "vllm_version": "0.27"},
     "B06": QWEN
-    | {"gpu": "rtx-3090", "tensor_parallel_size": 2, "quantization": "int4", "max_num_seqs": 2}
+    | {"gpu": "rtx-3090", "tensor_parallel_size": 2, "max_num_seqs": 2}
+    | {"quantization": "gptq"}  # AutoRound: one scale per 128
     | {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.88, "vllm_version": "0.21"},
     "B11": QWEN | {"tensor_parallel_size": 2, "quantization": "fp8"},
     "B14": QWEN

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.budget.encoder import NO_ENCODER, EncoderProfile
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -138,12 +140,13 @@ def inference_budget(
     adapters: int = 0,
     drafter: int = 0,
     encoder_cache: int = 0,
+    encoder: EncoderProfile = NO_ENCODER,
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
     ``logged`` has GiB of a start-up log for any part, and for ``memory`` (all that CUDA shows);
     they take the place of the estimates, of adapters and drafter, too (``weights``), or of the
-    encoder's cache (``activations``). ``cuda_graphs`` and the last three are bytes.
+    encoder's cache (``activations``). ``cuda_graphs`` and those after ``logged`` are bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)
@@ -159,6 +162,7 @@ def inference_budget(
         max_num_seqs=max_num_seqs,
         tensor_parallel_size=tensor_parallel_size,
     )
+    activations = max(encoder.peak, activations + encoder.outputs)
     several = tensor_parallel_size * pipeline_parallel_size > 1
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
     graphs = cuda_graphs if engine.counts_graphs else 0

@@ -16,7 +16,7 @@ from kvsim.catalog.hf_families import FAMILIES, Config
 from kvsim.catalog.hf_hybrids import HYBRIDS
 from kvsim.catalog.hf_overrides import merged, scaled_length
 from kvsim.catalog.hf_quantization import quantization_of
-from kvsim.catalog.hf_towers import num_tower_params, patches_per_token
+from kvsim.catalog.hf_towers import num_tower_params, patches_per_token, tower_hidden_size
 from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def read_hf_config(
     fields["num_tower_params"] = num_tower_params(whole, fields["hidden_size"])
     if fields["num_tower_params"]:
         fields["patches_per_token"] = patches_per_token(whole)
+        fields["tower_hidden_size"] = tower_hidden_size(whole)
     try:
         return ModelSpec(source=str(file), **_names(config, file), **fields)
     except ValueError as error:

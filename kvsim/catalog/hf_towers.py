@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 GEMMA3N = 983_281_504
 #: Families with a projector that merges patches, of two layers as wide as the merged patches.
 MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
+#: Families of towers whose profile run at a server's start is known.
+PROFILED = ("qwen3_5", "qwen3_vl")
 #: Families with a tower of three-matrix MLPs and without any biases.
 GATED = ("pixtral", "gemma4_vision")
 
@@ -92,6 +94,14 @@ def patches_per_token(config: Config) -> int:
         return 4
     side = _first(tower, "image_size") // _first(tower, "patch_size", default=14)
     return side * side // tokens if isinstance(tokens, int) and side else _merged_patches(tower)
+
+
+def tower_hidden_size(config: Config) -> int:
+    """Return the width of a file's vision tower if it is one of Qwen3-VL's kind, else 0."""
+    tower = config.get("vision_config")
+    if not isinstance(tower, dict) or not str(tower.get("model_type", "")).startswith(PROFILED):
+        return 0
+    return _first(tower, "hidden_size")
 
 
 def _merged_patches(tower: Mapping[str, Any]) -> int:

@@ -117,6 +117,8 @@ class ModelSpec:
         Those of vision and audio towers and their projectors, loaded with the text backbone.
     patches_per_token
         Patches of the vision tower that make one token of a prompt; 2 x 2 in most mergers.
+    tower_hidden_size
+        Width of a vision tower whose profile run at start-up is known (Qwen3-VL's); else 0.
     aliases
         Other names the catalogue answers to, in lower case.
 
@@ -190,6 +192,7 @@ class ModelSpec:
     num_other_params: int = 0
     num_tower_params: int = 0
     patches_per_token: int = 4
+    tower_hidden_size: int = 0
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
