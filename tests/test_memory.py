@@ -12,9 +12,11 @@ import pytest
 import kvsim
 from kvsim.budget.budget import engine_of
 from kvsim.budget.layout import KV_DTYPES, heads_per_rank, kv_dtype, kv_layout
+from kvsim.budget.limits import limits_of
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli import main
+from kvsim.config import Config
 from kvsim.engine.capacity import capacity
 
 GB = 10**9
@@ -379,3 +381,19 @@ def test_the_attention_of_a_latent_costs_what_deepseeks_does() -> None:
 def test_wrong_latents_are_refused(allocator: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kvsim.capacity(model="llama-3-8b", gpu="h100-sxm", allocator=allocator)
+
+
+@pytest.mark.parametrize(
+    ("longest", "tokens"), [(1024, 2048), (8192, 8192), (32768, 32768), (32769, 512)]
+)
+def test_v0_ran_whole_prompts_of_256_sequences_unless_they_were_long(
+    longest: int, tokens: int
+) -> None:
+    config = Config.build(
+        model="llama-3.1-8b", gpu="h100-sxm", vllm_version="0.6.4", max_model_len=longest
+    )
+    limits = limits_of(config, get_model("llama-3.1-8b"), get_gpu("h100-sxm"))
+    assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (tokens, 256)
+    later = config.model_copy(update={"vllm_version": "0.8"})
+    limits = limits_of(later, get_model("llama-3.1-8b"), get_gpu("h100-sxm"))
+    assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (8192, 1024)

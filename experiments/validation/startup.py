@@ -63,7 +63,7 @@ ASKED: dict[str, dict[str, Any]] = {
 #: tell the card's memory.
 MORE: dict[int, dict[str, Any]] = {
     3: {"model": "llama-3-8b", "gpu": "h100-sxm", "vllm_version": "0.6.5"},
-    25: {"model": "phi-4", "gpu": "h100-sxm", "vllm_version": "0.8.2"}
+    25: {"model": "phi-4", "gpu": "h100-sxm", "vllm_version": "0.7.3"}  # 0.8.2, V0 by its lines
     | {"quantization": "bitsandbytes"},
     26: {"model": "phi-4", "gpu": "a100-80gb", "vllm_version": "0.6.5", "quantization": "gptq"},
 }

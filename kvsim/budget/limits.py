@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
+#: The first version with V1 as its engine. V0 cut prompts into chunks of so many tokens only if
+#: max_model_len exceeded so many.
+V1 = (0, 8)
+V0_CHUNK, V0_WHOLE = 512, 32_768
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -26,9 +31,10 @@ class Limits:
 
 
 def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
-    """Fill in vLLM 0.33's defaults (API server) for the GPU's memory class.
+    """Fill in vLLM's defaults (API server): 0.33's for the GPU's memory class, or V0's.
 
-    ``max_model_len`` is the model's where the memory is to choose it.
+    ``max_model_len`` is the model's where the memory is to choose it. Before 0.8 all cards had 256
+    sequences, and steps of a whole prompt; longer ones than 32,768 tokens were cut into chunks.
 
     Raises
     ------
@@ -40,8 +46,10 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     max_model_len = config.max_model_len or AUTO
     if max_model_len == AUTO:  # until the KV memory is known, as vLLM does
         max_model_len = model.max_position_embeddings
-    max_num_seqs = config.max_num_seqs or (1024 if large else 256)
     default_tokens = 16384 if memory >= 160 * GIB else 8192 if large else 2048
+    if v0 := engine_of(config.vllm_version).since < V1:
+        default_tokens = V0_CHUNK if max_model_len > V0_WHOLE else max(2048, max_model_len)
+    max_num_seqs = config.max_num_seqs or (1024 if large and not v0 else 256)
     tokens = config.max_num_batched_tokens
     if tokens is None:
         if not config.enable_chunked_prefill:  # as vLLM: a whole prompt must fit in a step
