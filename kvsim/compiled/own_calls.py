@@ -67,6 +67,10 @@ TEXTS = {
     python.python_evict: lambda pool: _ask(pool.part, 2, 0, 0),
     python.python_cached: lambda pool, k: _ask(pool.part, 3, k, pool.blocks[k].key),
     python.python_hit: lambda pool, k: _ask(pool.part, 4, k, 0),
+    python.python_allocate_room: lambda kv, request, n: call_int(
+        kv.own.part.calls[0], kv.own.part.address, address_of(request), n
+    ),
+    python.python_free_room: lambda kv, request: _ask(kv.own.part, 1, address_of(request), 0),
     python.python_rank: lambda state, k: call_float(
         state.order.calls[0], state.order.address, address_of(state.requests[k]), 0
     ),

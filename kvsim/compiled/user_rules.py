@@ -78,8 +78,9 @@ def _text(cls: type[Any]) -> str:
     for name in cls.OPERATIONS:
         if _is_own(cls, name):
             count = getattr(cls, name).__code__.co_argcount - 1
-            taken = (f"take_{name}(first)", "part_at(own).now")
-            given = taken if name in cls.TAKES else ("first", "second")
+            first = f"take_{name}(first)" if name in cls.TAKES else "first"
+            is_timed = name in cls.TAKES and hasattr(cls, "now")
+            given = (first, "part_at(own).now" if is_timed else "second")
             call = f"rule_{name}({', '.join(['part_at(own)', *given[:count]])})"
             lines.append(f"def {name}(own, first, second):")
             if name in cls.RETURNS:

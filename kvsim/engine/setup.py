@@ -26,6 +26,7 @@ from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SCHEDULED_IN_PYTHON, VLLM
 from kvsim.engines.registry import all_engines, engine_by_policy, get_engine
 from kvsim.errors import FieldError
+from kvsim.kv.allocator_rules import AllocatorRules, OwnManager
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.kv import PAGED
@@ -158,7 +159,8 @@ def with_events(setup: Setup) -> Setup:
 
 
 def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:
-    return ALLOCATORS.create(allocator.base, kv_config, **allocator.params)
+    made = ALLOCATORS.create(allocator.base, kv_config, **allocator.params)
+    return OwnManager(kv_config, made) if isinstance(made, AllocatorRules) else made
 
 
 def resolve(config: Config) -> Setup:

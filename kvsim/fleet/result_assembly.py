@@ -18,6 +18,7 @@ from kvsim.fleet.lock_step import independence_notes
 from kvsim.fleet.notes import fleet_notes
 from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
 from kvsim.fleet.tracking.bookkeeping import describe_replicas, describe_routing
+from kvsim.kv.allocator_rules import check_rooms
 from kvsim.results.metrics import Pool as Memory
 from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
@@ -86,6 +87,7 @@ def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, 
     states = [member.replica.state for member in members]
     for member, state in zip(members, states, strict=True):
         check_times(state.cost, member.replica.setup.cost_model)
+        check_rooms(state.kv.own, member.replica.setup.allocator.base)
     end_time = max(waited_until, *(min(one.clock, one.surplus_since) for one in states))
     return end_time, {member.number: member.settle(end_time) for member in members}
 

@@ -59,9 +59,9 @@ def per_block(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
 
 def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
-    """Declare a list with an item for each record of a request, by ``request.place``.
+    """Declare a list with an item for each request that holds memory, by ``request.own_blocks``.
 
-    A place is used again after its request has ended: set the item when a request arrives.
+    That number is used again: set the item back when a request gives its memory back.
     """
     del init
     return Sized("request", value)
@@ -119,7 +119,7 @@ class RulePart(Parametric):
     #: the ones that its base leaves out.
     OPERATIONS: ClassVar[tuple[str, ...]] = ()
     #: Of these, what they return, and the record that the first argument is, if it is no number;
-    #: a second one is then the time.
+    #: a second one is then the time, if the rules have a clock.
     RETURNS: ClassVar[Mapping[str, type]] = {}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {}
     #: Compiled code calls the operations as C does, where they cannot raise.
@@ -142,7 +142,7 @@ class RulePart(Parametric):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls._sized = {n: v for c in cls.__mro__[::-1] for n, v in _declared(c).items()}
-        for name in cls._sized.keys() & vars(cls).keys():
+        for name in [n for n, v in vars(cls).items() if isinstance(v, Sized)]:
             delattr(cls, name)  # state lives in instances
 
     @classmethod
@@ -151,8 +151,7 @@ class RulePart(Parametric):
         if "_kinds" not in cls.__dict__:
             found: dict[str, Any] = {}
             for one in cls.__mro__[::-1]:
-                # A base of kvsim's says what its operations are, and declares no field.
-                if issubclass(one, RulePart) and "OPERATIONS" not in one.__dict__:
+                if issubclass(one, RulePart):
                     found |= _annotated(one)
             for name, kind in found.items():
                 _check_field(cls, name, kind)
@@ -243,8 +242,11 @@ def _declared(cls: type) -> dict[str, Sized]:
 
 
 def _annotated(cls: type) -> dict[str, Any]:
-    """Return the types of the fields that a class itself declares."""
-    one = SimpleNamespace(__annotations__=get_annotations(cls))
+    """Return the types of the fields that a class itself declares; state alone in kvsim's bases."""
+    given = get_annotations(cls)
+    if "OPERATIONS" in vars(cls):
+        given = {n: k for n, k in given.items() if n in vars(cls).get("_sized", {})}
+    one = SimpleNamespace(__annotations__=given)
     names = {**vars(sys.modules[cls.__module__]), **vars(cls)}
     try:
         hints = get_type_hints(one, names, include_extras=True)

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from kvsim.engines.records.states import Radix
 from kvsim.records.contiguous import Contiguous
+from kvsim.records.own_memory import OwnMemory
 from kvsim.records.paged import BlockPool, KVGroup, LookupSpec, RequestBlocks
 from kvsim.records.record import Record
 from kvsim.records.states import States
@@ -14,7 +15,7 @@ from kvsim.records.virtual import Virtual
 
 
 class Manager(IntEnum):
-    """The manager of a KV cache. PYTHON is one written in Python, without rules."""
+    """The manager of a KV cache. PYTHON is one without rules, OWN has rules of a user's."""
 
     PYTHON = 0
     PAGED = 1
@@ -22,9 +23,10 @@ class Manager(IntEnum):
     CONTIGUOUS = 3
     VIRTUAL = 4
     RADIX = 5
+    OWN = 6
 
 
-PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX = (int(manager) for manager in Manager)
+PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX, OWN = (int(manager) for manager in Manager)
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class KV(Record):
     contiguous: Contiguous = field(default_factory=Contiguous)
     virtual: Virtual = field(default_factory=Virtual)
     radix: Radix = field(default_factory=Radix)
+    own: OwnMemory = field(default_factory=OwnMemory)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.rules.trees import count_match, num_available
-from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, RADIX, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, FORKED, OWN, PAGED, PYTHON, RADIX, VIRTUAL
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.paged import (
     admit_paged,
@@ -22,6 +22,7 @@ from kvsim.rules.managers.contiguous import (
     retire_contiguous,
 )
 from kvsim.rules.managers.forked import admit_forked, allocate_forked, free_forked
+from kvsim.rules.managers.own import admit_own, allocate_own, free_own, retire_own
 from kvsim.rules.managers.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
 from kvsim.rules.managers.tiered import admit_tiered, count_transfers, find_tiered
 from kvsim.rules.managers.virtual import (
@@ -96,6 +97,9 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
             kv.free_request_blocks[kv.num_free_request_blocks - 1]
         ]
         admitted = admit_virtual(kv, request, virtual_range, num_tokens)
+    elif kv.manager == OWN:
+        place = kv.free_request_blocks[kv.num_free_request_blocks - 1]
+        admitted = admit_own(kv, request, place, num_tokens)
     else:
         return python_admit(kv, request, num_tokens, hit)
     if admitted:
@@ -121,6 +125,8 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
         return allocate_contiguous(kv, request, num_tokens)
     if kv.manager == VIRTUAL:
         return allocate_virtual(kv, request, num_tokens)
+    if kv.manager == OWN:
+        return allocate_own(kv, request, num_tokens)
     return python_allocate(kv, request, num_tokens)
 
 
@@ -133,6 +139,8 @@ def free_slots(kv: KV, request: Request) -> None:
         free_contiguous(kv, request)
     elif kv.manager == VIRTUAL:
         free_virtual(kv, request)
+    elif kv.manager == OWN:
+        free_own(kv, request)
     else:
         python_free(kv, request)
         return
@@ -158,6 +166,8 @@ def retire(kv: KV, request: Request) -> None:
         retire_contiguous(kv, request, kv.contiguous.pieces[request.own_blocks])
     elif kv.manager == VIRTUAL:
         retire_virtual(kv, request)
+    elif kv.manager == OWN:
+        retire_own(kv, request)
     else:
         python_retire(kv, request)
         return
@@ -213,7 +223,9 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
 
 
 def has_blocks(kv: KV, request: Request) -> bool:
-    return has_pool(kv) or (kv.manager == PYTHON and python_has_blocks(kv, request))
+    if kv.manager == PYTHON:
+        return python_has_blocks(kv, request)
+    return has_pool(kv) or kv.manager == OWN
 
 
 def num_free(kv: KV) -> int:
@@ -224,6 +236,8 @@ def num_free(kv: KV) -> int:
         return kv.contiguous.num_slots - kv.contiguous.num_size
     if kv.manager == VIRTUAL:
         return kv.virtual.num_free_pages // kv.virtual.num_tensors
+    if kv.manager == OWN:
+        return (kv.own.num_slots - kv.own.num_allocated) // kv.own.block_size
     if kv.manager == RADIX:
         return num_available(kv.radix) // kv.radix.pages.page_size
     return python_num_free(kv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.rules.trees import mark_radix, pool_bins
-from kvsim.records.kv import CONTIGUOUS, FORKED, RADIX, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, FORKED, OWN, RADIX, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK, RING
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, num_skipped
@@ -37,6 +37,8 @@ def paint(state: Replica, first: int) -> None:
         paint_units(state, first, num_bins, num_pages, 1)
         paint_units(state, first + num_bins, state.num_bins - num_bins, num_windows, num_pages + 1)
         mark_radix(state, FREE, FREE, 0.0)
+    elif state.kv.manager == OWN:
+        paint_own(state, first)
     else:
         python_paint(state, first)
     if is_refused(state):
@@ -170,3 +172,16 @@ def mark_pages(state: Replica, kv: KV, h: int) -> None:
             kv.live_ends[page] = (request.num_filled * token - start) / size
             kv.last_ends[page] = (request.max_slots * token - start) / size
             kv.unused[page] = INTERNAL
+
+
+def paint_own(state: Replica, first: int) -> None:
+    """Paint slots by cause, one cause after another: a user's rules say no addresses."""
+    kv, own = state.kv, state.kv.own
+    for b in range(state.num_bins):
+        slot = (2 * b + 1) * own.num_slots // (2 * state.num_bins)
+        cause = INTERNAL if slot < own.num_allocated else FREE
+        if slot < own.num_last:
+            cause = RESERVATION
+        if slot < kv.num_filled:
+            cause = TOKEN_STATES
+        state.maps[first + b] = cause

@@ -102,6 +102,18 @@ def python_take_transfers(state: Replica, batch: Batch) -> None:
     kv.moved.num_faults = moved.num_faults
 
 
+def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
+    """Ask rules of a user's to make room for the first tokens of a request."""
+    rules: Any = kv.own.part.python
+    return int(rules.allocate(request, num_tokens))
+
+
+def python_free_room(kv: KV, request: Request) -> None:
+    """Notify rules of a user's that a request gives its memory back."""
+    rules: Any = kv.own.part.python
+    rules.free(request)
+
+
 def python_measure(kv: KV) -> None:
     """Ask a manager for its bytes by cause."""
     manager: Any = kv.python

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM_V0
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON
-from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, OWN, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
@@ -29,6 +29,7 @@ from kvsim.rules.group_runs import (
     leave_run,
     tend_groups,
 )
+from kvsim.rules.managers.own import tend_own
 from kvsim.rules.managers.tiered import count_transfers
 from kvsim.rules.price import computing_time, with_transfers
 from kvsim.rules.published_metrics import publish_metrics
@@ -89,7 +90,7 @@ def limits_allow_runs(state: Replica) -> bool:
 def cache_allows_runs(state: Replica) -> bool:
     """Return whether the blocks that decodes take follow by arithmetic."""
     kv = state.kv
-    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL):
+    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL, OWN):
         return False
     if state.limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
@@ -194,6 +195,7 @@ def sort_by_phase(state: Replica) -> int:
     if has_groups(state.kv):
         begin_groups(state)
         return num_computed
+    state.kv.own.num_quiet_steps = 0
     if state.kv.manager != PAGED:
         return num_computed
     size, ahead = state.kv.groups[0].block_size, int(state.limits.asynchronous)
@@ -218,6 +220,8 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
     """Allocate and key the blocks of one step of a run; False, unchanged, without free blocks."""
     if has_groups(state.kv):
         return tend_groups(state, step, tries)
+    if state.kv.manager == OWN:
+        return tend_own(state, step)
     if state.kv.manager != PAGED:
         return True
     kv, group = state.kv, state.kv.groups[0]

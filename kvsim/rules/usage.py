@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.rules.trees import measure_radix, radix_usage
-from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, OWN, RADIX, VIRTUAL
 from kvsim.records.paged import RING
 from kvsim.rules.blocks.window import bytes_out_of_window
 from kvsim.rules.kv import has_pool
 from kvsim.rules.managers.contiguous import measure_contiguous
+from kvsim.rules.managers.own import measure_own
 from kvsim.rules.managers.virtual import measure_virtual
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.waiting_for_kv import num_queued
@@ -29,6 +30,8 @@ def measure(kv: KV) -> None:
         measure_virtual(kv)
     elif kv.manager == RADIX:
         measure_radix(kv)
+    elif kv.manager == OWN:
+        measure_own(kv)
     else:
         python_measure(kv)
 
@@ -43,6 +46,8 @@ def kv_usage(kv: KV) -> float:
         return (pages - free) / pages if pages > 0 else 0.0
     if kv.manager == RADIX:
         return radix_usage(kv.radix)
+    if kv.manager == OWN:
+        return kv.own.num_allocated / kv.own.num_slots if kv.own.num_slots > 0 else 0.0
     if not has_pool(kv):
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:

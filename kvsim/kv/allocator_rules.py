@@ -1,0 +1,167 @@
+"""A user's allocator as rules: the same text runs as Python and compiled."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from inspect import Parameter
+from typing import TYPE_CHECKING, ClassVar
+
+from kvsim.kv.manager import KEEPS_NO_PREFIXES, KVCacheConfig, KVCacheManager
+from kvsim.kv.rule_manager import RuleManager
+from kvsim.own_rules.part import RulePart, per_replica
+from kvsim.records.kv import OWN
+from kvsim.records.memory import assign, head
+from kvsim.records.request import Request
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.memory import Memory
+    from kvsim.records.own_memory import OwnMemory
+
+
+class AllocatorRules(RulePart, ABC):
+    """Base of an allocator that runs at the speed of the built-in ones.
+
+    A subclass declares parameters and state as fields, and defines ``allocate`` and ``free``.
+    kvsim counts the slots, keeps the watermark, and asks for lookahead slots. It keeps no prefixes,
+    and all tokens of layers with windows.
+
+    Attributes
+    ----------
+    num_blocks, block_size : the memory: blocks, and slots of one token in each
+
+    Raises
+    ------
+    ValueError
+        For a field that cannot be laid out, an unknown parameter, or a value of the wrong type.
+
+    Examples
+    --------
+    A file of a user's own, such as ``docs/examples/parts/two_sizes.py``::
+
+        from kvsim.plugins.allocation import AllocatorRules, Request, per_replica, per_request
+
+        class Half(AllocatorRules):
+            used: int = per_replica()
+            blocks: list[int] = per_request()
+
+            def allocate(self, request: Request, num_tokens: int) -> int:
+                needed = (num_tokens + self.block_size - 1) // self.block_size
+                more = needed - self.blocks[request.own_blocks]
+                if self.used + more > self.num_blocks // 2:
+                    return 0
+                self.used += more
+                self.blocks[request.own_blocks] = needed
+                return needed * self.block_size
+
+            def free(self, request: Request) -> None:
+                self.used -= self.blocks[request.own_blocks]
+                self.blocks[request.own_blocks] = 0
+    """
+
+    OPERATIONS: ClassVar[tuple[str, ...]] = ("allocate", "free")
+    RETURNS: ClassVar[dict[str, type]] = {"allocate": int}
+    TAKES: ClassVar[dict[str, type]] = {"allocate": Request, "free": Request}
+    SIZES: ClassVar[tuple[str, ...]] = ("block", "request", "replica")
+    BEFORE: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("config", Parameter.POSITIONAL_ONLY, annotation=KVCacheConfig),
+    )
+
+    num_blocks: int = per_replica()
+    block_size: int = per_replica()
+
+    def __init__(self, config: KVCacheConfig | None = None, /, **parameters: float) -> None:
+        super().__init__(**parameters)
+        self.config = config
+
+    @abstractmethod
+    def allocate(self, request: Request, num_tokens: int) -> int:
+        """Make room for the first tokens of a request; return for how many there is room then.
+
+        Called for a request without memory, and whenever it outgrows its room. A number below
+        ``num_tokens`` refuses; then nothing may have changed.
+        """
+
+    @abstractmethod
+    def free(self, request: Request) -> None:
+        """Take all memory of a request back."""
+
+
+KVCacheManager.register(AllocatorRules)  # type: ignore[type-abstract]  # it is one by its rules
+
+
+def check_rooms(own: OwnMemory, name: str) -> None:
+    """Refuse rules that have given out more memory than there is.
+
+    Raises
+    ------
+    ValueError
+        Naming the allocator.
+    """
+    if own.is_overdrawn:
+        raise ValueError(f"allocator {name} gave out more than all of its {own.num_slots:,} slots")
+
+
+class OwnManager(RuleManager):
+    """KV memory that rules of a user's allocate.
+
+    Parameters
+    ----------
+    config : memory and use
+    rules : the rules; each replica has a copy of its own
+    """
+
+    rules_of = OWN
+    ignores = KEEPS_NO_PREFIXES
+
+    def __init__(self, config: KVCacheConfig, rules: AllocatorRules) -> None:
+        super().__init__(config)
+        self._rules = rules
+        self.block_size, self.slot_bytes = config.block_size, config.layout.bytes_per_token
+        block_bytes = self.block_size * self.slot_bytes
+        self.num_gpu_blocks = config.num_bytes // block_bytes
+        self.total_bytes = self.num_gpu_blocks * block_bytes
+
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+        kv.manager = self.rules_of
+        assign(kv, self.config)
+        kv.enable_prefix_caching = False
+        own, blocks = kv.own, self.num_gpu_blocks
+        own.block_size, own.slot_bytes = self.block_size, self.slot_bytes
+        own.num_slots = blocks * self.block_size
+        own.num_spared = self.config.spared(blocks) * self.block_size
+        self.add_request_blocks(kv, memory, num_request_blocks)
+        rules, sizes = self._rules, {"block": blocks}
+        if memory.compiled:  # as Python objects, there may be more requests later
+            sizes["request"] = num_request_blocks
+        given = {name: getattr(rules, name) for name in rules.parameters()}
+        made = type(rules)(**given).lay_out(own.part, memory, sizes)
+        made.num_blocks, made.block_size = blocks, self.block_size
+        own.part.python = made
+
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
+        kv.own.rooms = memory.list_of([*head(kv.own.rooms, first), *[0] * (stop - first)])
+
+    def fits(self, request: Request) -> bool:
+        alone, one = OwnManager(self.config, self._rules), Request(0, 0.0, 1, 1)
+        one.num_prompt_tokens = one.num_tokens = request.num_prompt_tokens
+        one.max_tokens, one.end = request.max_tokens, request.end
+        if not alone.allocate_slots(one, one.num_prompt_tokens):
+            return False
+        one.num_computed_tokens = one.num_prompt_tokens
+        return alone.allocate_slots(one, one.max_slots - one.num_prompt_tokens)
+
+    def check_integrity(self) -> None:
+        own, held = self.kv.own, self.held_requests()
+        rooms = sum(own.rooms[h] for _, h in held)
+        check_rooms(own, type(self._rules).__name__)
+        if rooms != own.num_allocated:
+            raise RuntimeError(
+                f"invariant 2: requests have {rooms} slots, {own.num_allocated} are counted"
+            )
+        live = [(r, h) for r, h in held if not self.kv.request_blocks[h].retired]
+        if any(r.num_filled > own.rooms[h] for r, h in live):
+            raise RuntimeError("a request has more tokens than slots")
+        if sum(r.num_filled for r, _ in live) != self.kv.num_filled:
+            raise RuntimeError("filled slots are miscounted")
+        self.usage.check(self.total_bytes)
