@@ -85,6 +85,20 @@ class Options(TypedDict, total=False):
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"]
     """sglang: how long a request waits for its prefix from --kv-store."""
 
+    max_loras_per_batch: int
+    """sglang: maximum number of adapters in a batch, the base model included."""
+
+    lora_eviction_policy: Literal["lru", "fifo"]
+    """sglang: order in which adapters leave GPU memory."""
+
+    enable_lora_overlap_loading: bool
+    """sglang: load adapters while other requests are served."""
+
+    lora_drain_wait_threshold: float
+    """sglang: seconds that an adapter waits before another one admits no longer requests for it;
+    0: never.
+    """
+
     max_running_requests: int | None
     """sglang: maximum number of running requests [max-num-seqs if set, else SGLang's]."""
 

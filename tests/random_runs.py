@@ -210,6 +210,18 @@ def sglang_states(draw: random.Random) -> Options:
     return options
 
 
+def sglang_adapters(draw: random.Random) -> Options:
+    """Return options of SGLang with a few buffers for adapters."""
+    return sglang(draw) | one(
+        draw,
+        enable_lora=(True,),
+        max_loras_per_batch=(1, 2, 3, 8),
+        lora_eviction_policy=("lru", "fifo"),
+        enable_lora_overlap_loading=(False, True),
+        lora_drain_wait_threshold=(0.0, 0.01, 0.2),
+    )
+
+
 def fleet(draw: random.Random) -> Options:
     """Return a fleet whose replicas do everything."""
     routers = ("round-robin", "least-outstanding", "vllm-dp", "llm-d", "dynamo", "session")
@@ -302,6 +314,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     },
     "sglang": sglang,
     "sglang states": sglang_states,
+    "sglang adapters": sglang_adapters,
     "fleet": fleet,
     "apart": apart,
     "failing": failing,
@@ -325,7 +338,7 @@ def drawn(kind: str, seed: int) -> Drawn:
         needed *= draw.choice([1, 2]) if "samples" in kind or kind in ("windows", "images") else 1
         options["num_gpu_blocks_override"] = int(needed * draw.uniform(1.0, 1.9)) + 1
     rows = np.arange(len(trace))
-    if kind == "adapters":
+    if "adapters" in kind:
         trace = replace(trace, lora_id=rows % 4)
     if kind == "images":
         lengths = trace.num_prompt_tokens.tolist()

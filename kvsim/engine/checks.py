@@ -135,7 +135,8 @@ def check_scheduler(
             f"scheduling_policy: scheduler {scheduler!r} does not support "
             f"{config.scheduling_policy}; vllm does"
         )
-    for field in ("max_num_scheduled_tokens", "prefill_schedule_interval", "enable_lora"):
+    limits = ["max_num_scheduled_tokens", "prefill_schedule_interval"]
+    for field in limits if kind.serves_adapters else [*limits, "enable_lora"]:
         if getattr(config, field):
             raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")
 

@@ -248,6 +248,7 @@ class Scheduler(Parametric, ABC):
     takes_samples : serves requests of several sequences
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
+    serves_adapters : its batches have a limit of LoRA adapters
     needs_allocator : the one allocator that it runs over, None for any
     evidence : what checks that it does what the real one does; no class inherits it
     rules_of : the policy whose rules it follows, a :class:`kvsim.engines.policies.Policy`
@@ -257,6 +258,7 @@ class Scheduler(Parametric, ABC):
     reserves_output = False
     looks_up_prefix = True
     supports_async = False
+    serves_adapters = False
     whole_prompts = False
     watermark = 0.0
     can_swap = False

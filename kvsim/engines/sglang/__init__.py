@@ -55,6 +55,9 @@ class Sglang(Engine):
 
         return MARK
 
+    def choices(self, config: Config) -> dict[str, Any]:
+        return super().choices(config) | {"max_loras": config.max_loras_per_batch}
+
     def check(
         self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
     ) -> None:

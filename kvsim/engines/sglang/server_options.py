@@ -69,6 +69,20 @@ class SglangOptions(BaseModel):
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = Field(
         "best_effort", description="sglang: how long a request waits for its prefix from --kv-store"
     )
+    max_loras_per_batch: Count = Field(
+        8, description="sglang: maximum number of adapters in a batch, the base model included"
+    )
+    lora_eviction_policy: Literal["lru", "fifo"] = Field(
+        "lru", description="sglang: order in which adapters leave GPU memory"
+    )
+    enable_lora_overlap_loading: bool = Field(
+        False, description="sglang: load adapters while other requests are served"
+    )
+    lora_drain_wait_threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0,
+        description="sglang: seconds that an adapter waits before another one admits no longer "
+        "requests for it; 0: never",
+    )
     max_running_requests: Count | None = Field(
         None,
         description="sglang: maximum number of running requests [max-num-seqs if set, else "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.budget import GIB, engine_of
+from kvsim.budget.lora import lora_bytes
 from kvsim.budget.settings import model_of
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SGLANG
@@ -19,6 +20,7 @@ from kvsim.engines.sglang.budget import (
 )
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
+from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
 from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.engines.sglang.states import (
@@ -29,6 +31,7 @@ from kvsim.engines.sglang.states import (
     strategy_of,
 )
 from kvsim.kv.manager import ALLOCATORS
+from kvsim.lora import LoRAConfig
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
@@ -246,9 +249,8 @@ def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
 def _left_for_kv(config: Config, memory: Memory) -> int:
     fraction, free = fraction_of(config, memory)
     overhead = memory.gpu.memory_bytes - free
-    return pool_bytes(
-        memory.gpu, weights=memory.budget.weights, overhead=overhead, fraction=fraction
-    )
+    loaded = memory.budget.weights + memory.budget.adapters
+    return pool_bytes(memory.gpu, weights=loaded, overhead=overhead, fraction=fraction)
 
 
 def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) -> SglangSettings:
@@ -269,6 +271,7 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
             config.schedule_low_priority_values_first or as_vllm
         ),
         "states": _state_settings(config, memory, pools, overlap=overlap),
+        "adapters": _adapter_settings(config, memory),
     }
     return SglangSettings(
         **by_name(SglangSettings, config) | resolved,
@@ -301,6 +304,17 @@ def _state_settings(
         chunk=chunk,
         track_interval=config.mamba_track_interval,
         max_states_per_path=config.mamba_max_states_per_path,
+    )
+
+
+def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
+    """Return the buffers for adapters; a load is a copy of one over PCIe."""
+    if not config.enable_lora:
+        return None
+    tp, one = config.tensor_parallel_size, LoRAConfig(1, config.max_lora_rank)
+    size = lora_bytes(memory.model, one, dtype=memory.dtype, tensor_parallel_size=tp)
+    return AdapterSettings(
+        **by_name(AdapterSettings, config), load_time=size / memory.gpu.pcie_bytes_per_s
     )
 
 

@@ -26,9 +26,10 @@ OF_SGLANG = frozenset(
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
     (
+        *("sglang.adapters", "sglang.draining", "sglang.states"),
         *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
         *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
-        *("sglang.states", "sglang.tree.states", "sglang.tree.state_slots"),
+        *("sglang.tree.states", "sglang.tree.state_slots"),
         "sglang.tree.window_slots",
     )
 )
@@ -41,7 +42,7 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         **{
             name: specialized[name]
             for name in specialized
-            if name.partition(".")[0] in ("Limits", "Moved")
+            if name.partition(".")[0] in ("Limits", "Moved") and name != "Limits.has_loras"
         },
         "Limits.scheduler": SGLANG,
         "Limits.has_own_loop": 1,
@@ -59,6 +60,8 @@ def variants(specialized: Mapping[str, int]) -> Variants:
     one_pool = {
         **pools,
         "BlockPool.has_events": 0,
+        "Limits.has_loras": 0,
+        "Adapters.is_on": 0,
         "Radix.window": 0,
         "Radix.has_states": 0,
         "Radix.write_policy": 0,
@@ -76,5 +79,5 @@ def _has_rule(variant: str, module: str) -> bool:
 
 def _variant_of(state: Replica) -> str:
     tree = state.kv.radix
-    has_pools = tree.window or tree.write_policy or tree.has_states
+    has_pools = tree.window or tree.write_policy or tree.has_states or state.limits.has_loras
     return "sglang-pools" if has_pools else "sglang"

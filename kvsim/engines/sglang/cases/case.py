@@ -23,6 +23,7 @@ from kvsim.engine.settings import by_name
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.engines.sglang.budget import host_tokens
 from kvsim.engines.sglang.cases.tokens import END_OF_SEQUENCE, pieces, prompt_pieces
+from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.scheduler import SglangScheduler
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
 from kvsim.engines.sglang.states import Strategy
@@ -73,6 +74,38 @@ class StatePart(Part):
         return StateSettings(**by_name(StateSettings, self))
 
 
+class AdapterPart(Part):
+    """Buffers for adapters. Loads that overlap with steps take ``load_passes`` passes."""
+
+    max: Count
+    policy: Literal["lru", "fifo"]
+    pinned: list[str] = Field(default=[])
+    load_passes: Count | None = None
+    drain: Count | None = None
+
+    @property
+    def settings(self) -> AdapterSettings:
+        return AdapterSettings(
+            self.max,
+            self.policy,
+            enable_lora_overlap_loading=self.load_passes is not None,
+            load_time=self.load_passes or 0,
+            by_passes=True,
+            pinned=tuple(adapter_number(one) for one in self.pinned),
+            lora_drain_wait_threshold=self.drain or 0.0,
+        )
+
+
+def adapter_number(name: str | None) -> int:
+    """Return the number of an adapter that is named by a letter; 0 is the base model."""
+    return 0 if name is None else 1 + ord(name[0]) - ord("A")
+
+
+def adapter_name(number: int) -> str | None:
+    """Return the name of an adapter, None for the base model."""
+    return chr(ord("A") + number - 1) if number else None
+
+
 class SglangCaseConfig(Part):
     """Settings of a schedule; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
@@ -97,13 +130,15 @@ class SglangCaseConfig(Part):
     swa: WindowPool | None = None
     hicache: HostTier | None = None
     mamba: StatePart | None = None
+    lora: AdapterPart | None = None
     eviction_config: dict[str, int] = Field(default={})
 
     @property
     def settings(self) -> SglangSettings:
         given = by_name(SglangSettings, self)
         states = self.mamba.settings if self.mamba else None
-        return SglangSettings(**given, states=states, disable_overlap_schedule=not self.overlap)
+        given |= {"states": states, "adapters": self.lora.settings if self.lora else None}
+        return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
 
 
 class SglangCaseRequest(Part):
@@ -117,6 +152,7 @@ class SglangCaseRequest(Part):
     ignore_eos: bool = False
     priority: int = 0
     extra_key: str | None = None
+    lora: str | None = None
     out_seg: int | None = None
 
 
@@ -269,11 +305,15 @@ def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
         "segment_offsets": offsets(contents),
         "output_content_id": [2 + row for row in range(len(requests))],
         "priority": [r.priority for r in requests],
-        "cache_salt": numbers(r.extra_key for r in requests),
+        "cache_salt": numbers(
+            (r.extra_key, r.lora) if r.extra_key or r.lora else None for r in requests
+        ),
         "id_rank": text_ranks(r.id for r in requests),
         "stop_at": [r.stop_at or 0 for r in requests],
         "ignores_eos": [int(r.ignore_eos) for r in requests],
     }
+    if any(r.lora for r in requests):
+        lists["lora"] = [adapter_number(r.lora) for r in requests]
     return contents_of_rows(lists, [*chain.from_iterable(contents)])
 
 

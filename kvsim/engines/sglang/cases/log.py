@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.player import add, checksum, linked
+from kvsim.engines.sglang.cases.case import adapter_name
 from kvsim.engines.sglang.kv.radix_check import TreeView, free_pages, holders, own_slots
 from kvsim.engines.sglang.kv.state_check import free_states
 from kvsim.engines.sglang.records.scheduler import DECODE, EXTEND, MIXED
 from kvsim.records.memory import head
+from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
 
 if TYPE_CHECKING:
@@ -131,12 +133,24 @@ class PassLog:
     def scheduled(self, entry: Entry) -> bool:
         """Add the decisions of a pass; return whether there is a batch. Mutates the entry."""
         state, scheduler = self._state, self._state.engines.sglang
+        if scheduler.adapters.is_on:
+            self._loads(entry)
         if scheduler.last_mode in LETTERS:
             self._batch(entry)
         taken = head(scheduler.preempted, scheduler.num_preempted)
         gone = head(state.preempted, state.num_preempted)
         add(entry, pre=self._named(taken), ret=self._named(k for k in gone if k not in taken))
         return "m" in entry
+
+    def _loads(self, entry: Entry) -> None:
+        """Add the loads of adapters, and with a batch all buffers. Mutates the entry."""
+        adapters = self._state.engines.sglang.adapters
+        filled = head(adapters.loaded, adapters.num_loaded)
+        loads = [[adapter_name(adapters.buffers[at]), at] for at in filled]
+        add(entry, ll=loads or None)
+        if self._state.engines.sglang.last_mode in LETTERS:
+            found = head(adapters.buffers, adapters.most)
+            entry["lb"] = [0 if one == NONE else adapter_name(one) for one in found]
 
     def _batch(self, entry: Entry) -> None:
         state = self._state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.engines.sglang.records.adapters import Adapters
 from kvsim.engines.sglang.records.states import Holding
 from kvsim.records.record import NONE, Record, Short
 
@@ -80,6 +81,7 @@ class Progress(Record):
     has_decoded: bool = False  # since its last prefill
     number: int = 0  # of its last entry into the queue
     seen: int = 0  # tokens processed when it entered
+    waits_since: float = 0.0  # when it entered, as adapters count time
     is_retracted: bool = False
     is_aborted: bool = False  # ends with its next token
     is_listed: bool = False  # in the running batch or the last one
@@ -122,6 +124,7 @@ class Sglang(Record):
     num_drawn: int = 0  # of these words
 
     progress: list[Progress] = field(default_factory=list)  # beside the requests
+    adapters: Adapters = field(default_factory=Adapters)
     held: list[Holding] = field(default_factory=list)  # beside the requests, of states
     ratio: float = 0.7
     is_full: bool = False  # of the running batch

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import NO_HOST
 from kvsim.engines.sglang.records.scheduler import NO_BATCH
+from kvsim.engines.sglang.rules.adapters import load_batch
 from kvsim.engines.sglang.rules.checkpoint import checkpoint, release_request
 from kvsim.engines.sglang.rules.decode import build_decode
 from kvsim.engines.sglang.rules.extend import build_prefill
@@ -31,12 +32,17 @@ if TYPE_CHECKING:
 def pass_sglang(state: Replica) -> bool:
     """Schedule a batch and launch it after the one in flight; False if SGLang would crash."""
     batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
+    state.engines.sglang.adapters.num_loaded = 0
     schedule_sglang(state, batch)
+    state.engines.sglang.adapters.num_passes += 1
     count_sent(state, sent)
     if state.kv.radix.emits_events:
         tell_copies(state)
     if batch.size > 0:
-        time = price(state, batch)
+        loading = 0.0
+        if state.engines.sglang.adapters.is_on:
+            loading = load_batch(state, batch)
+        time = price(state, batch) + loading
         start = max(state.clock, state.stage_free_time, state.kv.radix.held_until)
         batch.end = state.stage_free_time = max(start + time, state.kv.radix.loaded_at)
         if state.record_steps:
@@ -145,6 +151,8 @@ def rest(state: Replica) -> None:
             tell_copies(state)
     elif state.storage.is_on and waits_for_read(state):
         state.resume_time = next_read(state)  # or an arrival, before
+    elif scheduler.adapters.num_loading > 0:
+        state.resume_time = scheduler.adapters.ready[0]  # the others began later
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import NO_HOST
 from kvsim.engines.sglang.records.scheduler import CONTINUE, NO_TOKEN, OTHER, SHORTEST_PREFILL_FIRST
+from kvsim.engines.sglang.rules.adapters import join_adapter, may_join, open_adapters
 from kvsim.engines.sglang.rules.budget import (
     MOST_NEW_TOKENS,
     charge_prefill,
@@ -16,6 +17,7 @@ from kvsim.engines.sglang.rules.budget import (
     verdict_of,
     window_need,
 )
+from kvsim.engines.sglang.rules.draining import begin_drains, outlasts_drain
 from kvsim.engines.sglang.rules.host.load import load_path
 from kvsim.engines.sglang.rules.host.storage import settle_read
 from kvsim.engines.sglang.rules.outlook import foresees_room
@@ -121,7 +123,14 @@ def admit_waiting(state: Replica) -> None:
     """Try to admit the waiting requests in order, until a refusal or the end of the budget."""
     scheduler, num_rows_held = state.engines.sglang, state.engines.sglang.num_admitted
     k = state.waiting.head
+    if scheduler.adapters.is_on:
+        open_adapters(state)
+        if scheduler.adapters.drain_wait > 0:
+            begin_drains(state)
     while k != NONE and verdict_of(state) != OTHER:
+        if scheduler.adapters.is_on and not is_tried(state, k):
+            k = state.requests[k].next
+            continue
         if scheduler.num_admitted >= num_places(state, num_rows_held):
             scheduler.is_full = True
         if scheduler.is_full and not (scheduler.preempts and preempt_for(state, k)):
@@ -131,6 +140,8 @@ def admit_waiting(state: Replica) -> None:
             k = following
             continue
         verdict = try_prefill(state, k)
+        if scheduler.adapters.is_on:
+            join_adapter(scheduler.adapters, state.requests[k].lora)
         if state.kv.radix.has_states and scheduler.num_admitted == admitted:
             return_copy(state, k)
         if scheduler.num_admitted > admitted:
@@ -140,6 +151,11 @@ def admit_waiting(state: Replica) -> None:
                 scheduler.is_full = scheduler.num_admitted > 0 or scheduler.num_running > 0
             break
         k = following
+
+
+def is_tried(state: Replica, k: int) -> bool:
+    """Return whether a request may be tried, as far as its adapter is concerned."""
+    return not outlasts_drain(state, k) and may_join(state, state.requests[k].lora)
 
 
 def try_prefill(state: Replica, k: int) -> int:

@@ -14,6 +14,7 @@ from kvsim.engines.sglang.records.scheduler import (
     RANDOM,
     SHORTEST_PREFILL_FIRST,
 )
+from kvsim.engines.sglang.rules.adapters import time_of_loads
 from kvsim.engines.sglang.rules.tree.mersenne import draw_below
 from kvsim.engines.sglang.rules.tree.walk import match_prefix, num_host_found
 from kvsim.engines.sglang.rules.tree.weight import is_visited_before, weigh_waiting
@@ -39,6 +40,8 @@ def enter_queue(state: Replica, k: int) -> None:
     scheduler.num_entries += 1
     mine.number = scheduler.num_entries
     mine.seen = scheduler.processed
+    if scheduler.adapters.is_on:
+        mine.waits_since = time_of_loads(state)
     append(state.waiting, state.requests, k)
 
 
