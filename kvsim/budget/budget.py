@@ -141,6 +141,7 @@ def inference_budget(
     drafter: int = 0,
     encoder_cache: int = 0,
     encoder: EncoderProfile = NO_ENCODER,
+    exchange: int = 0,
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
@@ -162,8 +163,9 @@ def inference_budget(
         max_num_seqs=max_num_seqs,
         tensor_parallel_size=tensor_parallel_size,
     )
+    activations = max(activations, exchange)
     activations = max(encoder.peak, activations + encoder.outputs)
-    several = tensor_parallel_size * pipeline_parallel_size > 1
+    several = tensor_parallel_size * pipeline_parallel_size > 1 or exchange > 0
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
     graphs = cuda_graphs if engine.counts_graphs else 0
     activations = known.get("activations", activations)

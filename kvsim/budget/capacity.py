@@ -16,6 +16,7 @@ from kvsim.budget.budget import (
 )
 from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.encoder import encoder_profile
+from kvsim.budget.exchange import exchange_bytes
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.interval import kv_cache_interval
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
@@ -129,6 +130,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         ),
         **_beside(config, model, dtype, quantization),
         encoder=encoder_profile(config, model, limits, DTYPE_BYTES[dtype]),
+        exchange=exchange_bytes(config, model, limits, gpu.name, quantization),
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,

@@ -1,0 +1,52 @@
+"""Memory of experts that data-parallel ranks share, in the profile run of a vLLM server's start.
+
+Every rank computes its experts on the tokens of all ranks: it gathers them, and keeps the work of
+each chosen expert apart. The sizes are those of vLLM's workspaces (read). One log: Qwen3-Coder-480B
+in FP8 on eight H20 (vllm-project/recipes#12) had 9.35 GiB for this and NCCL; here 9.36.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.budget import precedes
+from kvsim.budget.settings import expert_replicas, ranks_per_expert
+from kvsim.catalog.generations import capability
+
+if TYPE_CHECKING:
+    from kvsim.budget.limits import Limits
+    from kvsim.catalog.spec import ModelSpec
+    from kvsim.config import Config
+
+#: Gathered tokens whose experts are computed at once, and since 0.12: VLLM_FUSED_MOE_CHUNK_SIZE.
+CHUNK_BEFORE, CHUNK = 32_768, 16_384
+CHUNKED_FINER = (0, 12, 0)
+#: Bytes of an activation in 16 bits.
+ELEMENT = 2
+
+
+def exchange_bytes(
+    config: Config, model: ModelSpec, limits: Limits, gpu: str, quantization: str | None
+) -> int:
+    """Return the peak of a layer's experts on one GPU; 0 where no data-parallel ranks share them.
+
+    DeepGEMM's kernels (block-wise FP8 on Hopper and Blackwell) want tokens sorted by expert: then
+    inputs are copied in FP8, and the second workspace is as wide as the hidden states.
+
+    Parameters
+    ----------
+    gpu : the catalogue's name
+    """
+    ranks = expert_replicas(config)
+    if ranks == 1 or not model.is_moe:
+        return 0
+    chunk = CHUNK_BEFORE if precedes(config.vllm_version, CHUNKED_FINER) else CHUNK
+    permuted = quantization == "fp8-block" and capability(gpu) in (9, 10)
+    gathered = ranks * limits.max_num_batched_tokens
+    hidden = model.hidden_size
+    width = model.moe_intermediate_size // ranks_per_expert(config)
+    narrow = max(width, hidden) if permuted else width
+    wide = max(2 * width, hidden)
+    rows = min(gathered, chunk) * model.num_experts_per_token
+    work = rows * ((wide + narrow) * ELEMENT + hidden * permuted)
+    return work + 2 * gathered * hidden * ELEMENT  # what came in, and what goes back
