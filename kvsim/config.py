@@ -392,7 +392,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         Raises
         ------
         ValueError
-            If the file cannot be read, is no TOML, or holds a wrong key or value.
+            If the file cannot be read, is not TOML, or holds a wrong key or value.
         """
         values = cls.read_toml(path)
         try:
@@ -407,7 +407,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         Raises
         ------
         ValueError
-            If the file cannot be read or is no TOML.
+            If the file cannot be read or is not TOML.
         """
         try:
             with Path(path).open("rb") as file:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, RenderableType
 
-#: Columns where the output is no terminal, as in a pipe.
+#: Columns where the output is not a terminal, as in a pipe.
 WIDTH = 100
 #: The element of a notebook around a table; ``{code}`` is Rich's.
 ELEMENT = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'

@@ -75,7 +75,7 @@ _MUST_BE = {
     "model_type": "must be an object",
     "dataclass_type": "must be an object",
     "missing": "is missing",
-    "extra_forbidden": "is no field here",
+    "extra_forbidden": "is not a field here",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt}",

@@ -18,7 +18,7 @@ def parsed(given: object, example: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For what is no object; ``example`` shows one.
+        For a value that is not an object; ``example`` shows one.
     """
     if isinstance(given, str):
         try:
@@ -45,7 +45,7 @@ def read_object(
     Raises
     ------
     ValueError
-        For what is no such object, and for unknown keys.
+        If the object is malformed or has unknown keys.
     """
     given = parsed(given, example)
     known = {f.name for f in fields(kind)}

@@ -42,7 +42,7 @@ class KVEventsConfig:
         Raises
         ------
         ValueError
-            For what is no such object, unknown keys and wrong values.
+            If the object is malformed, or has unknown keys or wrong values.
         """
         if isinstance(given, KVEventsConfig):
             return given

@@ -110,7 +110,7 @@ class KVTransferConfig:
         Raises
         ------
         ValueError
-            For what is no such object, unknown keys and wrong values.
+            If the object is malformed, or has unknown keys or wrong values.
         """
         if isinstance(given, KVTransferConfig):
             return given

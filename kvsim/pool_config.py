@@ -41,7 +41,7 @@ class PoolConfig:
         Raises
         ------
         ValueError
-            For what is no table, and for wrong values.
+            For a value that is not a table, and for wrong values.
         """
         if isinstance(given, PoolConfig):
             return given

@@ -61,7 +61,7 @@ def import_file(path: str) -> ModuleType:
     if name not in sys.modules:
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no file of Python")
+            raise ImportError(f"{path} is not a file of Python")
         made = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(made)
@@ -244,9 +244,9 @@ class Registry(Generic[T]):
     def _checked(self, found: Any, label: str) -> Callable[..., T]:
         """Check that a user's object can make parts; classes of another kind are refused."""
         if not callable(found):
-            raise ValueError(f"{self.what} {label} is no class or function")
+            raise ValueError(f"{self.what} {label} is not a class or function")
         if isinstance(found, type) and not issubclass(found, self.kind):
-            raise ValueError(f"{self.what} {label} is no {self.kind.__name__}")
+            raise ValueError(f"{self.what} {label} is not a {self.kind.__name__}")
         factory: Callable[..., T] = found
         return factory
 

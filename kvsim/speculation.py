@@ -118,7 +118,7 @@ class SpeculativeConfig:
         Raises
         ------
         ValueError
-            For what is no such object, unknown keys and values out of range.
+            If the object is malformed, or has unknown keys or values out of range.
         """
         if isinstance(given, SpeculativeConfig):
             return given

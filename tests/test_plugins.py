@@ -247,7 +247,7 @@ def test_what_is_lent_a_name_takes_none_that_is_offered(site: Path) -> None:
 def test_an_offer_that_makes_no_part_is_refused(site: Path) -> None:
     install(site, "text", "[kvsim.things]\ntext = os.path:sep\nkind = pathlib:Path\n")
     registry = Registry("thing", kind=dict, group="kvsim.things")
-    with pytest.raises(ValueError, match=r"text 1\.2\) is no class or function"):
+    with pytest.raises(ValueError, match=r"text 1\.2\) is not a class or function"):
         registry.get("text")
     with pytest.raises(ValueError, match=r"text 1\.2\) is no dict"):
         registry.get("kind")

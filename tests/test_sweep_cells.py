@@ -170,7 +170,7 @@ def test_a_strangers_cell_names_no_other_files(tmp_path: Path) -> None:
     said["sha256"]["../../other"] = "0"
     (cell / "provenance.json").write_text(json.dumps(said))
     with pytest.raises(
-        CorruptError, match=r"it names '\.\./\.\./other', which is no file of a cell"
+        CorruptError, match=r"it names '\.\./\.\./other', which is not a file of a cell"
     ):
         read_cell(cell)
 

@@ -28,7 +28,7 @@ class Message:
 
 
 def messages_of(cell: Any) -> list[Message]:
-    """Return the messages of a request; fails if it is no list of messages."""
+    """Return the messages of a request; fails if it is not a list of messages."""
     if isinstance(cell, str):  # a CSV or Parquet cell
         cell = json.loads(cell)
     found = [_message(entry) for entry in cell]

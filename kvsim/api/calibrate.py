@@ -50,7 +50,7 @@ def calibrate(
     """
     for name in LEFT_OUT:
         if name in options:
-            raise FieldError(name, "is no option of a calibration: omit it")
+            raise FieldError(name, "is not an option of a calibration: omit it")
     Config.build(**options)  # its mistakes
     files = [bench] if isinstance(bench, str | Path) else bench
     return fit_server(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: Fields of a configuration that are no columns.
+#: Fields of a configuration that are not columns.
 NESTED = ("options", "runs")
 #: Files of :meth:`Search.save`.
 FILES = ("search.json", "table.csv", "runs.csv")

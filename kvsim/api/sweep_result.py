@@ -48,7 +48,7 @@ class Sweep(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per run as a structured array; times are seconds, NaN is no value."""
+        """A row per run as a structured array; times are seconds, NaN: no value."""
         return structured([in_seconds(row) for row in self.cells])
 
     @property

@@ -59,7 +59,7 @@ def measured(
     Raises
     ------
     ValueError
-        If there are none, or a number is no count of tokens or seconds.
+        If there are none, or a number is not a count of tokens or seconds.
     """
     if not len(found.prompts):
         raise ValueError(f"{name}: has no successful request")

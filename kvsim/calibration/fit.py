@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Steps at most, and by how much a number is moved to see a slope. A simulation is no smooth
+#: Steps at most, and by how much a number is moved to see a slope. A simulation is not a smooth
 #: function: a smaller move would show its noise.
 STEPS, NUDGE = 8, 0.05
 #: The farthest that a number moves at once, in units.

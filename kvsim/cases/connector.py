@@ -156,7 +156,7 @@ class FakeWorker(Feature):
             if own_blocks == NONE:
                 blocks = head(connector.copies.blocks, stop)[first:]
                 first = stop
-            else:  # null blocks in front of a table are no part of the list; later ones are
+            else:  # null blocks in front of a table are not part of the list; later ones are
                 tables = kv.request_blocks[own_blocks].tables
                 kept = [dropwhile(_is_null, head(t.blocks, t.length)) for t in tables]
                 blocks = [*chain.from_iterable(kept)]

@@ -76,7 +76,7 @@ def replay(
     Raises
     ------
     ValueError
-        If the file cannot be read or is no case, or the compiled engine cannot run it.
+        If the file cannot be read or is not a case, or the compiled engine cannot run it.
 
     Examples
     --------

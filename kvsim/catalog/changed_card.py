@@ -38,7 +38,7 @@ def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuS
     Raises
     ------
     ValueError
-        For an unknown key, and for what is no number.
+        For an unknown key, and for a value that is not a number.
     """
     fields: dict[str, Any] = {}
     for key, value in changes.items():

@@ -75,7 +75,7 @@ def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec
     Raises
     ------
     ValueError
-        For sizes that are no whole numbers, or that fit together no longer.
+        For sizes that are not whole numbers, or that fit together no longer.
     """
     inner = overrides.get("text_config")
     values = merged(overrides, inner) if isinstance(inner, dict) else dict(overrides)

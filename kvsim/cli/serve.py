@@ -62,7 +62,7 @@ def with_events(deployment: dict[str, Any]) -> tuple[dict[str, Any], str | None]
     Raises
     ------
     ValueError
-        For what is no such configuration.
+        If the configuration of events is wrong.
     """
     given = deployment.get("kv_events_config")
     if given is None:

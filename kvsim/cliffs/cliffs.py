@@ -61,7 +61,7 @@ def read_range(text: str, given: Mapping[str, Any]) -> Range:
     Raises
     ------
     ValueError
-        For what is no such text, an unknown option, or one that is given as well.
+        If the text is malformed, or the option is unknown or also given directly.
     """
     key, equals, values = text.partition("=")
     parts = values.split(":")

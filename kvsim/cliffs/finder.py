@@ -42,7 +42,7 @@ class Jump(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Jumps in order of their values, steep slopes that are no jumps, and every point run."""
+    """Jumps in order of their values, steep slopes that are not jumps, and every point run."""
 
     jumps: list[Jump]
     slopes: list[Jump]

@@ -1,7 +1,7 @@
 """Compiled tables of block keys and the replicas that hold them.
 
 A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
-It is no rule of what is simulated: its plain text is ``PrefixIndex``.
+It is not a simulated rule: its plain text is ``PrefixIndex``.
 """
 
 from __future__ import annotations

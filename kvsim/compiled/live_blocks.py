@@ -1,6 +1,6 @@
 """Look-up of a prompt's blocks in the maps of compiled replicas.
 
-It is no rule of what is simulated: its plain text is ``PrefixIndex``,
+It is not a simulated rule: its plain text is ``PrefixIndex``,
 kept by events. Where full attention alone has blocks and the least recently used one is evicted,
 who holds a block of a path holds all before it: a request's blocks are freed last to first, so a
 later one never outlives an earlier one. What a reader cannot know yet is taken off again: the

@@ -1,6 +1,6 @@
 """The replicas to which a content was ever sent; no other replica can hold its blocks.
 
-It is no rule of what is simulated, but a bound that saves reads: a row of the table is shared by
+It is not a simulated rule, but a bound that saves reads: a row of the table is shared by
 contents and a bit by places, so it may name too many, and never too few.
 """
 

@@ -166,7 +166,7 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If the file cannot be read or is no TOML of tables.
+        If the file cannot be read or is not TOML of tables.
     """
     try:
         return _parsed(file.read_text(encoding="utf-8"))
@@ -254,7 +254,7 @@ def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Effic
     Raises
     ------
     ValueError
-        If the file has no table of the card, an unknown constant, or one that is no number above 0.
+        If the file has no table of the card, or a constant is unknown or not a number above 0.
     """
     table, card = read_table(Path(file)), hash_alias_of(gpu_name)
     given = table.get(gpu_name, table.get(card))

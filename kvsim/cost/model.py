@@ -97,7 +97,7 @@ def lay_out_cost(
 
 
 def check_times(record: Cost, name: str) -> None:
-    """Refuse a cost model that has returned what is no time of a step.
+    """Refuse a cost model that has returned an invalid time of a step.
 
     Raises
     ------

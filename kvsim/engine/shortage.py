@@ -50,7 +50,7 @@ def in_numbers(reason: str, config: Config, shortest_prompt: int) -> str:
 
 def _most_tokens(kv: KVCacheManager, longest: int) -> int:
     """Return the largest request in tokens that an empty memory can serve, or 0."""
-    low, high = 1, longest + 1  # what fits, and what does not; one token is no request
+    low, high = 1, longest + 1  # what fits, and what does not; one token is not a request
     while high - low > 1:
         middle = (low + high) // 2
         if kv.fits(Request(0, 0.0, middle - 1, 1)):

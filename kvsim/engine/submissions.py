@@ -60,7 +60,7 @@ class Submissions:
 
     @property
     def room(self) -> int:
-        """Length of the list; 0 if tokenisation delays requests, so that the host must write."""
+        """Length of the list; 0 if tokenisation delays requests: then the host adds them."""
         return 0 if self._per_token else len(self._ids)
 
     def remove(self, request_id: int) -> bool:

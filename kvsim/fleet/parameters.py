@@ -43,7 +43,7 @@ def number_of_replicas(given: str, text: str | None) -> int:
     Raises
     ------
     ValueError
-        If it is no whole number from 1 to MOST_REPLICAS.
+        If it is not a whole number from 1 to MOST_REPLICAS.
     """
     if not (text or "").isdecimal() or not 1 <= int(text or 0) <= MOST_REPLICAS:
         raise ValueError(f"{given}: must be a whole number from 1 to {MOST_REPLICAS}")

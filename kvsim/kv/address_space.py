@@ -48,7 +48,7 @@ class AddressSpace:
     """A linear memory of slots, allocated in contiguous extents.
 
     ``buddy``: powers of two that split in halves and merge with their buddy (Knowlton 1965); a
-    size that is no power of two is split into powers of two, largest first.
+    size that is not a power of two is split into powers of two, largest first.
     ``first`` and ``best``: exact pieces cut from the first hole that fits, or the smallest.
     """
 

@@ -3,9 +3,9 @@
 The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
 CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022): sizes are
 rounded up to 512 bytes; requests of up to 1 MiB and larger ones have pools of their own; the
-smallest free block that is large enough serves, at the lowest address among equals; what is left of
-it is split off; a freed block merges with free neighbours of its segment and stays reserved. Only
-when the device has no room for a new segment do wholly free ones go back.
+smallest free block that is large enough serves, at the lowest address among equals; the remainder
+is split off; a freed block merges with free neighbours of its segment and stays reserved. Free
+segments are returned only if the device has no room for a new one.
 """
 
 from __future__ import annotations

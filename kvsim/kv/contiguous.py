@@ -80,7 +80,7 @@ class ContiguousManager(RuleManager):
 
     @cached_property
     def sizes(self) -> KV:
-        """Settings, without the memory, for questions about an empty one."""
+        """Settings of the memory, without the memory itself; they answer for an empty one."""
         kv = KV()
         self._set_up(kv)
         return kv

@@ -45,7 +45,7 @@ class RuleManager(KVCacheManager):
     """
 
     rules_of: ClassVar[int]
-    #: A part of it that is no rule, as errors call it.
+    #: A part of it that is not a rule, as errors call it.
     python_parts = ""
 
     def __init__(self, config: KVCacheConfig) -> None:

@@ -118,7 +118,7 @@ class RulePart(Parametric):
     #: Operations that kvsim calls, in the order of their addresses; of these a class may leave out
     #: the ones that its base leaves out.
     OPERATIONS: ClassVar[tuple[str, ...]] = ()
-    #: Of these, what they return, and the record that the first argument is, if it is no number;
+    #: Of these, what they return, and the record that the first argument is, if it is not a number;
     #: a second one is then the time, if the rules have a clock.
     RETURNS: ClassVar[Mapping[str, type]] = {}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {}

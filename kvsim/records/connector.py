@@ -13,7 +13,7 @@ from kvsim.records.record import NONE, Record
 class ConnectorKind(IntEnum):
     """The connector that answers the scheduler. FAKE offers what the host has set.
 
-    SESSIONS is no connector: only its second queue exists, for requests that wait with blocks.
+    SESSIONS is not a connector: only its second queue exists, for requests that wait with blocks.
     """
 
     NONE = 0
@@ -52,7 +52,7 @@ class Connector(Record):
     drops_stale: bool = False  # output that was under way at a preemption is dropped
     has_fence: bool = False  # blocks of a request whose step is under way are freed after it
     recomputes: bool = False  # what could not be loaded; else its request fails
-    block_size: int = 1  # hits that are no multiple of it end in a partial block
+    block_size: int = 1  # hits that are not a multiple of it end in a partial block
 
     offered: list[int] = field(default_factory=list)  # leading tokens there are, 0 for none
     is_sync: list[int] = field(default_factory=list)  # they are there when the step runs

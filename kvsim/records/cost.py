@@ -125,9 +125,9 @@ class Cost(Record):
     flops: float = 0.0  # of the step priced last
     bytes: float = 0.0
     work: Work = field(default_factory=Work)
-    python: object = None  # a cost model that is no rule, or its rules as Python
+    python: object = None  # a cost model that is not a rule, or its rules as Python
     part: Part = field(default_factory=Part)  # rules of a user's
-    is_refused: bool = False  # a model of the user's returned what is no time
+    is_refused: bool = False  # a user's cost model returned a value that is not a time
     refused_time: float = 0.0
 
     layers: list[Layers] = field(default_factory=list)

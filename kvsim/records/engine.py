@@ -101,7 +101,7 @@ class Batch(Record):
     number: int = 0  # among those with tokens; with a connector only
     call: int = 0  # of schedule, likewise
     entries: list[Entry] = field(default_factory=list)
-    python: object = None  # the plan of a scheduler that is no rule
+    python: object = None  # the plan of a scheduler that is not a rule
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class KV(Record):
     virtual: Virtual = field(default_factory=Virtual)
     radix: Radix = field(default_factory=Radix)
     own: OwnMemory = field(default_factory=OwnMemory)
-    python: object = None  # a manager that is no rule
+    python: object = None  # a manager that is not a rule
 
     alignment: int = 1  # of hits, tokens
     scheduler_block_size: int = 1  # what all blocks' sizes divide; the same, unless hits end inside

@@ -83,7 +83,7 @@ class BlockPool(Record):
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
-    python: object = None  # an eviction policy that is no rule
+    python: object = None  # an eviction policy that is not a rule
 
     @property
     def num_free(self) -> int:

@@ -99,7 +99,7 @@ def waste(runs: Runs) -> Figure:
 
 
 def _share(run: Result, cause: Cause) -> float:
-    """Return the percentage of the KV memory held that has a cause."""
+    """Return the share of a cause in the KV memory held, in percent."""
     return 100.0 * float(run.summary["kv_cache"][cause.summary_key])
 
 

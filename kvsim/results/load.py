@@ -101,7 +101,7 @@ def instants(requests: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count the events before each of some evenly spaced times; NaN is no event."""
+    """Count the events before each of some evenly spaced times; NaN: no event."""
     places = events - times[0]
     with np.errstate(over="ignore", invalid="ignore"):  # all within the smallest of moments
         places *= INSTANTS / (times[-1] - times[0])

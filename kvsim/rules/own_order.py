@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def ask_rank(state: Replica, k: int) -> None:
-    """Give a request the priority that it has now; what is no number comes last."""
+    """Give a request the priority that it has now; a value that is not a number comes last."""
     rank = python_rank(state, k)
     state.ranks[k] = math.inf if math.isnan(rank) else rank
 

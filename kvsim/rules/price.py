@@ -211,7 +211,7 @@ def total_bytes(cost: Cost, work: Work) -> float:
 
 
 def accepted_time(cost: Cost, time: float) -> float:
-    """Return the seconds that a user's cost model gives; note the first that are no time.
+    """Return the seconds that a user's cost model gives; note the first invalid value.
 
     A run goes on with a second per step, and is refused at its end.
     """

@@ -32,7 +32,7 @@ def tenant_prices(weights: str, names: Sequence[str]) -> list[int]:
     Raises
     ------
     ValueError
-        For an unknown tenant, one that is named twice, or a weight that is no whole number.
+        For an unknown tenant, one that is named twice, or a weight that is not a whole number.
 
     Examples
     --------

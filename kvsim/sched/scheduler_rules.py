@@ -60,7 +60,7 @@ class SchedulerRules(RulePart):
     def priority(self, request: Request, now: float) -> float:
         """Return the place of a request in the queue: lower first, then by arrival.
 
-        Unless :meth:`victim` says otherwise, the running request with the highest is preempted.
+        Unless :meth:`victim` says otherwise, the running request with the highest one is preempted.
         """
         del request, now
         return 0.0

@@ -31,7 +31,7 @@ def first_difference(path: str) -> tuple[str | None, int]:
     Raises
     ------
     ValueError
-        Naming the file and the line that is no record.
+        Naming the file and the line that is not a record.
     """
     rows = lines_of(Path(path))
     events = lines_of(beside(path))

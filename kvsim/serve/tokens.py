@@ -99,7 +99,7 @@ class OfFile:
     Raises
     ------
     ValueError
-        For no such file, or one that is no tokenizer.
+        For no such file, or one that is not a tokenizer.
     """
 
     def __init__(self, path: str) -> None:

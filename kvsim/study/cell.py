@@ -54,7 +54,7 @@ def read_cell(folder: Path) -> Stored | None:
             raise CorruptError("its digest does not match its inputs")
         unknown = set(said["sha256"]) - {CONFIG, SUMMARY, ERROR}
         if unknown:  # of a stranger: it might name any file
-            raise CorruptError(f"it names {min(unknown)!r}, which is no file of a cell")
+            raise CorruptError(f"it names {min(unknown)!r}, which is not a file of a cell")
         content = {name: (folder / name).read_bytes() for name in said["sha256"]}
         for name, checksum in said["sha256"].items():
             if _checksum(content[name]) != checksum:

@@ -51,7 +51,7 @@ VALUES = {
     "scheduling_policy": ("fcfs", "priority"),
 }
 NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
-#: Options that are no server flags: card, requests, and recording of a run.
+#: Options that are not server flags: card, requests, and recording of a run.
 NOT_SERVING = frozenset(
     (
         *("model", "gpu", "workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"),

@@ -111,7 +111,7 @@ def read_prices(texts: Sequence[str]) -> dict[str, float]:
     Raises
     ------
     ValueError
-        For what is no such text, or an unknown card.
+        If the text is malformed, or the card is unknown.
     """
     prices = {}
     for text in texts:

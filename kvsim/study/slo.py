@@ -133,7 +133,7 @@ def read_predicate(text: str) -> Predicate:
     Raises
     ------
     ValueError
-        For an unknown metric, with near names; another operator; what is no number.
+        For an unknown metric, with near names; another operator; a value that is not a number.
 
     Examples
     --------

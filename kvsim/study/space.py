@@ -72,7 +72,7 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
     Raises
     ------
     ValueError
-        For what is no such text, an unknown option, one that all share, or one given twice.
+        If the text is malformed, or the option is unknown, shared by all runs, or given twice.
         The message names ``flag``.
 
     Examples

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Keys of a study's file that are no options.
+#: Keys of a study's file that are not options.
 ZIP, SLICES, REPLICATIONS = "zip", "slices", "replications"
 #: Options with a list as one value: pools of a fleet.
 LISTS = {"pool"}

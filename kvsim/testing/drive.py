@@ -84,7 +84,7 @@ class Drive:
             _fail(f"kv_usage is {kv.kv_usage}")
         causes = kv.memory_map(NUM_BINS)
         if causes.shape != (NUM_BINS,) or not set(causes.tolist()) <= set(Cause):
-            _fail(f"memory_map is no array of {NUM_BINS} causes")
+            _fail(f"memory_map is not an array of {NUM_BINS} causes")
 
     # -- moves -------------------------------------------------------------------------------
 

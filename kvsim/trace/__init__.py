@@ -121,7 +121,7 @@ class Trace:
     lora_id : int64
         LoRA adapter; 0 is none.
     grammar_time : float64, seconds
-        From arrival until the grammar of a structured output is compiled; -1 is no grammar.
+        From arrival until the grammar of a structured output is compiled; -1: no grammar.
     acceptance_rate : float64
         Mean share of drafts accepted under speculative decoding; -1 is the configuration's.
     accept_offsets : int64, len(trace) + 1
@@ -223,9 +223,9 @@ class Trace:
             Each list sums to its prompt's length; contents are at least 0. Without it every prompt
             is unique.
         output_content_id, priority, cache_salt, session_id, num_samples : shape (n,), optional
-            A salt may be an integer from 1 on or a text; None, 0 and "" are no salt.
+            A salt may be an integer from 1 on or a text; None, 0 and "" mean no salt.
         lora_id : shape (n,), optional
-            As salts are; 0, None and "" are no adapter.
+            As salts are; 0, None and "" mean no adapter.
         grammar_time, acceptance_rate : shape (n,), optional
             At least 0, the rate at most 1; -1 where there is none.
         accepted_drafts : n lists of whole numbers, optional
@@ -233,7 +233,7 @@ class Trace:
         encoder_items : n lists of (start, num_tokens), optional
             In order, without overlap; empty where a prompt is all text.
         tenant : shape (n,), optional
-            Integers from 0 on, or texts; None, -1 and "" are no tenant.
+            Integers from 0 on, or texts; None, -1 and "" mean no tenant.
         ends_by : ``"length"`` or ``"eos"``, for all requests or each of them, optional
             How answers end. EOS comes before max_tokens, and the engine does not foresee it.
         max_tokens : shape (n,), optional

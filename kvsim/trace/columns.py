@@ -92,7 +92,7 @@ def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: 
 
 
 def check_length(name: str, values: object, n: int, what: str) -> None:
-    """Refuse a value that is no list with one ``what`` per request of ``n``."""
+    """Refuse a value that is not a list with one ``what`` per request of ``n``."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise ValueError(f"{name} must be a list, not {type(values).__name__}")
     if len(values) != n:
@@ -171,7 +171,7 @@ def read_segments(
     Raises
     ------
     ValueError
-        For what are no triples of integers; RowError for a request without any.
+        For values that are not triples of integers; RowError for a request without any.
     """
     offsets = np.zeros(n + 1, dtype=np.int64)
     if segments is None:

@@ -27,7 +27,7 @@ def read_items(
     Raises
     ------
     ValueError
-        For what are no lists; RowError for what are no pairs of whole numbers.
+        For values that are not lists; RowError for values that are not pairs of whole numbers.
     """
     empty = np.zeros(0, np.int64)
     if given is None:

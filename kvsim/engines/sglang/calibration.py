@@ -37,7 +37,7 @@ _GB = r"([\d.]+) GB"
 def startup_of(text: str) -> Startup:
     """Read a log that :func:`kvsim.calibration.text.plain` has cleaned.
 
-    SGLang's GB are GiB. What its pool leaves free for activations is no part of a vLLM budget, so
+    SGLang's GB are GiB. What its pool leaves free for activations is not part of a vLLM budget, so
     that of memory only weights and KV are taken.
     """
     memory = {}

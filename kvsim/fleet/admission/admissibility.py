@@ -32,7 +32,7 @@ def check_trace(trace: object) -> None:
     Raises
     ------
     ValueError
-        If it is no :class:`kvsim.Trace`.
+        If it is not a :class:`kvsim.Trace`.
     """
     if not isinstance(trace, Trace):
         raise ValueError(

@@ -45,7 +45,7 @@ def placed(rule: Disaggregation, request: PlacementContext) -> Place:
     Raises
     ------
     ValueError
-        If it is no placement, or one where this request cannot be served.
+        If it is not a placement, or one where this request cannot be served.
     """
     place = rule.place(request)
     said = f"disaggregation {type(rule).__name__} answered {place!r}"

@@ -58,7 +58,7 @@ class OwnRouter(RuleRouter):
         return int(place)
 
     def wrong_choice(self, place: int) -> ValueError:
-        """Return the error for a choice that is no place of a candidate."""
+        """Return the error for a choice that is not a place of a candidate."""
         return ValueError(
             f"router {type(self._rules).__name__} chose {place}: must be 0 to "
             f"{self.placement.num_candidates - 1}, the place of a candidate"

@@ -65,7 +65,7 @@ PANELS = (
 
 
 def shown(named: Mapping[str, Result]) -> list[Panel]:
-    """Return the panels with data of any run."""
+    """Return the panels for which at least one run has data."""
     summaries = [result.summary for result in named.values()]
     return [
         panel

@@ -60,7 +60,7 @@ def preempt_all(state: Replica) -> None:
             give_back(state, request)
         else:
             free_slots(state.kv, request)
-        state.num_preempted = 0  # it is no preemption of a step
+        state.num_preempted = 0  # it is not a preemption of a step
         preempt(state, k)
         drop_what_is_under_way(state, request)
     state.num_preempted = 0

@@ -117,7 +117,7 @@ class RadixManager(RuleManager):
             lay_out_host(tree, memory, policy, self.config.host_slots // self.block_size)
             if self.config.events:
                 kv.hash_block_size = self.block_size
-                lay_out_told(kv, memory)
+                lay_out_host_events(kv, memory)
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
         kv.num_request_blocks += count  # what requests hold is written down beside them
@@ -188,7 +188,7 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
         copies.rows = memory.room(Copy, copies.most)
 
 
-def lay_out_told(kv: KV, memory: Memory) -> None:
+def lay_out_host_events(kv: KV, memory: Memory) -> None:
     """Allocate records of published events of copies on the host, for a tree with a host tier."""
     tree = kv.radix
     tree.emits_events, tree.told = True, memory.room(Told, len(tree.nodes) + 1)

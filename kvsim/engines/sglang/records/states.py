@@ -29,7 +29,7 @@ class Holding(Record):
 
 @dataclass(slots=True)
 class States(Record):
-    """Free slots in a ring, from 1 on, and what the strategy wants of requests."""
+    """A ring of the free state slots, numbered from 1, and settings of the caching strategy."""
 
     num_slots: int = 0
     free: list[int] = field(default_factory=list)

@@ -84,7 +84,7 @@ def insert_with_state(
 
 
 def keep_last_state(state: Replica, k: int, owned: int) -> int:
-    """Insert the tokens of a request that ends up to its last state; returns the slot given."""
+    """Insert a finished request's tokens up to its last state; returns the slot of that state."""
     request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
     slot = slot_at_end(state, k, owned) if tree.enabled else 0
     if slot == 0:

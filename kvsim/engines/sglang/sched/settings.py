@@ -61,7 +61,7 @@ class StateSettings:
 class SglangSettings(EngineSettings):
     """Settings of SGLang's scheduler; names and defaults are its own, but for None.
 
-    ``chunked_prefill_size`` None is no chunking, ``prefill_max_requests`` None no limit.
+    ``chunked_prefill_size`` None: no chunking; ``prefill_max_requests`` None: no limit.
     ``max_new_tokens`` is what requests say they generate at most, None what they do.
     """
 
