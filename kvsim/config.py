@@ -32,10 +32,9 @@ from kvsim.kv_transfer import KVTransferConfig
 from kvsim.lora import LoRAConfig
 from kvsim.parametric import with_names
 from kvsim.pool_config import PoolConfig
+from kvsim.records.samples import MAX_SAMPLES, EndsBy
 from kvsim.server_options import Length, ServerOptions
 from kvsim.speculation import SpeculativeConfig
-from kvsim.trace import MAX_SAMPLES
-from kvsim.trace.endings import EndsBy
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")

@@ -42,7 +42,7 @@ _FURTHER_KEYS = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")
 
 
 def import_modules(package: str) -> None:
-    """Import every module of a package, so that each registers what it holds."""
+    """Import every module of a package, so that each registers its parts."""
     path = import_module(package).__path__
     for module in iter_modules(path, package + "."):
         import_module(module.name)
@@ -127,7 +127,7 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         """Import the package's modules and the offers of installed packages, once.
 
-        Each module registers what it holds. Other threads wait until it is done.
+        Each module registers its parts. Other threads wait until it is done.
         """
         if self._is_loaded:
             return

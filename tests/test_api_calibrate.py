@@ -74,7 +74,7 @@ def test_errors_of_benchmarks_are_rows_and_a_figure() -> None:
         ({}, "calibrate needs --log SERVER.log, --bench RESULT.json or both"),
         ({"log": "no-such.log"}, "no-such.log: cannot be read"),
         ({"bench": "no-such.json", "model": "opt-13b"}, "no-such.json: cannot be read"),
-        ({"log": "server.log", "cost_model": "roofline"}, "cost_model is not an option of a calibr"),
+        ({"log": "server.log", "cost_model": "roofline"}, "cost_model is not an option"),
         ({"log": "server.log", "block_size": 0}, "block_size is 0: must be a whole number"),
         ({"log": "server.log", "hold_out": "x.json"}, "--hold-out x.json: must be one of"),
     ],

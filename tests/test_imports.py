@@ -198,6 +198,7 @@ def test_files_are_short() -> None:
 
 
 LIGHT = (
+    "from kvsim.cli import main; main(['run', '--help'])",
     "import kvsim",
     "import workloads",
     "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
@@ -219,6 +220,8 @@ for code in {LIGHT!r}:
     loaded = {HEAVY!r} & set(sys.modules)
     if loaded:
         sys.exit(f"{{code}} loads {{sorted(loaded)}}")
+    if code == {LIGHT[0]!r} and "numpy" in sys.modules:
+        sys.exit("the help of a command loads numpy")
 """
 
 

@@ -17,10 +17,10 @@ from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.simulate import requests_asked, serve, with_samples
 from kvsim.kv.paged import PagedManager
+from kvsim.records.samples import EOS
 from kvsim.results.tables import FinishReason
 from kvsim.sched.queue import WaitingQueue
 from kvsim.speculation import Lookahead
-from kvsim.trace.endings import EOS
 from kvsim.trace.family import names_of
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from kvsim.rules.routing.timing import last_scrape, next_eviction
 #: to a full list, draw random words, make room in the index, or for prompts at a replica, refuse
 #: what the rule has chosen.
 DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = range(8)
-#: Sources of predicted prefixes: none, what was sent, the replicas' own pools as known by events.
+#: Sources of predicted prefixes: none, the requests sent, the replicas' pools by events.
 NOTHING, SENT, LIVE = range(3)
 #: Columns of the moments: the last scrape, the time to advance to, the next eviction.
 SCRAPED, TARGET, EVICTION = range(3)

@@ -10,8 +10,8 @@ import numpy as np
 from kvsim.records.encoder import Item
 from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
+from kvsim.records.samples import EOS
 from kvsim.trace import MAX_TOKENS
-from kvsim.trace.endings import EOS
 from kvsim.trace.family import names_of
 from kvsim.trace.items import contents_of_items
 

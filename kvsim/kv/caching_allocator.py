@@ -244,7 +244,7 @@ class CachingAllocator:
         Raises
         ------
         RuntimeError
-            Naming what is broken.
+            Naming the broken invariant.
         """
         blocks: list[Block] = []
         for segment in self.segments():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Blocks beyond which a policy by itself closes its gaps.
 MANY = 1 << 20
-#: What a policy does in its own way, at the price of the compiled engine.
+#: Methods that a policy may override, at the price of the compiled engine.
 ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
 

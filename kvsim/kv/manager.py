@@ -171,7 +171,7 @@ class KVCacheManager(Parametric, ABC):
     needs_scheduler : the one scheduler that it runs under, None for any
     has_block_table : its attention kernel reads a block table, which costs time
     has_null_block : ``num_gpu_blocks`` counts a block that no request gets, as vLLM's does
-    evidence : what checks that it does what the real one does; no class inherits it
+    evidence : the comparison with the real system, in words; not inherited
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
     tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)

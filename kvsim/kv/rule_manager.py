@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 
-#: What a subclass may answer in another way, at the price of the compiled engine.
+#: Methods that a subclass may override, at the price of the compiled engine.
 ANSWERS = (
     *("lookup", "allocate_slots", "free", "retire", "cache_computed", "swap_out", "swap_in"),
     *("take_transfers", "num_free", "usage", "kv_usage", "memory_map", "heap_bytes"),

@@ -105,7 +105,7 @@ def _share(run: Result, cause: Cause) -> float:
 
 def _numbers(axes: Axes, x: int, heights: list[float]) -> None:
     """Write each share into its part of a bar, or next to the bar if the part is too flat."""
-    top, highest_label = sum(heights), 98.5
+    top, highest_label = sum(heights), 97.0
     for cause, height in zip(reversed(HELD), reversed(heights), strict=True):
         y, top = top - height / 2, top - height
         if height >= 3:

@@ -250,7 +250,7 @@ class Scheduler(Parametric, ABC):
     supports_async : can schedule a step before the last one's tokens are known
     serves_adapters : its batches have a limit of LoRA adapters
     needs_allocator : the one allocator that it runs over, None for any
-    evidence : what checks that it does what the real one does; no class inherits it
+    evidence : the comparison with the real system, in words; not inherited
     rules_of : the policy whose rules it follows, a :class:`kvsim.engines.policies.Policy`
     """
 
@@ -266,7 +266,7 @@ class Scheduler(Parametric, ABC):
     needs_allocator: ClassVar[str | None] = None
     rules_of: ClassVar[int] = policies.SCHEDULED_IN_PYTHON
 
-    #: What a subclass may do in another way, at the price of the compiled engine.
+    #: Methods that a subclass may override, at the price of the compiled engine.
     STEPS = ("add", "schedule", "complete", "has_work")
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:

@@ -140,7 +140,7 @@ def read(body: bytes, kind: Any) -> Any:
     Raises
     ------
     Refused
-        Naming what is not JSON, or which field is wrong.
+        Naming the JSON error, or which field is wrong.
     """
     try:
         return msgspec.json.decode(body, type=kind)

@@ -1,4 +1,4 @@
-"""A recorded live run, served again: the first difference from what was recorded."""
+"""A recorded live run, served again: the first difference from the record."""
 
 from __future__ import annotations
 

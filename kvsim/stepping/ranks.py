@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from kvsim.trace import MAX_SAMPLES
+from kvsim.records.samples import MAX_SAMPLES
 
 #: Digits of a request that has a rank; with more of them a rank would not fit into 32 bits.
 DIGITS = 7

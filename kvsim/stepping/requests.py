@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.engines.policies import VLLM
+from kvsim.records.samples import MAX_SAMPLES
 from kvsim.stepping.tokens import PromptTree, names_content
-from kvsim.trace import MAX_SAMPLES, MAX_TOKENS
+from kvsim.trace import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

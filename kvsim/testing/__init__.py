@@ -2,7 +2,7 @@
 
 ``check_allocator``, ``check_cost_model``, ``check_eviction``, ``check_router`` and
 ``check_scheduler`` drive a part through random small traces; ``check_result`` and ``equal_tables``
-look at what a run wrote down.
+look at the tables of a run.
 """
 
 from kvsim.testing.allocator import check_allocator

@@ -42,7 +42,7 @@ def check_cost_model(
     Raises
     ------
     AssertionError, RuntimeError
-        Naming what is broken; a note says in which run.
+        Naming the broken promise; a note names the run.
 
     Examples
     --------

@@ -41,7 +41,7 @@ def check_eviction(
     Raises
     ------
     AssertionError, RuntimeError
-        Naming what is broken; a note says in which run.
+        Naming the broken promise; a note names the run.
 
     Examples
     --------

@@ -40,7 +40,7 @@ def check_scheduler(
     Raises
     ------
     AssertionError, RuntimeError
-        Naming what is broken; a note says in which run.
+        Naming the broken promise; a note names the run.
 
     Examples
     --------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.records.samples import EOS, LENGTH, MAX_SAMPLES
 from kvsim.trace.columns import (
     NO_TENANT,
     NOT_GIVEN,
@@ -25,7 +26,7 @@ from kvsim.trace.columns import (
     read_tenants,
 )
 from kvsim.trace.cuts import columns_within
-from kvsim.trace.endings import EOS, LENGTH, check_limits, read_endings, read_lengths
+from kvsim.trace.endings import check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
 from kvsim.trace.waits import read_waits
 
@@ -44,8 +45,6 @@ MAX_TOKENS = 2**24
 MIN_DURATION = 1e-9
 #: Rates between which times of arrival keep their digits, requests per second; or infinite.
 MIN_RATE, MAX_RATE = 1e-9, 1e12
-#: Most sequences of one request.
-MAX_SAMPLES = 64
 #: Rows that are hashed at once, since a column that says one thing everywhere is made for it.
 HASHED_AT_ONCE = 1 << 16
 #: Columns that count for the digest only where some request has them.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.records.samples import ENDINGS, LENGTH, EndsBy
 from kvsim.trace.columns import RowError, check_length, check_rows, everywhere
+
+__all__ = ["ENDINGS", "EndsBy", "check_limits", "read_endings", "read_lengths"]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,12 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-
-#: By its number of tokens, which the engine knows, or by EOS (or a stop token), which it does not.
-EndsBy: TypeAlias = Literal["length", "eos"]
-#: Meanings of the numbers in ``Trace.ends_by``: 0 is length, 1 is eos.
-ENDINGS: tuple[EndsBy, ...] = get_args(EndsBy)
-LENGTH, EOS = range(len(ENDINGS))
 
 
 def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int) -> Ints:

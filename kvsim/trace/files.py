@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvsim.files import write_whole, writing
-from kvsim.trace.endings import ENDINGS
+from kvsim.records.samples import ENDINGS
 from kvsim.trace.items import item_lists
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ def _states(memory: Memory, pools: Pools) -> dict[str, int] | None:
 
 
 def _assumptions(config: Config, memory: Memory, fraction: float, running: int) -> tuple[str, ...]:
-    """Name what the user left open."""
+    """Name the values that the user did not set."""
     notes = ["memory and limits of SGLang 0.5.23"]
     pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
     if config.mem_fraction_static is None and not pinned:

@@ -72,7 +72,7 @@ class LlmD(RuleRouter):
 
     Parameters
     ----------
-    index : ``precise`` follows the replicas' events, ``approximate`` records what was sent
+    index : ``precise`` follows the replicas' events, ``approximate`` records the requests sent
     prefix, queue, kv : weights; by default 3, 2, 2 with a precise index and 1, 1, 1 without
     running, active, tokens, load, session, no_hit_lru, latency : weights
     picker : ``max-score`` (ties at random), ``weighted-random`` or ``random``

@@ -36,7 +36,7 @@ class LlmDTokenAware(RuleRouter):
 
     Parameters
     ----------
-    index : ``precise`` follows the replicas' events, ``approximate`` records what was sent
+    index : ``precise`` follows the replicas' events, ``approximate`` records the requests sent
     affinity : least cached share of the prompt
     max_wait : seconds of prefill that a cached prefix may be worth
     rate : prompt tokens per second of a replica

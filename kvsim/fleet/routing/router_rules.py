@@ -23,7 +23,7 @@ class RouterRules(RulePart):
 
     Attributes
     ----------
-    knows : how ``cached_tokens`` of a candidate are predicted: ``approximate``, from what was sent
+    knows : how ``cached_tokens`` of a candidate are predicted: ``approximate``, by requests sent
         there; ``precise``, from the events of the replicas' caches; None: they are 0
     entry_tokens, max_entries : tokens of an entry of an approximate index, and entries per replica
     event_delay : seconds until an event is in a precise index
