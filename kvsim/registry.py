@@ -246,7 +246,7 @@ class Registry(Generic[T]):
         if not callable(found):
             raise ValueError(f"{self.what} {label} is not a class or function")
         if isinstance(found, type) and not issubclass(found, self.kind):
-            raise ValueError(f"{self.what} {label} is not a {self.kind.__name__}")
+            raise ValueError(f"{self.what} {label} is not a subclass of {self.kind.__name__}")
         factory: Callable[..., T] = found
         return factory
 

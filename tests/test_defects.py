@@ -270,11 +270,14 @@ def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     ("option", "problem"),
     [
         ("--allocator os:system", "allocator 'os:system' cannot be made"),
-        ("--router builtins:list", "router 'builtins:list' is no Router"),
-        ("--scheduler builtins:dict", "scheduler 'builtins:dict' is no Scheduler"),
+        ("--router builtins:list", "router 'builtins:list' is not a subclass of Router"),
+        ("--scheduler builtins:dict", "scheduler 'builtins:dict' is not a subclass of Scheduler"),
         ("--scheduler os:getpid", "scheduler 'os:getpid' cannot be made"),
-        ("--cost-model builtins:dict", "cost model 'builtins:dict' is no CostModel"),
-        ("--allocator paged+eviction=builtins:dict", "'builtins:dict' is no EvictionPolicy"),
+        ("--cost-model builtins:dict", "cost model 'builtins:dict' is not a subclass of CostModel"),
+        (
+            "--allocator paged+eviction=builtins:dict",
+            "'builtins:dict' is not a subclass of EvictionPolicy",
+        ),
         ("--json loop", "--json loop: cannot be written: "),
         ("--record loop", "--record loop: cannot be written: "),
         ("--out loop", "--out loop: cannot create this directory: "),
