@@ -139,7 +139,8 @@ class Config(Validated, EngineOptions, ServerOptions):
         None, description="tokens per KV block [vLLM's for the model and GPU, mostly 16]"
     )
     max_model_len: Length | None = Field(
-        None, description="maximum tokens of prompt and output; -1, auto: what fits [the model's]"
+        None,
+        description="maximum tokens of prompt and output; -1, auto: all that fit [the model's]",
     )
     max_num_seqs: Count | None = Field(
         None, description="maximum number of running requests [vLLM's for the GPU]"
@@ -278,7 +279,7 @@ class Config(Validated, EngineOptions, ServerOptions):
     )
     kv_transfer_fabric: str = Field("400g-ib", description="network of KV transfers")
     kv_store: str | None = Field(
-        None, description="where replicas read KV that they have not cached: NAME[+KEY=VALUE]..."
+        None, description="store that replicas read missing prefixes from: NAME[+KEY=VALUE]..."
     )
     kv_recompute_threshold: Annotated[int, Field(ge=0)] = Field(
         0, description="recompute prefixes shorter than this many tokens instead of reading them"
@@ -317,7 +318,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         None, description="maximum number of requests in flight, as in vllm bench serve"
     )
     horizon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = Field(
-        math.inf, description="seconds after the first arrival from which no step is scheduled"
+        math.inf, description="schedule no more steps this many seconds after the first arrival"
     )
     front_end_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="seconds of client, HTTP and tokenizer, added to TTFT and E2E latency"

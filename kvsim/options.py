@@ -210,7 +210,7 @@ class Options(TypedDict, total=False):
     """tokens per KV block [vLLM's for the model and GPU, mostly 16]."""
 
     max_model_len: int | str | None
-    """maximum tokens of prompt and output; -1, auto: what fits [the model's]."""
+    """maximum tokens of prompt and output; -1, auto: all that fit [the model's]."""
 
     max_num_seqs: int | None
     """maximum number of running requests [vLLM's for the GPU]."""
@@ -362,7 +362,7 @@ class Options(TypedDict, total=False):
     """network of KV transfers."""
 
     kv_store: PartLike | None
-    """where replicas read KV that they have not cached: NAME[+KEY=VALUE]..."""
+    """store that replicas read missing prefixes from: NAME[+KEY=VALUE]..."""
 
     kv_recompute_threshold: int
     """recompute prefixes shorter than this many tokens instead of reading them."""
@@ -403,7 +403,7 @@ class Options(TypedDict, total=False):
     """maximum number of requests in flight, as in vllm bench serve."""
 
     horizon: float
-    """seconds after the first arrival from which no step is scheduled."""
+    """schedule no more steps this many seconds after the first arrival."""
 
     front_end_latency: float
     """seconds of client, HTTP and tokenizer, added to TTFT and E2E latency."""

@@ -269,8 +269,7 @@ def kv_layout(
     without_latents
         Keep keys and values of every head where the model has a latent, as old servers did.
     **state
-        What the states of Mamba and linear-attention layers depend on, as for
-        :func:`state_on_rank`.
+        Inputs of the states of Mamba and linear-attention layers, as for :func:`state_on_rank`.
 
     Raises
     ------

@@ -13,7 +13,7 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For what is wrong in the file, and for a second model.
+        If the file is wrong, or a second model is given.
     """
     from kvsim.config import RunConfig
 

@@ -21,9 +21,9 @@ from kvsim.cli.options import SectionedCommand, config_options, options_given
     "--vary",
     metavar="OPTION=LO:HI[:STEP]",
     required=True,
-    help="option and range; workload.NAME is a workload's parameter",
+    help="option, or workload.PARAMETER, and its range",
 )
-@click.option("--max-runs", type=click.IntRange(9), default=60, help="most runs of the search [60]")
+@click.option("--max-runs", type=click.IntRange(9), default=60, help="maximum number of runs [60]")
 @JSON
 def cliffs(
     what: str | None, vary: str, max_runs: int, json_file: str | None, **options: Any
@@ -31,7 +31,7 @@ def cliffs(
     """Find values of an option between which prefix hits or first tokens jump.
 
     A jump is 10 points of hit rate, or twice the time to first token, between two neighbouring
-    values. The answer names its mechanism, and an option that heals it if a run shows one.
+    values. The answer names its mechanism, and an option that removes it if a run shows one.
     """
     from kvsim.cliffs.cliffs import find_cliffs
     from kvsim.cliffs.table import cliffs_table

@@ -34,10 +34,10 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option(
     "--policies",
     metavar="A,B",
-    help="of lru, fifo, lfu, s3fifo, sieve, optimal [all]",
+    help="eviction policies: lru, fifo, lfu, s3fifo, sieve, optimal [all]",
 )
 @click.option(
-    "--sizes", metavar="N,N,...", callback=_numbers, help="cache sizes in blocks [14, LRU: 200]"
+    "--sizes", metavar="N,N,...", callback=_numbers, help="cache sizes in blocks [14 sizes]"
 )
 @click.option(
     "--measure-from",

@@ -10,7 +10,7 @@ import click
 @click.command(name="replay-live")
 @click.argument("file", metavar="FILE")
 def replay_live(file: str) -> None:
-    """Serve what kvsim serve --record wrote again; exit 1 and say the first difference, if any."""
+    """Serve a record of kvsim serve again; exit 1 with the first difference, if any."""
     from kvsim.serve.replaying import first_difference
 
     difference, number = first_difference(file)

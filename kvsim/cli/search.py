@@ -32,7 +32,7 @@ from kvsim.cli.report import REPORT, check_report, write_search_report
     "--trim",
     type=click.FloatRange(0),
     default=0.0,
-    help="seconds at both ends; arrivals in them do not count",
+    help="seconds at both ends of a run whose arrivals do not count",
     show_default=True,
 )
 @click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to search")

@@ -25,17 +25,19 @@ from kvsim.kv_events import KVEventsConfig
     ),
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="port; 0: any free one")
 @click.option("--served-model-name", multiple=True, metavar="NAME", help="names that clients use")
 @click.option("--api-key", metavar="KEY", help="clients must send this key")
 @click.option("--tokenizer", metavar="FILE", help="a model's tokenizer.json")
-@click.option("--clock", default="wall", metavar="wall|SPEED", help="pace of simulated time")
+@click.option("--clock", default="wall", metavar="wall|SPEED", help="real time, or times faster")
 @click.option("--record", metavar="FILE.jsonl.gz", help="write every request here, as a trace")
 @click.option(
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
 @click.option(
-    "--router", metavar="NAME", help="serves the replicas behind one more port, after theirs"
+    "--router",
+    metavar="NAME",
+    help="route to the replicas from one more port, the next after theirs",
 )
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""

@@ -223,7 +223,7 @@ def _ends(vary: Range, jump: Jump) -> dict[str, Any]:
 
 
 def _described(served: _Served, jump: Jump) -> dict[str, Any]:
-    """Return the ends of a jump, its mechanism, and an option that heals it if a run shows one."""
+    """Return the ends of a jump, its mechanism, and an option that removes it, if any."""
     answer = {**_ends(served.vary, jump), "is_narrow": jump.is_narrow}
     worse, better = sorted((jump.below, jump.above), key=lambda one: one.hits)
     if better.hits - worse.hits < 0.01:

@@ -74,7 +74,7 @@ class Engine:
     has_context_parallel : takes ``decode_context_parallel_size``
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve some block sizes alone
-    basis : what the notes of every run say of its rules, None for nothing
+    basis : source of its rules, for the notes of every run; None for no note
     reads_store_itself : a replica reads a KV store while requests wait, behind its host tier
     """
 

@@ -23,7 +23,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
-    """Refuse parameters that are given but not read; None is not given.
+    """Refuse parameters that are given but not read; None means not given.
 
     ``what`` names the policy that they belong to.
 

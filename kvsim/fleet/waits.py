@@ -1,4 +1,4 @@
-"""Waits of requests before they are sent: for ends and sendings of others, and think times."""
+"""What delays the sending of requests: the start or end of other requests, and think times."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def hit_rate(
     Parameters
     ----------
     trace : the requests
-    policies : of lru, fifo, lfu, s3fifo, sieve and optimal
+    policies : some of lru, fifo, lfu, s3fifo, sieve and optimal
     sizes : blocks, ascending; by default 14 halvings of the number of different blocks, and for
         LRU 200 sizes
     block_size : tokens; by default the model's, or 16

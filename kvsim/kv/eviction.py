@@ -249,7 +249,7 @@ class Alone(RulePolicy):
 class Ranked(EvictionPolicy):
     """Evicts blocks by a rank that a subclass sets at insertion, smallest first.
 
-    A heap with lazy deletion: an entry counts only while it is its block's latest.
+    A heap with lazy deletion: only the latest entry of a block counts.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvsim.results.kv_events import KVEventBatch
 
-#: Ends an answer to a subscriber that asked for what it missed.
+#: Ends the answer to a subscriber that asked for missed events.
 END = (-1).to_bytes(8, "big", signed=True)
 
 

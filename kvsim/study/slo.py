@@ -73,7 +73,7 @@ class Slo:
     predicates : bounds on aggregates
     goodput : targets of each request in ms by metric: ttft, tpot, e2el
     attain : share of all requests that must meet every target
-    trim : seconds at both ends; requests that arrive there are served and do not count
+    trim : seconds at both ends; requests that arrive in them are served, but not counted
     """
 
     predicates: tuple[Predicate, ...] = ()

@@ -25,7 +25,7 @@ def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int
     Raises
     ------
     RowError
-        For what is none of :data:`ENDINGS`; None and "" are a length.
+        For a value outside :data:`ENDINGS`; None and "" mean length.
     """
     if given is None:
         return everywhere(LENGTH, n)

@@ -199,7 +199,7 @@ class LiveMigrations(Feature):
         self._host.submit(target, row, now)
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a target that has blocks for ``num_tokens`` that it lacks. Mutates."""
+        """Copy to a target that has allocated blocks for ``num_tokens`` missing tokens. Mutates."""
         del member
         move = self._open[row]
         if num_tokens == 0:

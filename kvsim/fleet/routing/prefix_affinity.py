@@ -44,12 +44,12 @@ def entries_of(
     lru_entries: int | None,
     max_blocks: int | None,
 ) -> dict[str, Any]:
-    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None is not given.
+    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None: not given.
 
     Raises
     ------
     ValueError
-        For options of the other kind of index: a precise one has the replicas' own blocks.
+        For an option that this kind of index does not have.
     """
     if kind == "precise":
         why = "with index=precise: its blocks are those of the replicas' KV caches"

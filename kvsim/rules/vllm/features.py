@@ -132,7 +132,7 @@ def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
 
 
 def end_features(state: Replica, batch: Batch, held: bool) -> None:
-    """End the scheduling of a step. ``held``: it was too early for prompts."""
+    """End the scheduling of a step. ``held``: the prefill interval delayed prompts."""
     if state.limits.has_encoder:
         count_encoded(state)
     if state.limits.prefill_schedule_interval > 1:

@@ -211,8 +211,8 @@ def take_over(tree: Radix, k: int, page: int) -> int:
 def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
     """Insert a request's own pages as a leaf after a node; the walk is at their first token.
 
-    New tokens follow all that the request has inserted before, so the leaf always counts a hit;
-    nodes that windows cut off it do not.
+    Every leaf starts with one hit, since its tokens follow those that the request has inserted
+    before; nodes that are cut off it for a window do not.
     """
     start, page = tree.nodes[parent].end, tree.page
     last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
