@@ -1,1 +1,1 @@
-"""Functions of the Python API that simulate many times, each behind a command of its name."""
+"""Functions of the Python API that simulate many times, each with a command of the same name."""

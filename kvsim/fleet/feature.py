@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The fleet, to its features; see :class:`kvsim.fleet.fleet.Fleet`."""
+    """The fleet as its features see it; see :class:`kvsim.fleet.fleet.Fleet`."""
 
     drive: FleetClock
     clients: Clients

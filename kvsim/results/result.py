@@ -130,7 +130,7 @@ class Result(Displayed):
     def save(self, directory: str | Path) -> None:
         """Write the run into a directory: Parquet tables, JSON summary and provenance, TOML.
 
-        All of it appears or nothing, in place of an older run and its figures.
+        The write is atomic, and replaces an older run and its figures.
 
         Raises
         ------

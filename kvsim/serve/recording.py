@@ -1,4 +1,4 @@
-"""A record of a live run: its requests as a trace, and beside it what became of them."""
+"""A record of a live run: its requests as a trace, and a second file with their outcomes."""
 
 from __future__ import annotations
 

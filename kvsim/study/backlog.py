@@ -53,9 +53,9 @@ class Backlog(NamedTuple):
     """Arrived requests that wait for their first token: at half time, and at the end.
 
     Decoding requests do not count: their number grows with the arrivals, and is at most
-    ``max_num_seqs``; an overload shows in the waiting requests. ``is_long`` if half the arrivals
-    take no less time than a mean request stays; in a shorter trace the replicas are still filling
-    up. ``enough_requests`` is a sufficient number at this rate.
+    ``max_num_seqs``; an overload shows in the waiting requests. ``is_long`` if half the
+    arrivals span at least the mean time that a request stays; in a shorter trace the replicas are
+    still filling up. ``enough_requests`` is a sufficient number at this rate.
     """
 
     half: float

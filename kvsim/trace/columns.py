@@ -65,7 +65,7 @@ def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
     Raises
     ------
     ValueError
-        For another number of them; RowError for one that is not whole.
+        If there are not ``n``; RowError for a number that is not whole.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_:

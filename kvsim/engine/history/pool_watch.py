@@ -99,7 +99,7 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int]]]:
-        """Return the blocks that holdings lost and gained; ``same``: requests are unchanged."""
+        """Return the blocks that requests lost and gained; ``same``: requests are unchanged."""
         moved = np.zeros(len(rows), np.bool_) if same else rows != self.rows
         seen = (lengths != self.lengths).any(axis=1) if self.only_grows else rows != NONE
         if self.only_grows and not same:

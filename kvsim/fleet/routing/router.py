@@ -112,8 +112,8 @@ def make_router(text: str) -> Router:
 def make_routers(text: str) -> list[Router]:
     """Make the routers of ``NAME[+gateways=N][+KEY=VALUE]...``, one per gateway.
 
-    Gateways route the requests in turn. Each knows its own requests, and of the others' only what
-    the replicas' metrics and events report.
+    Gateways route the requests in turn. Each knows its own requests; the requests of others only
+    through the replicas' metrics and events.
 
     Raises
     ------

@@ -357,9 +357,9 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
     """Set the keys of blocks of several groups, each up to its own limit.
 
-    Groups with a drafter's layers name one more, of tokens their drafters have seen. Counts are
-    rounded first and limited by the keys that exist afterwards, group by group. Where hits may end
-    inside a block, so do keys of states and of prompts.
+    A group with a drafter's layers sets the key of one more block, whose tokens its drafter has
+    seen. Per group, counts are first rounded, then limited by the number of keys. If hits may end
+    inside a block, states and prompts get keys there, too.
     """
     ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
