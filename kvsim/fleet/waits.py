@@ -1,4 +1,4 @@
-"""What delays the sending of requests: the start or end of other requests, and think times."""
+"""Conditions for sending a request: the start or end of other requests, and think times."""
 
 from __future__ import annotations
 
