@@ -194,11 +194,11 @@ def test_states_are_read_and_written_in_every_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"allocator": "dynamic"}, "only paged without host memory has blocks for them"),
-        ({"allocator": "virtual"}, "only paged without host memory"),
-        ({"allocator": "paged+swap"}, "only paged without host memory"),
-        ({"kv_offloading_size": 1.0}, "only paged without host memory"),
-        ({"scheduler": "vllm-v0"}, "only vllm aligns chunks so that they can be cached"),
+        ({"allocator": "dynamic"}, "only paged and radix without host memory keep them"),
+        ({"allocator": "virtual"}, "only paged and radix without host memory"),
+        ({"allocator": "paged+swap"}, "only paged and radix without host memory"),
+        ({"kv_offloading_size": 1.0}, "only paged and radix without host memory"),
+        ({"scheduler": "vllm-v0"}, "only vllm computes prompts so that they can be cached"),
     ],
 )
 def test_what_has_no_rules_for_states_is_refused(options: dict[str, Any], message: str) -> None:

@@ -13,7 +13,9 @@ from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.budget.kernels import default_block_size
 from kvsim.budget.pages import Page, StateCache
 from kvsim.budget.planner import KVPlan, plan_pages
+from kvsim.budget.replicated import replicated_bytes
 from kvsim.budget.settings import expert_replicas
+from kvsim.catalog import get_model
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.records.paged import SLIDING
@@ -45,7 +47,8 @@ def test_data_parallel_ranks_share_the_experts_of_each_layer() -> None:
     cut = parts(**A100, data_parallel_size=2, tensor_parallel_size=2)
     experts = (one["weights"] - four["weights"]) * 4 / 3
     rest = one["weights"] - experts  # attention, embeddings and head are cut by TP alone
-    assert cut["weights"] == pytest.approx(experts / 4 + rest / 2, abs=0.01)
+    # routers lie whole on both
+    assert cut["weights"] == pytest.approx(experts / 4 + rest / 2, abs=0.02)
     dense = parts(model="llama-3.1-8b", gpu="a100-80gb", data_parallel_size=4)
     assert dense["weights"] == pytest.approx(14.96, abs=0.01)
 
@@ -437,3 +440,31 @@ def test_a_server_of_0_20_logged_the_tokens_of_a_group(
     )
     assert (found.block_size, found.num_tokens) == (2096, tokens)
     assert round(found.logged_concurrency, 2) == concurrency
+
+
+# -- what ranks do not share out -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "ranks", "logged", "off"),
+    [
+        ("deepseek-r1", "fp8-block", 8, 79.74, 0.005),
+        ("glm-5.2", "nvfp4", 4, 106.86, 0.01),
+        ("kimi-k2.5", "int4", 8, 73.58, 0.035),
+    ],
+)
+def test_latents_and_routers_lie_on_every_rank_as_logged(
+    model: str, quantization: str, ranks: int, logged: float, off: float
+) -> None:
+    options = {"gpu": "b200", "tensor_parallel_size": ranks, "max_model_len": 8192}
+    found = parts(model=model, quantization=quantization, **options)
+    assert found["weights"] == pytest.approx(logged, rel=off)
+
+
+def test_one_rank_has_a_copy_of_the_up_projections_alone() -> None:
+    model = get_model("deepseek-v2-lite")
+    copies = 27 * 512 * 16 * (128 + 128) * 2
+    assert replicated_bytes(model) == copies
+    whole = 27 * 2048 * (512 + 64) * 2 + 26 * 2048 * 64 * 2
+    assert replicated_bytes(model, tensor_parallel_size=2) == copies // 2 + whole // 2
+    assert replicated_bytes(get_model("llama-3.1-8b"), tensor_parallel_size=2) == 0

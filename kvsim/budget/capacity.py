@@ -26,6 +26,7 @@ from kvsim.budget.lora import lora_bytes
 from kvsim.budget.padding import padded_experts
 from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
+from kvsim.budget.replicated import replicated_bytes
 from kvsim.budget.settings import (
     expert_parallel_size,
     expert_replicas,
@@ -127,7 +128,8 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
             ),
             towers=not config.language_model_only,
             **shape,
-        ),
+        )
+        + replicated_bytes(model, dtype=dtype, quantization=quantization, **shape),
         **_beside(config, model, dtype, quantization),
         encoder=encoder_profile(config, model, limits, DTYPE_BYTES[dtype]),
         exchange=exchange_bytes(config, model, limits, gpu.name, quantization),

@@ -69,21 +69,22 @@ def part_params(model: ModelSpec) -> dict[str, int]:
     return found | {"rest": body - sum(found.values())}
 
 
+def named_parts(model: ModelSpec, quantization: str) -> list[str]:
+    """Return the parts that a format quantises; all of them unless the model names some."""
+    formats = [part.partition(":")[::2] for part in model.quantized_parts]
+    named = [part for name, part in formats if name == quantization]
+    if named:
+        return named
+    return ["experts"] if quantization in EXPERTS_ONLY else [*part_params(model)]
+
+
 def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, int]:
     """Quantised parameters: in routed experts, and in the other layers."""
     if quantization is None:
         return 0, 0
-    routed = model.num_routed_expert_params
-    formats = [part.partition(":")[::2] for part in model.quantized_parts]
-    named = [part for name, part in formats if name == quantization]
-    if named:
-        params = part_params(model)
-        others = sum(params[part] for part in named if part != "experts")
-        return (routed if "experts" in named else 0), others
-    if quantization in EXPERTS_ONLY:
-        return routed, 0
-    body = model.num_params - model.num_embedding_params - model.num_lm_head_params
-    return routed, body - routed
+    params, parts = part_params(model), named_parts(model, quantization)
+    others = sum(params[part] for part in parts if part != "experts")
+    return (params["experts"] if "experts" in parts else 0), others
 
 
 def weight_bytes(

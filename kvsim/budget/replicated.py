@@ -1,0 +1,44 @@
+"""Weights that every tensor-parallel rank has whole, or a second time.
+
+Ranks share out what has heads or a width to cut (vLLM, read). Whole are routers, the projections of
+latents before their heads, and indexers; latents' up-projections lie there twice, the second time
+in 16 bits for decodes. Logged weights of one GPU, here, and were all shared out: DeepSeek-R1 over
+eight 79.74, 79.52, 78.35 GiB; GLM-5.2 in NVFP4 over four 106.86, 106.09, 103.4; Kimi-K2.5 over
+eight 73.58, 71.18, 69.28.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, named_parts
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import ModelSpec
+
+
+def replicated_bytes(
+    model: ModelSpec,
+    *,
+    dtype: str = "bf16",
+    quantization: str | None = None,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+) -> int:
+    """Return the bytes on one GPU beyond an even share of the weights."""
+    element = DTYPE_BYTES[dtype]
+    stored: float = element
+    if quantization is not None and "attention" in named_parts(model, quantization):
+        stored = QUANTIZED_BYTES[quantization]
+    routers = model.num_moe_layers * model.num_router_params * element
+    latents, copies = 0, 0
+    if model.is_mla:
+        ranks = model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_dim
+        latents = len(model.layers) * model.hidden_size * ranks
+        latents += model.num_index_layers * model.num_indexer_params
+        heads = model.num_heads * (model.qk_nope_head_dim + model.v_head_dim)
+        copies = len(model.layers) * model.kv_lora_rank * heads * element
+    others = 1 - 1 / tensor_parallel_size
+    share = -(-model.num_layers // pipeline_parallel_size) / model.num_layers
+    whole = (routers + latents * stored) * others
+    return int(share * (whole + copies / tensor_parallel_size))
