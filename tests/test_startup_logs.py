@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvsim
-from experiments.validation import startup
+from experiments.validation import startup, trust
 from kvsim.catalog import get_model
 
 if TYPE_CHECKING:
@@ -249,3 +249,11 @@ def test_a_row_of_the_table_is_off_by_what_it_says() -> None:
     assert not row.inside
     blocks = kvsim.capacity(**asked).num_gpu_blocks
     assert startup.row_of("a log", asked, "blocks", blocks).inside
+
+
+def test_how_far_to_trust_is_what_the_records_say() -> None:
+    with (DOCS / "trust.csv").open(encoding="utf-8") as file:
+        shown = [row | {"measured": ""} for row in csv.DictReader(file)]
+    assert shown == [row | {"measured": ""} for row in trust.table(DOCS)]
+    medians = [float(row["half within, %"]) for row in shown]
+    assert medians == sorted(medians, reverse=True)
