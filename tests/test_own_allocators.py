@@ -155,12 +155,12 @@ def test_rules_keep_the_promises_of_an_allocator() -> None:
     ("name", "said"),
     [
         ("Leaking", r"fits\(\) lets .* in, and allocate_slots refuses it, alone"),
-        ("Generous", "allocator Generous gave out more than all of its 16 slots"),
+        ("Generous", r"allocator Generous gave out more than all of its \d+ slots"),
     ],
 )
 def test_the_check_finds_wrong_rules(name: str, said: str) -> None:
     with pytest.raises((AssertionError, ValueError), match=said):
-        check_allocator(f"{HERE}:{name}", num_runs=3)
+        check_allocator(f"{HERE}:{name}", num_runs=12)
 
 
 def test_rules_that_give_out_more_than_there_is_end_a_run() -> None:

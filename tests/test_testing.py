@@ -15,12 +15,13 @@ import kvsim
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.routing.router import ROUTERS, Router
 from kvsim.fleet.routing.view import ReplicaView
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
 from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.usage import KVUsage
 from kvsim.records.request import Request
-from kvsim.testing import check_allocator, check_eviction, check_router
+from kvsim.testing import check_allocator, check_autoscaler, check_eviction, check_router
 
 #: As they are, these want much memory, or hide what small pools show.
 SMALL = {
@@ -49,6 +50,11 @@ def test_every_eviction_policy_passes(name: str) -> None:
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_passes(name: str) -> None:
     check_router(name, num_runs=2)
+
+
+@pytest.mark.parametrize("name", AUTOSCALERS.names())
+def test_every_autoscaler_passes(name: str) -> None:
+    check_autoscaler(name, num_runs=1)
 
 
 class TwoSizes(KVCacheManager):
@@ -204,7 +210,7 @@ def test_a_broken_allocator_is_found_out(factory: type[PagedManager], message: s
     with pytest.raises((AssertionError, RuntimeError), match=message) as caught:
         check_allocator(factory, num_runs=12, scheduler="vllm")
     if factory is not Closed:
-        assert f"while checking {factory.__name__}, run " in caught.value.__notes__[0]
+        assert f"while checking {factory.__name__}, run " in caught.value.__notes__[-1]
     assert factory.__name__ not in ALLOCATORS.names()
 
 
@@ -368,3 +374,42 @@ def test_a_lent_name_is_taken_back() -> None:
         assert (name, other) == ("TooFar", "TooFar-own")
         assert {name, other} <= set(ROUTERS.names())
     assert ROUTERS.names() == before
+
+
+# -- autoscalers that are wrong -------------------------------------------------------------------
+
+
+class Halves(Autoscaler):
+    def desired(self, pool: PoolLoad) -> int:
+        return pool.total("requests") / 8  # type: ignore[return-value]
+
+
+class Guessing(Autoscaler):
+    guesses = count()
+
+    def desired(self, pool: PoolLoad) -> int:
+        return next(self.guesses) % 7
+
+
+class Mean(Autoscaler):
+    """Divides by the number of replicas that are ready."""
+
+    def desired(self, pool: PoolLoad) -> int:
+        return round(pool.total("requests") / len(pool.ready))
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (
+            Halves,
+            r"starting, \d+ requests running and \d+ waiting: it wants [\d.]+ replicas, must be",
+        ),
+        (Guessing, "and one that saw the same wants"),
+        (Mean, "division by zero"),
+    ],
+)
+def test_a_broken_autoscaler_is_found_out(factory: type[Autoscaler], message: str) -> None:
+    with pytest.raises((AssertionError, ZeroDivisionError), match=message) as caught:
+        check_autoscaler(factory)
+    assert f"while checking {factory.__name__}, run " in caught.value.__notes__[0]

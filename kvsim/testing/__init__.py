@@ -1,11 +1,29 @@
 """Checks for tests of kvsim itself and of plug-in parts.
 
-``check_allocator``, ``check_cost_model``, ``check_eviction``, ``check_router`` and
-``check_scheduler`` drive a part through random small traces; ``check_result`` and ``equal_tables``
-look at the tables of a run.
+``check_allocator``, ``check_autoscaler``, ``check_cost_model``, ``check_eviction``,
+``check_router`` and ``check_scheduler`` drive a part through random small traces; ``check_result``
+and ``equal_tables`` look at the tables of a run.
+
+The checks of parts have the same parameters and errors.
+
+Parameters
+----------
+part : a name, with parameters if you like, an import path ``package.module:object``, an object, or
+    the class or function itself
+num_runs : random runs
+seed : of the random numbers
+**options : fields of :class:`kvsim.Config` that are the same in all runs, e.g. ``model``
+
+Raises
+------
+AssertionError, RuntimeError
+    Naming the broken promise; a note names the run.
+ValueError
+    If the options cannot be run at all.
 """
 
 from kvsim.testing.allocator import check_allocator
+from kvsim.testing.autoscaler import check_autoscaler
 from kvsim.testing.cost_model import check_cost_model
 from kvsim.testing.eviction import check_eviction
 from kvsim.testing.results import check_result, equal_tables
@@ -14,6 +32,7 @@ from kvsim.testing.scheduler import check_scheduler
 
 __all__ = [
     "check_allocator",
+    "check_autoscaler",
     "check_cost_model",
     "check_eviction",
     "check_result",

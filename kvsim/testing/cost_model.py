@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from kvsim.config import Config
 from kvsim.cost.model import COST_MODELS
 from kvsim.engine.setup import resolve
 from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
-from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+from kvsim.testing.serving import Run, check_runs, checked, pool_of_any_size, random_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
 
     from kvsim.cost.model import CostModel, StepCost
 
@@ -29,42 +29,23 @@ def check_cost_model(
     """Price random steps with a cost model, then serve random small traces with it.
 
     A step takes a finite time above 0, the same whenever it is priced; FLOPs and bytes are not
-    negative; pricing changes no request; every request of a trace is served.
-
-    Parameters
-    ----------
-    model : a name, with parameters if you like, an import path ``package.module:object``, or the
-        class or function itself
-    num_runs : traces, and sets of steps
-    seed : of the random numbers
-    **options : fields of :class:`kvsim.Config` that are the same in all runs
-
-    Raises
-    ------
-    AssertionError, RuntimeError
-        Naming the broken promise; a note names the run.
+    negative; pricing changes no request; every request of a trace is served. :mod:`kvsim.testing`
+    has the parameters.
 
     Examples
     --------
     >>> from kvsim.testing import check_cost_model
     >>> check_cost_model("constant+seconds=0.02", num_runs=2)
     """
-    with named(COST_MODELS, model) as name:
-        for run in range(num_runs):
-            rng = np.random.default_rng([seed, run])
-            drawn: dict[str, Any] = {
-                "model": "llama-3-8b",
-                "gpu": "h100-sxm",
-                "max_model_len": MAX_MODEL_LEN,
-                "num_gpu_blocks_override": int(2 ** rng.uniform(4, 9)),
-                "max_num_seqs": int(rng.integers(1, 7)),
-                "cost_model": name,
-            } | options
-            with told(f"{name}, run {run} of seed {seed}: {drawn}"):
-                cost = resolve(Config.build(**drawn)).cost
-                for _ in range(NUM_STEPS):
-                    _check_step(cost, _draw_step(rng))
-                checked(random_trace(rng), drawn)
+    check_runs(COST_MODELS, model, pool_of_any_size, _check, num_runs, seed, options)
+
+
+def _check(run: Run) -> None:
+    options = run.options | {"cost_model": run.name}
+    cost = resolve(Config.build(**options)).cost
+    for _ in range(NUM_STEPS):
+        _check_step(cost, _draw_step(run.rng))
+    checked(random_trace(run.rng), options)
 
 
 def _draw_step(rng: np.random.Generator) -> StepPlan:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from kvsim.kv.eviction import EVICTION_POLICIES, Alone, eviction_policy
 from kvsim.kv.eviction_rules import EvictionRules
-from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+from kvsim.testing.serving import Run, check_runs, checked, random_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,50 +22,44 @@ SECONDS = 0.25
 
 
 def check_eviction(
-    policy: str | Callable[..., EvictionPolicy], *, num_runs: int = 20, seed: int = 0
+    policy: str | Callable[..., EvictionPolicy],
+    *,
+    num_runs: int = 20,
+    seed: int = 0,
+    **options: Any,
 ) -> None:
     """Drive an eviction policy against a model of the pool, then inside a real pool.
 
     Every run serves random prompts that share prefixes from a few blocks. The victim is the first
     block of the iteration, never one in use; every free block is held exactly once; length and
     iteration agree, and iterating changes nothing; the same calls give the same order again; once
-    all are evicted, nothing is left. Then a simulation uses it.
-
-    Parameters
-    ----------
-    policy : ``NAME[:KEY=VALUE]...``, where NAME may be an import path ``package.module:object``;
-        or the class or function itself
-    num_runs : runs of random prompts
-    seed : of the random numbers
-
-    Raises
-    ------
-    AssertionError, RuntimeError
-        Naming the broken promise; a note names the run.
+    all are evicted, nothing is left. Then a simulation uses it. :mod:`kvsim.testing` has the
+    parameters.
 
     Examples
     --------
     >>> from kvsim.testing import check_eviction
     >>> check_eviction("sieve", num_runs=2)
     """
-    with named(EVICTION_POLICIES, policy) as name:
-        for run in range(num_runs):
-            with told(f"{name}, run {run} of seed {seed}"):
-                orders = [_Pool(_alone(name), [seed, run]).play() for _ in range(2)]
-                if orders[0] != orders[1]:
-                    _fail("the same calls give another order of victims: it is not deterministic")
-        for run in range(-(-num_runs // 5)):
-            rng = np.random.default_rng([seed, run])
-            options = {
-                "model": "llama-3-8b",
-                "gpu": "h100-sxm",
-                "allocator": f"paged+block-size=4+eviction={name}",
-                "num_gpu_blocks_override": int(rng.integers(8, 30)),
-                "max_model_len": MAX_MODEL_LEN,
-                "enable_prefix_caching": True,
-            }
-            with told(f"{name}, run {run} of seed {seed}: {options}"):
-                checked(random_trace(rng), options)
+    check_runs(EVICTION_POLICIES, policy, _few_blocks, _check, num_runs, seed, options)
+
+
+def _few_blocks(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    del number
+    return {
+        "num_gpu_blocks_override": int(rng.integers(8, 30)),
+        "max_num_seqs": 6,
+        "enable_prefix_caching": True,
+    }
+
+
+def _check(run: Run) -> None:
+    orders = [_Pool(_alone(run.name), run.seed).play() for _ in range(2)]
+    if orders[0] != orders[1]:
+        _fail("the same calls give another order of victims: it is not deterministic")
+    if run.seed[1] % 5 == 0:
+        allocator = f"paged+block-size=4+eviction={run.name}"
+        checked(random_trace(run.rng), run.options | {"allocator": allocator})
 
 
 def _alone(name: str) -> EvictionPolicy:

@@ -6,14 +6,14 @@ from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kvsim.fleet.routing.router import REJECT, ROUTERS, Router, make_router
 from kvsim.testing.results import equal_tables
-from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+from kvsim.testing.serving import Run, check_runs, checked, pool_of_any_size, random_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy as np
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
@@ -27,51 +27,34 @@ def check_router(
 
     It chooses a replica that there is, and changes none; it asks the replicas only what its
     attributes say it asks; every request is served; a second run gives the same tables; and with
-    one replica, the tables are those of any other router.
-
-    Parameters
-    ----------
-    router : a name, with parameters if you like, an import path ``package.module:object``, or the
-        class or function itself
-    num_runs : traces
-    seed : of the random numbers
-    **options : fields of :class:`kvsim.Config` that are the same in all runs
-
-    Raises
-    ------
-    AssertionError, RuntimeError
-        Naming the broken promise; a note names the run.
+    one replica, the tables are those of any other router. :mod:`kvsim.testing` has the parameters.
 
     Examples
     --------
     >>> from kvsim.testing import check_router
     >>> check_router("least-outstanding", num_runs=2)
     """
-    with (
-        named(ROUTERS, router) as name,
-        ROUTERS.lend(partial(_Spy, name)) as spy,
-    ):
-        for run in range(num_runs):
-            rng = np.random.default_rng([seed, run])
-            trace = random_trace(rng, max_requests=16)
-            drawn: dict[str, Any] = {
-                "model": "llama-3-8b",
-                "gpu": "h100-sxm",
-                "max_model_len": MAX_MODEL_LEN,
-                "num_gpu_blocks_override": int(2 ** rng.uniform(4, 9)),
-                "data_parallel_size": int(rng.integers(2, 5)),
-                "max_concurrency": [None, None, 1, 3][int(rng.integers(4))],
-                "max_num_seqs": int(rng.integers(1, 7)),
-                "enable_prefix_caching": True,
-            } | options
-            with told(f"{name}, run {run} of seed {seed}: {drawn}"):
-                checked(trace, drawn | {"router": spy})
-                alone = drawn | {"data_parallel_size": 1}
-                one = checked(trace, alone | {"router": spy})
-                other = checked(trace, alone | {"router": "round-robin"})
-                for table in ("requests", "memory", "steps"):
-                    if not equal_tables(getattr(one, table), getattr(other, table)):
-                        raise AssertionError(f"with one replica, its {table} table is another")
+    check_runs(ROUTERS, router, _fleet, _check, num_runs, seed, options)
+
+
+def _fleet(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    return pool_of_any_size(rng, number) | {
+        "data_parallel_size": int(rng.integers(2, 5)),
+        "max_concurrency": [None, None, 1, 3][int(rng.integers(4))],
+        "enable_prefix_caching": True,
+    }
+
+
+def _check(run: Run) -> None:
+    trace = random_trace(run.rng, max_requests=16)
+    with ROUTERS.lend(partial(_Spy, run.name)) as spy:
+        checked(trace, run.options | {"router": spy})
+        alone = run.options | {"data_parallel_size": 1}
+        one = checked(trace, alone | {"router": spy})
+    other = checked(trace, alone | {"router": "round-robin"})
+    for table in ("requests", "memory", "steps"):
+        if not equal_tables(getattr(one, table), getattr(other, table)):
+            raise AssertionError(f"with one replica, its {table} table is another")
 
 
 #: Members of a view that a router may use, and the attribute that declares each use.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from kvsim.config import Config
+from kvsim.engine.refusal import refusal
 from kvsim.engine.setup import resolve
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.simulate import serve
@@ -15,9 +18,7 @@ from kvsim.testing.results import check_result, equal_tables
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
+    from collections.abc import Callable, Iterator
 
     from kvsim.engine.replica import Replica
     from kvsim.parametric import PartLike
@@ -74,6 +75,54 @@ def told(what: str) -> Iterator[None]:
         raise
 
 
+class Run(NamedTuple):
+    """A run of a check: the part's name, the run's seed, random numbers and options."""
+
+    name: str
+    seed: list[int]
+    rng: np.random.Generator
+    options: dict[str, Any]
+
+
+def check_runs(
+    registry: Registry[Any],
+    part: PartLike,
+    draw: Callable[[np.random.Generator, int], dict[str, Any]],
+    check: Callable[[Run], None],
+    num_runs: int,
+    seed: int,
+    options: dict[str, Any],
+) -> None:
+    """Check a part in random runs.
+
+    Parameters
+    ----------
+    registry : of parts of its kind
+    part : what the check was given
+    draw : draws the options of a run, by its number
+    check : one run
+    num_runs, seed, options : as given; options go before what is drawn
+    """
+    with named(registry, part) as name:
+        for number in range(num_runs):
+            rng = np.random.default_rng([seed, number])
+            drawn: dict[str, Any] = {
+                "model": "llama-3-8b",
+                "gpu": "h100-sxm",
+                "max_model_len": MAX_MODEL_LEN,
+                "max_num_seqs": int(rng.integers(1, 7)),
+            }
+            drawn |= draw(rng, number) | options
+            with told(f"{name}, run {number} of seed {seed}: {drawn}"):
+                check(Run(name, [seed, number], rng, drawn))
+
+
+def pool_of_any_size(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    """Draw a pool from a few blocks to a roomy one."""
+    del number
+    return {"num_gpu_blocks_override": int(2 ** rng.uniform(4, 9))}
+
+
 class Watch(Checker):
     """Recounts all memory after every step, and stops a run without progress."""
 
@@ -115,6 +164,17 @@ def checked(trace: Trace, options: dict[str, Any]) -> Result:
     if not set(first.requests["finish_reason"].tolist()) <= set(ended):
         raise AssertionError("invariant 1: some requests never ended")
     return first
+
+
+def check_compiled(trace: Trace, options: dict[str, Any], expected: Result) -> None:
+    """Compare rules of a user's with the compiled engine, if it can run the other parts."""
+    setup = resolve(Config.build(**options))
+    if refusal(setup) is not None:
+        return
+    found = serve(setup, trace)
+    for table in ("requests", "memory"):
+        if not equal_tables(getattr(expected, table), getattr(found, table)):
+            raise AssertionError(f"compiled, its {table} table is another than in Python")
 
 
 def _serve(trace: Trace, options: dict[str, Any]) -> Result:
