@@ -78,3 +78,16 @@ def test_what_is_seldom_measured_widens_it():
     assert shared[1] - shared[0] > alone[1] - alone[0] + 3
     seen, text = interval(**LOGS[2][1]), interval(**LOGS[2][1], language_model_only=True)
     assert seen[1] - seen[0] > text[1] - text[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"model": "gemma-3-4b"}, "nothing for the profile run of image or audio encoders"),
+        ({"model": "llama-3-8b", "quantization": "nvfp4"}, "every linear layer in nvfp4"),
+    ],
+)
+def test_what_is_not_estimated_says_so(options, note):
+    assert any(note in told for told in kvsim.capacity(**options, gpu="b200").assumptions)
+    known = {"model": "qwen3.5-27b", "quantization": "nvfp4", "gpu": "b200"}
+    assert not any(note in told for told in kvsim.capacity(**known).assumptions)

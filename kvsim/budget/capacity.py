@@ -415,6 +415,9 @@ def _of_budget(config: Config, memory: Memory) -> Iterator[str]:
     if estimated:
         names = ", ".join(part.replace("_", " ") for part in estimated)
         yield f"{names} of vLLM {config.vllm_version}, estimated"
+    towers = memory.model.num_tower_params and not config.language_model_only
+    if towers and not memory.model.tower_hidden_size and "activations" not in logged:
+        yield "nothing for the profile run of image or audio encoders, which is not estimated"
     if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
         yield f"the memory that CUDA reports on {memory.gpu.name} is unverified"
 
@@ -430,6 +433,8 @@ def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
             memory.quantization or f"{memory.dtype}: neither the name nor the base names a format"
         )
         yield f"weights in {stored}"
+    if memory.quantization == "nvfp4" and not memory.model.quantized_parts:
+        yield "every linear layer in nvfp4; a checkpoint may leave parts in 16 bits"
     yield from ignored_overrides(config)
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
         yield f"KV in {memory.model.kv_cache_dtype}, as in the checkpoint's config"
