@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all, whenever the process is killed.
+"""Atomic writes of files and folders, whenever the process is killed.
 
-A file is filled under another name and then renamed. What goes into a folder together is filled in
-a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides. The next writer
-moves its entries to their places; a reader looks into it first, and changes nothing.
+A file is written under another name and then renamed. Several entries of a folder are first written
+into a temporary folder inside it; renaming that one to ``.kvsim-commit`` commits them. The next
+writer moves them to their places; a reader looks into it first, and changes nothing.
 
 A folder may be untrusted. So a writer deletes only names that it owns, and follows no link.
 """

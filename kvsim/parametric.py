@@ -58,8 +58,8 @@ def is_part(value: object) -> bool:
 def text_of(part: PartLike, plus: str = "+") -> str:
     """Return ``NAME+KEY=VALUE`` for a part that is given as an object, a class or a function.
 
-    A class has a name, or is found by its module or file. What no text can say, such as a class in
-    a function or a parameter that is an array, has a name for this process alone.
+    A class has a name, or is found by its module or file. A part without a text, such as a class in
+    a function or a parameter that is an array, gets a name for this process only.
     """
     if isinstance(part, str):
         return part

@@ -231,8 +231,7 @@ for _engine in all_engines().values():
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
     """Load or compile an entry; a damaged cache is emptied and filled again.
 
-    What cannot be kept, since the disk is full or may not be written, is compiled for this process
-    alone, and a note says so.
+    If the cache cannot be written, the entry is compiled for this process only, and a note says so.
     """
     try:
         entry.compile(signature)

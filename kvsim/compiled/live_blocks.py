@@ -1,10 +1,9 @@
 """Look-up of a prompt's blocks in the maps of compiled replicas.
 
 It is not a simulated rule: its plain text is ``PrefixIndex``,
-kept by events. Where full attention alone has blocks and the least recently used one is evicted,
-who holds a block of a path holds all before it: a request's blocks are freed last to first, so a
-later one never outlives an earlier one. What a reader cannot know yet is taken off again: the
-events that stand in the log.
+kept by events. With full attention only and LRU eviction, a pool that holds a block of a path holds
+all blocks before it: a request's blocks are freed last to first, so a later one never outlives an
+earlier one. Events that a reader has not received yet are subtracted.
 """
 
 from __future__ import annotations

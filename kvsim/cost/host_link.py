@@ -1,9 +1,9 @@
 """The link between GPU and host: PCIe at its peak rate, separately in each direction.
 
-Swapping copies piece by piece (a block, a page), keys and values of each layer by themselves, each
-copy with a fixed time. Prefix blocks go all at once, in one launch per tensor of a layer. What
-transfers make of a step's time is a rule (:mod:`kvsim.rules.price`). What native offloading's
-stores make of it follows from the bandwidth that they take (``rules/offloading/scheduler.py``).
+Swapping copies each block or page separately, keys and values of each layer in separate copies,
+each with a fixed time. Prefix blocks are copied together, in one launch per tensor of a layer.
+:mod:`kvsim.rules.price` adds transfers to the time of a step; stores of native offloading slow it
+by the bandwidth that they take (``rules/offloading/scheduler.py``).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A folder holds ``gemm``, ``generation_attention`` and ``context_attention`` tables, and with several
 GPUs ``custom_allreduce``, as ``.csv``, ``.csv.gz`` or ``.parquet``, with the columns that
 aiconfigurator's collector writes (times in ``latency_ms``). Tables of several cards or frameworks
-are cut to the run's card and to ``framework``. What no table shows (host work, norms, launches
-between kernels) stays the roofline's.
+are cut to the run's card and to ``framework``. Terms without a table (host work, norms, launches
+between kernels) keep the roofline's values.
 """
 
 from __future__ import annotations

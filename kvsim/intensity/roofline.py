@@ -1,7 +1,7 @@
 """Arithmetic intensity of prefill and decode, and whether memory or arithmetic limits them.
 
 Bytes are the least that kernels move through HBM: weights once per step, KV and activations once
-per kernel. What elementwise kernels move is left out of them, but not of the modelled times.
+per kernel. Traffic of elementwise kernels counts in the modelled times, not here.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class EvictionPolicy(Parametric, ABC):
 
     A block is ``cached`` when it gets its content, in use; then it is inserted and removed as its
     users free and reuse it; ``evict`` ends the content, and the same number may be cached again
-    with another one. What a policy decides must follow from these calls, from :attr:`now` and its
-    parameters alone. :func:`kvsim.testing.check_eviction` checks this.
+    with another one. Its decisions may depend only on these calls, on :attr:`now` and on its
+    parameters. :func:`kvsim.testing.check_eviction` checks this.
 
     Examples
     --------

@@ -174,7 +174,7 @@ class KVCacheManager(Parametric, ABC):
     evidence : the comparison with the real system, in words; not inherited
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
-    tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
+    tells_events : its rules emit vLLM's KV cache events
     keeps_states : keeps the states of Mamba and linear attention in a pool of their own
     keeps_unpublished : it caches prefixes for later requests, and emits no events
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back

@@ -1,7 +1,7 @@
 """The notes of one run or of many: the same ones for every command and every page.
 
-What a run's numbers rest on, and which options had no effect, :mod:`kvsim.engine.notes` and
-:mod:`kvsim.fleet.notes` decide; a run keeps it in its provenance, whoever started it.
+:mod:`kvsim.engine.notes` and :mod:`kvsim.fleet.notes` state the basis of a run's numbers and the
+options without effect; every run keeps the notes in its provenance.
 """
 
 from __future__ import annotations

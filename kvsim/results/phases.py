@@ -42,7 +42,7 @@ def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Ph
     """Cut a request's life into name, start and end; empty phases are left out.
 
     The queue ends when it is first scheduled, the prompt with the first token, the transfer when
-    the KV is there. What lies between a preemption and the next admission is ``preempted``. The
+    the KV is there. The time from a preemption to the next admission is ``preempted``. The
     phases sum to the end-to-end latency.
 
     Parameters

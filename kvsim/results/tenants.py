@@ -118,9 +118,9 @@ def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
 def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
     """Return the largest service gap of two tenants over intervals in which both wait.
 
-    Over every interval in which requests of both wait, and while requests still arrive, the
-    difference of what the two get in it; None where no two tenants ever wait together. VTC bounds
-    it by ``2 max(w_in L_in, w_out M)``, L_in the longest prompt and M the tokens of the KV memory.
+    An interval counts if both tenants have waiting requests in all of it and requests still arrive.
+    None if no two tenants ever wait together. VTC bounds the gap by ``2 max(w_in L_in, w_out M)``,
+    L_in the longest prompt and M the tokens of the KV memory.
 
     Parameters
     ----------

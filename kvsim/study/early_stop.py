@@ -1,8 +1,8 @@
 """Detection of infeasible runs from their first half.
 
 A run that is cut at a time is exactly the beginning of the whole one. Each request then has a
-latency, or has waited so long already; these are lower bounds, and so is every mean and percentile
-of them. What exceeds a target by its lower bound exceeds it in the whole run: nothing is guessed.
+latency, or a waiting time so far; these are lower bounds, and so is every mean and percentile
+of them. A metric whose lower bound exceeds a target exceeds it in the whole run, too.
 """
 
 from __future__ import annotations

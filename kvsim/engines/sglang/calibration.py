@@ -37,8 +37,8 @@ _GB = r"([\d.]+) GB"
 def startup_of(text: str) -> Startup:
     """Read a log that :func:`kvsim.calibration.text.plain` has cleaned.
 
-    SGLang's GB are GiB. What its pool leaves free for activations is not part of a vLLM budget, so
-    that of memory only weights and KV are taken.
+    SGLang's GB are GiB. Only weights and KV are read: the memory that its pool leaves free for
+    activations is not part of a vLLM budget.
     """
     memory = {}
     weights = numbers(rf"Load weight end\..*?mem usage={_GB}", text)

@@ -104,7 +104,7 @@ def chunk_of(config: Config, memory: Memory) -> int | None:
 
 
 def overlaps(config: Config) -> bool:
-    """Return whether steps overlap, which states of the last token alone exclude."""
+    """Return True if steps overlap; a model that keeps only its last state excludes it."""
     if config.disable_overlap_schedule:
         return False
     model = model_of(config)

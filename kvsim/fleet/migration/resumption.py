@@ -40,8 +40,9 @@ class Attempts(NamedTuple):
 class ResumedRequests(Feature):
     """Keeps the progress of requests that move to another replica.
 
-    A request is sent again as its prompt and the tokens it has, with as many fewer to generate. All
-    of that is computed anew, or hit in the other replica's cache. No token is sent twice.
+    A request is sent again with its prompt and its output so far as the new prompt, and generates
+    the remaining tokens. The other replica computes the new prompt, or hits its cache. No token is
+    sent twice.
 
     Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, which is 0 there
     unless it is given, and ``--migration-max-seq-len``).
