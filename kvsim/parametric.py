@@ -84,7 +84,7 @@ def _value_text(value: object) -> str | None:
 
 
 def _path_of(factory: Any) -> str:
-    """Return the import path of a class or function, or a name for this process alone."""
+    """Return the import path of a class or function, or a name for this process only."""
     module, name = factory.__module__, getattr(factory, "__qualname__", "")
     path = FILES.get(module, module)
     found = getattr(sys.modules.get(module), name, None) is factory
@@ -92,7 +92,7 @@ def _path_of(factory: Any) -> str:
 
 
 def _unnamed(made: Callable[..., Any], factory: Any) -> str:
-    """Return a name for this process alone, the same for the same maker."""
+    """Return a name for this process only, the same for the same maker."""
     base = f"{factory.__module__}:{getattr(factory, '__qualname__', 'part')}".replace("+", "-")
     number = 1
     while UNNAMED.setdefault(f"{base}-{number}", made) is not made:

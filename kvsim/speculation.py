@@ -94,7 +94,7 @@ class SpeculativeConfig:
         before it
     synthetic_acceptance_length : mean tokens of a verification, the target's own included
     synthetic_acceptance_rate : the same as a mean share of the drafts that are accepted
-    disable_lookahead_block_hashes : blocks are named by their own tokens alone
+    disable_lookahead_block_hashes : block keys depend only on the block's own tokens
     disable_eagle_block_drop : the last matched block is kept even so
     """
 

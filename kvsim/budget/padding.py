@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: By capability: multiples of an expert's width on a rank, and of the hidden size. Marlin's on
 #: cards without kernels of the format, and those of the TensorRT-LLM kernels; Hopper's Triton
-#: kernels pad the width alone.
+#: kernels pad only the width.
 MXFP4_TILES = {8: (128, 256), 12: (128, 256), 10: (256, 256), 9: (64, 1)}
 
 

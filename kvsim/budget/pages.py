@@ -21,7 +21,7 @@ STATES = ("mamba", "ring")
 class StateCache(NamedTuple):
     """Storage of the states of Mamba and linear-attention layers.
 
-    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps the newest state alone, align one at each
+    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps only the newest state, align one at each
     end of a block, for prefix caching. The other fields count additional blocks per request.
     """
 
@@ -112,8 +112,8 @@ def pages_of(
 def unified(pages: Sequence[Page]) -> list[Page] | None:
     """Make all pages as large as the largest; None if they cannot be.
 
-    A smaller page of attention gets a longer block if that comes out even, and padding otherwise,
-    which MLA's kernels cannot read over. States are padded.
+    A smaller page of attention gets a longer block if the sizes divide, otherwise padding; MLA's
+    kernels cannot read padded pages. States are padded.
     """
     largest = max(page.page_bytes for page in pages)
     made = []

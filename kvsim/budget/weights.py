@@ -26,7 +26,7 @@ QUANTIZED_BYTES = {
     "int4": 0.5 + 2 / 32,
 }
 
-#: Formats that touch the experts alone where a model does not say otherwise (gpt-oss).
+#: Formats of only the experts where a model does not say otherwise (gpt-oss).
 EXPERTS_ONLY = ("mxfp4",)
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: A waiting queue longer than this is logged by its length.
 MOST_WAITING = 64
-#: A free queue longer than this is logged by its checksum alone.
+#: A free queue longer than this is logged only by its checksum.
 MOST_FREE = 40
 
 

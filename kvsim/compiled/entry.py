@@ -76,7 +76,7 @@ OF_RUNS = frozenset(
     for name in line.split()
 )
 
-#: How rules compile: for callers in compiled code alone, without wrappers for C and Python.
+#: How rules compile: only for callers in compiled code, without wrappers for C and Python.
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules that are registered by themselves: with a second text, or for tables of keys too.
@@ -146,7 +146,7 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
 
 
 def _variant(args: Any) -> str | None:
-    """Return the kind of replica that arguments belong to; None for numbers alone."""
+    """Return the kind of replica that arguments belong to; None for numbers only."""
     for arg in args:
         record = arg.item if isinstance(arg, Rows) else arg
         if isinstance(record, Ref):

@@ -2,7 +2,7 @@
 
 Numba gives every function a library of its own, links all it calls into it, all that those call,
 and so on, optimises the whole and emits machine code. Over some two hundred rules that call each
-other eight deep, that is ten times the work. Here a rule's library holds the rule alone, and only
+other eight deep, that is ten times the work. Here a rule's library holds only the rule, and only
 the entry's is linked with all of them, optimised, and turned into machine code (D55).
 """
 

@@ -2,7 +2,7 @@
 
 An accuracy is claimed only for what a named run shows. Runs of dense layers with full attention and
 16-bit weights and KV speak for their like on the same card (``experiments.validate_serving``);
-closed loops of other models for that model, format of weights and card alone
+closed loops of other models only for that model, format of weights and card
 (``experiments.validate_points``, points that no constant was fitted on). Tests hold both.
 """
 

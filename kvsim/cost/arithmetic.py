@@ -12,7 +12,7 @@ def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
     """Return the arithmetic of GEMMs: activations as narrow as the weights, if the card has it.
 
     Experts in MXFP4 compute in FP8 where the card has 4-bit units (MXFP8 activations, as vLLM on
-    Blackwell). All other 4-bit formats are of weights alone.
+    Blackwell). All other 4-bit formats apply to weights only.
     """
     if quantization == "nvfp4" and gpu.fp4_flops_per_s:
         return "fp4"

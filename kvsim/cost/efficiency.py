@@ -249,7 +249,7 @@ def measured_card(gpu_name: str) -> str:
 def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Efficiency:
     """Replace constants by those of a user's TOML file for this card.
 
-    The file has the form of ``efficiency.toml``, a table per card; what it leaves out stays.
+    The file has the form of ``efficiency.toml``; constants that it omits keep their values.
 
     Raises
     ------

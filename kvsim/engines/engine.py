@@ -73,7 +73,7 @@ class Engine:
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
     shares_experts : the replicas of a server share the routed experts of each layer
-    checks_block_size : its kernels serve some block sizes alone
+    checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
     reads_store_itself : a replica reads a KV store while requests wait, behind its host tier
     """

@@ -157,7 +157,7 @@ class KVCacheManager(Parametric, ABC):
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
     defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
-    and keyword parameters of its own. The manager alone applies the settings in it: it keeps the
+    and keyword parameters of its own. Only the manager applies the settings in it: it keeps the
     watermark, adds lookahead slots, and allocates the whole output under ``reserve_output``. A
     manager may be made of others and pass each request to one of them.
     :func:`kvsim.testing.check_allocator` checks the other properties of a manager, not these

@@ -1,9 +1,9 @@
 """A paged KV cache with a host tier, which keeps evicted prefix blocks for later hits.
 
-What vLLM calls KV offloading (``--kv-offloading-size``), in its simplest form: a content goes down
-when its last block on the GPU is handed out again, and comes up when a waiting request would hit it
-right after what it hits on the GPU. Copies run beside the computation of the step that admits the
-request. The rules are in :mod:`kvsim.rules.managers.tiered`.
+The simplest form of vLLM's KV offloading (``--kv-offloading-size``): a content is copied to the
+host when its last block on the GPU is evicted, and back when a waiting request would hit it right
+after its hit on the GPU. Copies overlap with the step that admits the request. The rules are in
+:mod:`kvsim.rules.managers.tiered`.
 """
 
 from __future__ import annotations

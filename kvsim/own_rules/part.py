@@ -242,7 +242,7 @@ def _declared(cls: type) -> dict[str, Sized]:
 
 
 def _annotated(cls: type) -> dict[str, Any]:
-    """Return the types of the fields that a class itself declares; state alone in kvsim's bases."""
+    """Return the types of the fields that a class itself declares; only state in kvsim's bases."""
     given = get_annotations(cls)
     if "OPERATIONS" in vars(cls):
         given = {n: k for n, k in given.items() if n in vars(cls).get("_sized", {})}

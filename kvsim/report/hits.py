@@ -25,7 +25,7 @@ def size_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return headings, and a row per size common to all policies; rates in per cent."""
     curves = {policy: dict(curve) for policy, curve in answer["curves"].items()}
     sizes = sorted(set.intersection(*map(set, curves.values())))
-    if len(sizes) > MOST_ROWS:  # of LRU alone
+    if len(sizes) > MOST_ROWS:  # of LRU only
         step = (len(sizes) - 1) / (MOST_ROWS - 1)
         sizes = [sizes[round(k * step)] for k in range(MOST_ROWS)]
     unit, price = (answer["bytes_per_block"] or 0) / 2**30, answer["gib_price"]

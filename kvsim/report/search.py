@@ -12,7 +12,7 @@ MOST_ROWS = 12
 
 
 def sheet(answer: Mapping[str, Any]) -> str:
-    """Return the sheet of :func:`kvsim.study.search_report.answer_of`."""
+    """Return the output for :func:`kvsim.study.search_report.answer_of`."""
     lines = [f"SLO        {answer['slo']}"]
     if not answer["request_rate"]:
         lines.append(f"best       none: {answer['reason']}")

@@ -85,7 +85,7 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
 
     Returns
     -------
-    Rows of :data:`BLOCK_RUNS` by replica, block and time. A block that nothing has happened to has
+    Rows of :data:`BLOCK_RUNS` by replica, block and time. A block without events has
     none; free memory without content has none either.
     """
     rows: list[tuple[Any, ...]] = []

@@ -28,7 +28,7 @@ RAGGED = {
     "accept_offsets": ("accepted_drafts",),
     "item_offsets": ("item_start", "item_num_tokens"),
 }
-#: Columns of samples alone, or not of requests, or that are recomputed.
+#: Columns of only samples, or not of requests, or that are recomputed.
 OWN = frozenset(
     (
         *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),

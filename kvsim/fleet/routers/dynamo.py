@@ -81,7 +81,7 @@ class Dynamo(RuleRouter):
     ----------
     events : the replicas' events report cached blocks; without them, prompts count as cached for
         ``ttl`` seconds from when they are sent, 120
-    credit : credit of a cached block; 0 balances load alone
+    credit : credit of a cached block; 0 balances only load
     host_credit, disk_credit : credit of a block in host memory or on disk, 0.75 and 0.25
     prefill_weight, active_weight, decay : terms of the formula
     temperature : 0 chooses the smallest cost

@@ -71,7 +71,7 @@ def window_rows(seen: TreeView) -> tuple[int, int]:
 def window_map(seen: TreeView, state: Replica) -> list[int]:
     """Return the window slot of every slot from 0 on, and of the page after the pool; 0: none.
 
-    A page is mapped whole, but only its slots that are in use.
+    Only slots in use are mapped, each to its place in the window page of its page.
     """
     tree = state.kv.radix
     used = [slot for node in seen.nodes() for slot in seen.slots(node.page, node.num_tokens)]

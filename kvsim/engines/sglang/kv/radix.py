@@ -37,7 +37,7 @@ SPARE_TOKENS = 6
 
 @ALLOCATORS.register("radix")
 class RadixManager(RuleManager):
-    """SGLang's radix cache; scheduled by ``sglang`` alone.
+    """SGLang's radix cache; only ``sglang`` schedules it.
 
     Parameters
     ----------

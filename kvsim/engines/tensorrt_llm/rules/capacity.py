@@ -1,7 +1,7 @@
 """TensorRT-LLM's capacity scheduler and its context chunks, by its public documentation.
 
 GUARANTEED_NO_EVICT starts a request only if it and all running ones can be completed: no started
-request is ever paused. MAX_UTILIZATION reserves the blocks of the next step alone, and pauses the
+request is ever paused. MAX_UTILIZATION reserves only the blocks of the next step, and pauses the
 request started last when they run out; that is the loop of vLLM's rules as it stands.
 """
 

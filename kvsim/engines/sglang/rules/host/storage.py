@@ -36,7 +36,7 @@ def begin_read(state: Replica, k: int) -> None:
     """Start reading a new request's stored tokens beyond both tiers, if it is worth it.
 
     A read begins at the root, or below a node that the host has as well, since SGLang locks no GPU
-    slots for it. Under write_back it begins at the root alone: the host may lack the nodes above.
+    slots for it. Under write_back it begins only at the root: the host may lack the nodes above.
     """
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, row = storage.reads[k], request.request_id
@@ -176,7 +176,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
     had, parent = tree.num_walked, tree.best
     known = (had - read.start) // size
     if had < read.start or not has_copy(tree, parent):
-        known = number  # its predecessor is gone, or on the GPU alone
+        known = number  # its predecessor is gone, or only on the GPU
     known = min(known, number)
     if known > 0:
         end = page_behind(pages, page, known - 1)
