@@ -85,6 +85,18 @@ class Options(TypedDict, total=False):
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"]
     """sglang: how long a request waits for its prefix from --kv-store."""
 
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN"] | None
+    """sglang: speculative decoding with a drafter that reads hidden states."""
+
+    speculative_num_steps: int | None
+    """sglang: drafts one after another [5 for Llama and Grok, else 3]."""
+
+    speculative_eagle_topk: int | None
+    """sglang: alternatives of a draft [4 for Llama and Grok, else 1]."""
+
+    speculative_num_draft_tokens: int | None
+    """sglang: tokens that a step verifies [8 for Llama and Grok, else steps+1]."""
+
     max_loras_per_batch: int
     """sglang: maximum number of adapters in a batch, the base model included."""
 

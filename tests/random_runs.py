@@ -222,6 +222,20 @@ def sglang_adapters(draw: random.Random) -> Options:
     )
 
 
+def sglang_drafts(draw: random.Random) -> Options:
+    """Return options of SGLang with speculation."""
+    options = sglang(draw) | one(
+        draw,
+        speculative_algorithm=("EAGLE", "EAGLE3", "NEXTN"),
+        speculative_num_steps=(1, 2, 5),
+        speculative_eagle_topk=(1, 2, 4),
+        speculative_num_draft_tokens=(2, 4, 8),
+        enable_mixed_chunk=(False,),
+    )
+    options.pop("enable_hierarchical_cache", None)
+    return options
+
+
 def fleet(draw: random.Random) -> Options:
     """Return a fleet whose replicas do everything."""
     routers = ("round-robin", "least-outstanding", "vllm-dp", "llm-d", "dynamo", "session")
@@ -315,6 +329,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     "sglang": sglang,
     "sglang states": sglang_states,
     "sglang adapters": sglang_adapters,
+    "sglang drafts": sglang_drafts,
     "fleet": fleet,
     "apart": apart,
     "failing": failing,

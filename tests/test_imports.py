@@ -70,7 +70,7 @@ def modules() -> list[Path]:
 ROOM_OF = {
     **{"history": "engine", "setup": "engine", "capacity": "engine", "variants": "compiled"},
     **{"__init__": "engines", "policies": "engines", "engine": "engines", "registry": "engines"},
-    **{"options": "server_options", "states": "budget"},
+    **{"options": "server_options", "states": "budget", "drafting": "sched"},
 }
 #: An engine's object and the registry import what they are asked for when they are asked for it.
 IMPORT_LATE = ("kvsim/engines/*.py", "kvsim/engines/*/__init__.py")

@@ -88,6 +88,8 @@ def check_speculation(
     """Refuse speculation where the deployment cannot draft."""
     if config.speculative_config is None:
         return
+    if kind.speculates:
+        return
     if kind.rules_of != VLLM:
         raise ValueError(
             f"speculative_config: scheduler {scheduler!r} has no speculative decoding; vllm has"

@@ -68,7 +68,7 @@ def _without_effect(setup: Setup) -> Iterator[str]:
 
 
 def _of_speculation(setup: Setup) -> Iterator[str | None]:
-    spec = setup.scheduler_config.speculation
+    spec = setup.cost_config.speculation
     if spec is None:
         return
     yield acceptance_basis(spec)

@@ -113,7 +113,8 @@ def _check_littles_law(result: Result) -> None:
     if not math.isinf(result.config.horizon) or any(result.summary[name] for name in ELSEWHERE):
         return
     table, summary = result.served, result.summary
-    done = table[table["finish_reason"] == FinishReason.FINISHED]
+    left = (FinishReason.FINISHED, FinishReason.FAILED)
+    done = table[np.isin(table["finish_reason"], left)]
     if not len(done) or not summary["duration"]:
         return
     spent = math.fsum(done["finish_time"] - done["arrival_time"])

@@ -249,6 +249,7 @@ class Scheduler(Parametric, ABC):
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
     serves_adapters : its batches have a limit of LoRA adapters
+    speculates : plans drafts by settings of its own
     needs_allocator : the one allocator that it runs over, None for any
     evidence : the comparison with the real system, in words; not inherited
     rules_of : the policy whose rules it follows, a :class:`kvsim.engines.policies.Policy`
@@ -259,6 +260,7 @@ class Scheduler(Parametric, ABC):
     looks_up_prefix = True
     supports_async = False
     serves_adapters = False
+    speculates = False
     whole_prompts = False
     watermark = 0.0
     can_swap = False

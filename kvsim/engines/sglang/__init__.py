@@ -56,7 +56,11 @@ class Sglang(Engine):
         return MARK
 
     def choices(self, config: Config) -> dict[str, Any]:
-        return super().choices(config) | {"max_loras": config.max_loras_per_batch}
+        from kvsim.engines.sglang.drafting import speculative_config_of
+
+        found = super().choices(config) | {"max_loras": config.max_loras_per_batch}
+        speculation = speculative_config_of(config)
+        return found if speculation is None else found | {"speculative_config": speculation}
 
     def check(
         self, config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 Whole = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Drafts = Annotated[int, Field(ge=1, le=64)]
 
 #: Order of admission.
 SchedulePolicy = Literal[
@@ -68,6 +69,18 @@ class SglangOptions(BaseModel):
     )
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = Field(
         "best_effort", description="sglang: how long a request waits for its prefix from --kv-store"
+    )
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN"] | None = Field(
+        None, description="sglang: speculative decoding with a drafter that reads hidden states"
+    )
+    speculative_num_steps: Drafts | None = Field(
+        None, description="sglang: drafts one after another [5 for Llama and Grok, else 3]"
+    )
+    speculative_eagle_topk: Count | None = Field(
+        None, description="sglang: alternatives of a draft [4 for Llama and Grok, else 1]"
+    )
+    speculative_num_draft_tokens: Drafts | None = Field(
+        None, description="sglang: tokens that a step verifies [8 for Llama and Grok, else steps+1]"
     )
     max_loras_per_batch: Count = Field(
         8, description="sglang: maximum number of adapters in a batch, the base model included"

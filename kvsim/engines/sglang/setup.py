@@ -18,6 +18,7 @@ from kvsim.engines.sglang.budget import (
     pool_bytes,
     split_pool,
 )
+from kvsim.engines.sglang.drafting import MOST_RUNNING, speculation_settings
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
@@ -192,7 +193,8 @@ def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | N
 
 
 def _asked_running(config: Config) -> int | None:
-    return config.max_running_requests or config.max_num_seqs
+    most = MOST_RUNNING if config.speculative_algorithm is not None else None
+    return config.max_running_requests or config.max_num_seqs or most
 
 
 def host_slots_of(config: Config, pools: Pools) -> int:
@@ -249,7 +251,7 @@ def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
 def _left_for_kv(config: Config, memory: Memory) -> int:
     fraction, free = fraction_of(config, memory)
     overhead = memory.gpu.memory_bytes - free
-    loaded = memory.budget.weights + memory.budget.adapters
+    loaded = memory.budget.weights + memory.budget.adapters + memory.budget.drafter
     return pool_bytes(memory.gpu, weights=loaded, overhead=overhead, fraction=fraction)
 
 
@@ -272,6 +274,7 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
         ),
         "states": _state_settings(config, memory, pools, overlap=overlap),
         "adapters": _adapter_settings(config, memory),
+        "speculation": speculation_settings(config),
     }
     return SglangSettings(
         **by_name(SglangSettings, config) | resolved,
@@ -318,6 +321,24 @@ def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
     )
 
 
+def check_drafts(config: Config, pools: Pools) -> None:
+    """Refuse speculation over memory for which it is not modelled, and that of other engines."""
+    if config.speculative_config is None:
+        return
+    if config.speculative_algorithm is None:
+        raise ValueError(
+            "speculative_config: scheduler 'sglang' takes speculative_algorithm with engine sglang"
+        )
+    others = {
+        "a pool of sliding windows": pools.windows,
+        "a pool of states": pools.states,
+        "a host tier": config.enable_hierarchical_cache,
+    }
+    for what, has in others.items():
+        if has:
+            raise ValueError(f"speculative_algorithm: drafts are not modelled with {what}")
+
+
 def with_sglang(
     config: Config,
     memory: Memory,
@@ -327,7 +348,9 @@ def with_sglang(
 ) -> tuple[KVCacheConfig, SchedulerConfig]:
     """Return settings with SGLang's pools and scheduler."""
     check_layers(config, memory, layout)
+    layout = kv_config.layout  # with the drafter's
     pools = pools_of(config, memory, layout)
+    check_drafts(config, pools)
     overlap = scheduler_config.async_scheduling
     settings = settings_of(config, memory, pools, overlap=overlap)
     kv_config = replace(
@@ -340,4 +363,5 @@ def with_sglang(
         enable_prefix_caching=not settings.disable_radix_cache,
     )
     most = settings.max_running_requests
-    return kv_config, replace(scheduler_config, max_num_seqs=most, engine_settings=settings)
+    scheduler_config = replace(scheduler_config, max_num_seqs=most, speculation=None)
+    return kv_config, replace(scheduler_config, engine_settings=settings)

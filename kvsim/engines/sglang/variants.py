@@ -19,18 +19,18 @@ OF_SGLANG = frozenset(
         *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
         "own_loop",
         *("links", "memory_map", "price", "published_metrics", "queue", "recorder", "usage"),
-        *("waiting_for_kv", "work"),
+        *("vllm.speculation", "waiting_for_kv", "work"),
     )
 )
 
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
     (
-        *("sglang.adapters", "sglang.draining", "sglang.states"),
+        *("sglang.adapters", "sglang.draining", "sglang.speculation", "sglang.states"),
         *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
         *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
         *("sglang.tree.states", "sglang.tree.state_slots"),
-        "sglang.tree.window_slots",
+        *("sglang.tree.window_slots", "vllm.speculation"),
     )
 )
 
@@ -51,7 +51,6 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         "KV.has_states": 0,
         "BlockPool.has_host": 0,
         "Cost.has_samples": 0,
-        "Cost.has_drafts": 0,
         "Replica.num_swapped": 0,
         "Replica.swapped_bytes": 0,
     }
@@ -62,6 +61,9 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         "BlockPool.has_events": 0,
         "Limits.has_loras": 0,
         "Adapters.is_on": 0,
+        "Speculation.is_on": 0,
+        "Radix.ahead": 0,
+        "Cost.has_drafts": 0,
         "Radix.window": 0,
         "Radix.has_states": 0,
         "Radix.write_policy": 0,
@@ -80,4 +82,5 @@ def _has_rule(variant: str, module: str) -> bool:
 def _variant_of(state: Replica) -> str:
     tree = state.kv.radix
     has_pools = tree.window or tree.write_policy or tree.has_states or state.limits.has_loras
+    has_pools = has_pools or state.engines.sglang.speculation.is_on
     return "sglang-pools" if has_pools else "sglang"

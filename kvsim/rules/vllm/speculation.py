@@ -91,7 +91,9 @@ def verify(state: Replica, entry: Entry, request: Request) -> int:
     """Return the number of accepted drafts of a step."""
     entry.num_accepted = num_recorded(state, entry, request.request_id)
     if entry.num_accepted == NONE:
-        entry.num_accepted = draw_accepted(state, entry, request)
+        entry.num_accepted = draw_accepted(
+            state, request.request_id, request.num_tokens, entry.num_drafts
+        )
     state.totals.num_drafts += 1
     state.totals.num_draft_tokens += entry.num_drafts
     state.totals.num_accepted_tokens += entry.num_accepted
@@ -109,16 +111,16 @@ def num_recorded(state: Replica, entry: Entry, row: int) -> int:
     return min(accepted, entry.num_drafts)
 
 
-def draw_accepted(state: Replica, entry: Entry, request: Request) -> int:
+def draw_accepted(state: Replica, row: int, num_tokens: int, most: int) -> int:
     """Draw the number of accepted drafts, a function of the request and its output position.
 
     So two configurations differ in what they do with the drafts, not in luck.
     """
-    key = mix(mix(state.limits.draw_seed, request.request_id), request.num_tokens)
+    key = mix(mix(state.limits.draw_seed, row), num_tokens)
     share, rate, chance, accepted = key * 2.0**-63, -1.0, 1.0, 0
     if state.trace.has_rates:
-        rate = state.trace.accept_rate[request.request_id]
-    while accepted < entry.num_drafts:
+        rate = state.trace.accept_rate[row]
+    while accepted < most:
         chance = chance * rate if rate >= 0.0 else state.accept_rates[accepted]
         if share >= chance:
             break

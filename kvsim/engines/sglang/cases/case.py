@@ -26,6 +26,7 @@ from kvsim.engines.sglang.cases.tokens import END_OF_SEQUENCE, pieces, prompt_pi
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.scheduler import SglangScheduler
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
+from kvsim.engines.sglang.sched.speculation import Algorithm, SpeculationSettings
 from kvsim.engines.sglang.states import Strategy
 from kvsim.kv.allocator_spec import AllocatorSpec
 from kvsim.kv.manager import KVCacheConfig
@@ -96,6 +97,19 @@ class AdapterPart(Part):
         )
 
 
+class SpeculationPart(Part):
+    """Speculation: how many tokens a step verifies."""
+
+    algorithm: Algorithm
+    topk: Count
+    steps: Count
+    draft_tokens: Count
+
+    @property
+    def settings(self) -> SpeculationSettings:
+        return SpeculationSettings(self.algorithm, self.steps, self.topk, self.draft_tokens)
+
+
 def adapter_number(name: str | None) -> int:
     """Return the number of an adapter that is named by a letter; 0 is the base model."""
     return 0 if name is None else 1 + ord(name[0]) - ord("A")
@@ -131,12 +145,14 @@ class SglangCaseConfig(Part):
     hicache: HostTier | None = None
     mamba: StatePart | None = None
     lora: AdapterPart | None = None
+    spec: SpeculationPart | None = None
     eviction_config: dict[str, int] = Field(default={})
 
     @property
     def settings(self) -> SglangSettings:
         given = by_name(SglangSettings, self)
         states = self.mamba.settings if self.mamba else None
+        given["speculation"] = self.spec.settings if self.spec else None
         given |= {"states": states, "adapters": self.lora.settings if self.lora else None}
         return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
 
@@ -153,6 +169,7 @@ class SglangCaseRequest(Part):
     priority: int = 0
     extra_key: str | None = None
     lora: str | None = None
+    acc: list[Count] | None = None
     out_seg: int | None = None
 
 
@@ -314,6 +331,9 @@ def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
     }
     if any(r.lora for r in requests):
         lists["lora"] = [adapter_number(r.lora) for r in requests]
+    if any(r.acc for r in requests):
+        accepted = [[a - 1 for a in r.acc or ()] for r in requests]
+        lists["accepts"], lists["accept_offsets"] = [*chain(*accepted)], offsets(accepted)
     return contents_of_rows(lists, [*chain.from_iterable(contents)])
 
 

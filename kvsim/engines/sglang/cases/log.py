@@ -9,6 +9,7 @@ from kvsim.engines.sglang.cases.case import adapter_name
 from kvsim.engines.sglang.kv.radix_check import TreeView, free_pages, holders, own_slots
 from kvsim.engines.sglang.kv.state_check import free_states
 from kvsim.engines.sglang.records.scheduler import DECODE, EXTEND, MIXED
+from kvsim.engines.sglang.rules.speculation import slots_of_row
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
@@ -163,6 +164,7 @@ class PassLog:
             if progress[e.request].num_extends == 1 and progress[e.request].num_loaded
         ]
         seen = TreeView(state.kv.radix)
+        verifies = state.engines.sglang.speculation.is_on and not extends
         new = [slot for e in rows for slot in self._new_slots(seen, e)]
         add(
             entry,
@@ -171,9 +173,14 @@ class PassLog:
             or None,
             ld=loaded or None,
             dec=self._named(e.request for e in decodes),
-            loc=checksum(new),
-            locl=new if len(new) <= MOST_SLOTS else None,
+            loc=None if verifies else checksum(new),
+            locl=new if len(new) <= MOST_SLOTS and not verifies else None,
         )
+        if verifies:
+            entry["al"] = [
+                slots_of_row(state.requests[e.request], progress[e.request]) for e in rows
+            ]
+            entry["acc"] = [1 + e.num_accepted for e in rows]
         if state.kv.radix.has_states and extends:
             entry.update(self._states_of(extends, len(decodes)))
 
@@ -195,11 +202,16 @@ class PassLog:
         )
         return found
 
+    def _holders(self) -> list[int]:
+        """Return the requests with a row, in order of arrival."""
+        state = self._state
+        return sorted(holders(state), key=lambda k: self._order[state.requests[k].request_id])
+
     def _holdings(self) -> list[str]:
         """Return the slots of states of each request, in order of arrival."""
         state, found = self._state, []
         num_places = state.kv.radix.states.num_places
-        for k in sorted(holders(state), key=lambda k: self._order[state.requests[k].request_id]):
+        for k in self._holders():
             held = state.engines.sglang.held[k]
             text = f"{self._name(k)}:{held.own}"
             if num_places:
@@ -235,6 +247,11 @@ class PassLog:
             rs=checksum(head(scheduler.rows, scheduler.num_rows)),
             **tree_columns(tree, seen),
         )
+        if scheduler.speculation.is_on:
+            pairs = [(k, state.requests[k]) for k in self._holders()]
+            entry["km"] = [
+                [self._name(k), one.num_computed_tokens, one.num_output_tokens] for k, one in pairs
+            ]
         if tree.window:
             self._windows(entry, seen)
         if tree.has_states:

@@ -49,7 +49,7 @@ class RadixManager(RuleManager):
     rules_of = RADIX
     evidence = "slots of recorded runs of SGLang 0.5.23 come out identical"
     default_scheduler = needs_scheduler = "sglang"
-    keeps_states = keeps_unpublished = True
+    keeps_states = keeps_unpublished = speculates = True
     ignores = MappingProxyType(
         {
             "watermark": "its scheduler reserves a share of the tokens that requests may generate",

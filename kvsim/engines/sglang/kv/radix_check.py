@@ -119,9 +119,10 @@ def free_pages(pages: Pages) -> list[int]:
 
 
 def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
-    """Return the slots of a request after its path in the tree."""
+    """Return the slots of a request after its path in the tree, those in reserve included."""
     mine = state.engines.sglang.progress[k]
-    return seen.slots(mine.page, state.requests[k].num_computed_tokens - mine.num_shared)
+    slots = max(mine.num_slots, state.requests[k].num_computed_tokens)
+    return seen.slots(mine.page, slots - mine.num_shared)
 
 
 def holders(state: Replica) -> list[int]:
@@ -171,7 +172,7 @@ def check_tree(state: Replica) -> list[Seen]:
     check_locks(state, seen, nodes)
     if len(nodes) != tree.num_live_nodes:
         raise RuntimeError("nodes are miscounted")
-    own = sum(len(own_slots(seen, state, k)) for k in held)
+    own = sum(state.requests[k].num_computed_tokens - mine[k].num_shared for k in held)
     if own != tree.num_own_tokens or sum(m.num_pages for m in mine.values()) != tree.num_own_pages:
         raise RuntimeError("slots of requests outside the tree are miscounted")
     rows = [m.row for m in mine.values()] + head(

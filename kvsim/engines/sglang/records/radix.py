@@ -199,6 +199,7 @@ class Radix(Record):
     clock: int = 0  # every use ticks it
     num_evictable: int = 0  # tokens
     num_protected: int = 0
+    ahead: int = 0  # 1 if keys are pairs of a token and the next one (EAGLE)
     window: int = 0  # tokens that the layers with a sliding window see; 0 without such layers
     window_pages: Pages = field(default_factory=Pages)  # of those layers, a pool of their own
     windows: list[int] = field(default_factory=list)  # of each page, its page there; 0 for none

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.engines.sglang.records.adapters import Adapters
+from kvsim.engines.sglang.records.speculation import Speculation
 from kvsim.engines.sglang.records.states import Holding
 from kvsim.records.record import NONE, Record, Short
 
@@ -70,6 +71,8 @@ class Progress(Record):
     last_page: Short = 0
     before_last: Short = 0  # the page before it; 0 if nobody remembers
     num_pages: Short = 0
+    num_slots: Short = 0  # of its row, with those in reserve for drafts; 0 without
+    num_on_device: Short = 0  # outputs that the steps under way will have yielded
     num_internal: Short = 0  # slots in its last page that it will not use
     dead: Short = 0  # its first tokens, of which it has no window slots
     dead_page: Short = 0  # its own page behind them, if some are its own
@@ -124,6 +127,7 @@ class Sglang(Record):
     num_drawn: int = 0  # of these words
 
     progress: list[Progress] = field(default_factory=list)  # beside the requests
+    speculation: Speculation = field(default_factory=Speculation)
     adapters: Adapters = field(default_factory=Adapters)
     held: list[Holding] = field(default_factory=list)  # beside the requests, of states
     ratio: float = 0.7

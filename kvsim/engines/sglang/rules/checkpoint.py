@@ -13,7 +13,7 @@ from kvsim.engines.sglang.rules.held import (
 )
 from kvsim.engines.sglang.rules.states import free_holding, slot_at_end, slot_for_chunk
 from kvsim.engines.sglang.rules.tree.locks import unlock_path
-from kvsim.engines.sglang.rules.tree.pages import floor_page, free_parts, return_chain
+from kvsim.engines.sglang.rules.tree.pages import floor_page, free_chain, free_parts, return_chain
 from kvsim.engines.sglang.rules.tree.slide import num_slid, slide_window
 from kvsim.engines.sglang.rules.tree.state_slots import free_state
 from kvsim.engines.sglang.rules.tree.states import put_state
@@ -45,9 +45,9 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
     num_tokens = min(known, mine.branch) if branches else known
     if goes_on and tree.window > 0:
         slide_window(tree, mine, num_tokens - 1, 1)
-    num_tokens = floor_page(num_tokens, size)
+    num_tokens = floor_page(num_tokens - tree.ahead, size)
     last = offer_pages(tree, request, mine, num_tokens)
-    prompt = floor_page(request.num_prompt_tokens, size)
+    prompt = floor_page(request.num_prompt_tokens - tree.ahead, size)
     if tree.window == 0 and 0 < prompt < num_tokens:
         cut_at_prompt(tree, last, prompt, request.priority + 1)
     move_to_node(tree, request, mine, last, num_tokens)
@@ -93,6 +93,13 @@ def keep_last_state(state: Replica, k: int, owned: int) -> int:
     return slot if insert_with_state(tree, request, mine, num_tokens, slot) else 0
 
 
+def free_with_reserve(tree: Radix, request: Request, mine: Progress) -> None:
+    """Free a request's own pages: those of its tokens, then those in reserve for drafts."""
+    filled = -(-own_tokens(request, mine) // tree.pages.page_size)
+    behind = free_chain(tree, mine.page, filled)
+    free_chain(tree, behind, mine.num_pages - filled)
+
+
 def release_request(state: Replica, k: int, keeps: bool) -> None:
     """Free all that a request holds; with ``keeps``, its computed tokens stay in the tree."""
     request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
@@ -107,6 +114,8 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
     if tree.window > 0:
         slots = mine.num_pages * tree.pages.page_size
         free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
+    elif state.engines.sglang.speculation.is_on and mine.num_slots > 0:
+        free_with_reserve(tree, request, mine)
     else:
         return_chain(tree.pages, mine.page, mine.last_page, mine.num_pages)
     tree.num_slid_tokens -= num_slid(mine)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.records.scheduler import DECODE
 from kvsim.engines.sglang.rules.held import extend_slots
 from kvsim.engines.sglang.rules.retraction import decodes_fit, retract_decodes
+from kvsim.engines.sglang.rules.speculation import plan_verification, reserve_slots
 from kvsim.engines.sglang.rules.states import track_decode
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.slide import slide_decodes
@@ -63,14 +64,18 @@ def add_decodes(state: Replica, batch: Batch) -> None:
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.window > 0:
         slide_decodes(state)
-    evict_for(tree, scheduler.page_size * scheduler.num_running)
+    if scheduler.speculation.is_on:
+        reserve_slots(state)
+    else:
+        evict_for(tree, scheduler.page_size * scheduler.num_running)
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         request, mine, entry = state.requests[k], scheduler.progress[k], batch.entries[batch.size]
         end = request.num_computed_tokens + 1
         if end <= request.max_computed_tokens:
             state.totals.num_recomputed_tokens += 1
-        extend_slots(tree, request, mine, end)
+        if not scheduler.speculation.is_on:
+            extend_slots(tree, request, mine, end)
         if tree.has_states:
             track_decode(tree.states, scheduler.held[k], end, batch.num_extends > 0)
         batch.size += 1
@@ -79,4 +84,6 @@ def add_decodes(state: Replica, batch: Batch) -> None:
         entry.end = end
         entry.num_drafts = 0
         entry.unfinished = 0
-        request.num_in_flight_tokens += 1
+        if scheduler.speculation.is_on:
+            plan_verification(state, entry, mine, batch.num_extends > 0)
+        request.num_in_flight_tokens += entry.num_tokens

@@ -68,6 +68,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
     mine.num_known = request.num_tokens
     mine.has_decoded = False
     mine.num_extends += 1
+    mine.num_on_device = request.num_output_tokens + 1
     size = scheduler.page_size
     num_pages = -(-mine.end // size) - (mine.num_shared // size + mine.num_pages)
     if num_pages * size > num_free_slots(tree):

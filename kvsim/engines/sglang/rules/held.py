@@ -119,6 +119,7 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
 def forget_progress(request: Request, mine: Progress) -> None:
     """Reset a request to the state without computed tokens."""
     mine.num_pages = 0
+    mine.num_slots = 0
     mine.num_internal = 0
     mine.num_shared = 0
     mine.num_inserted = 0

@@ -15,6 +15,7 @@ from kvsim.engines.sglang.rules.held import reuse_record
 from kvsim.engines.sglang.rules.host.load import see_copies_done
 from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_copies
 from kvsim.engines.sglang.rules.prefill import choose_prefills
+from kvsim.engines.sglang.rules.speculation import commit
 from kvsim.engines.sglang.rules.states import note_decode
 from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
 from kvsim.engines.sglang.rules.waiting import leave_waiting
@@ -39,7 +40,7 @@ def pass_sglang(state: Replica) -> bool:
     if state.kv.radix.emits_events:
         tell_copies(state)
     if batch.size > 0:
-        loading = 0.0
+        loading, batch.num_drafts = 0.0, state.engines.sglang.speculation.depth
         if state.engines.sglang.adapters.is_on:
             loading = load_batch(state, batch)
         time = price(state, batch) + loading
@@ -196,8 +197,11 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         if at < batch.num_extends and mine.num_middle > 0:
             mine.num_middle -= 1
             continue
-        request.num_tokens += 1
-        num_sampled += 1
+        gained = 1
+        if scheduler.speculation.is_on and at >= batch.num_extends:
+            gained = commit(state, k, entry)
+        request.num_tokens += gained
+        num_sampled += gained
         if math.isnan(request.last_token_time):
             request.first_token_time = now
             state.num_started += 1

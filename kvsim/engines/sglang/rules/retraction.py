@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.checkpoint import release_request
 from kvsim.engines.sglang.rules.held import reuse_record
+from kvsim.engines.sglang.rules.speculation import verifications_fit
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.pages import num_free_slots
 from kvsim.engines.sglang.rules.waiting import enter_queue, sort_listed
@@ -22,6 +23,8 @@ RETRACT_STEPS = 20
 def decodes_fit(state: Replica) -> bool:
     """Evict for the running requests that need a page; return True if all get one."""
     scheduler, tree, num_pages = state.engines.sglang, state.kv.radix, 0
+    if scheduler.speculation.is_on:
+        return verifications_fit(state)
     if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
         return True  # a page for each
     for place in range(scheduler.num_running):

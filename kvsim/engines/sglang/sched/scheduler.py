@@ -26,7 +26,7 @@ class SglangScheduler(Scheduler):
     rules_of = SGLANG
     evidence = "recorded schedules of SGLang 0.5.23 come out identical"
     needs_allocator = "radix"
-    supports_async = serves_adapters = True
+    supports_async = serves_adapters = speculates = True
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         if not isinstance(kv, RadixManager):

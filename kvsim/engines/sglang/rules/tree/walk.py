@@ -40,6 +40,17 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
     return mix(mix(key, content), start + last)
 
 
+def root_salt(tree: Radix, request: Request) -> int:
+    """Return what tells apart the first nodes of requests, beside their tokens.
+
+    With pairs as keys, the tree holds the second token of each; the first one of all stands here.
+    """
+    if tree.ahead == 0:
+        return request.cache_salt
+    content, start, _ = span_of(request, 0)
+    return mix(mix(request.cache_salt, content), start)
+
+
 def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
     """Find the child that begins with the request's next page, and the number of shared tokens.
 
@@ -48,7 +59,7 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
     tree.num_same = 0
     if left == 0:
         return 0
-    salt = request.cache_salt if parent == 0 else 0
+    salt = root_salt(tree, request) if parent == 0 else 0
     key = child_key(tree, request, parent, salt)
     k = tree.buckets[key & tree.bucket_mask]
     while k != 0:
@@ -76,10 +87,10 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     tree.best = 0
     tree.num_found = 0
     tree.num_walked = 0
-    left = floor_page(num_tokens, tree.pages.page_size)
-    if not tree.enabled or left == 0:
+    left = floor_page(num_tokens - tree.ahead, tree.pages.page_size)
+    if not tree.enabled or left <= 0:
         return
-    stand_before(tree, request, 0, 0)
+    stand_before(tree, request, 0, tree.ahead)
     child, run, part = step_down(tree, request, 0, left), tree.window, False
     while child != 0:
         same = tree.num_same
@@ -108,10 +119,11 @@ def count_match(tree: Radix, request: Request) -> int:
     The number for both tiers is left in ``tree.num_walked``.
     """
     tree.num_walked = 0
-    left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
+    most = request.num_tokens - 1 - tree.ahead
+    left, found, walked = floor_page(most, tree.pages.page_size), 0, 0
     if not tree.enabled or left <= 0:
         return 0
-    stand_before(tree, request, 0, 0)
+    stand_before(tree, request, 0, tree.ahead)
     child, run = step_down(tree, request, 0, left), tree.window
     while child != 0:
         walked += tree.num_same
@@ -174,7 +186,7 @@ def insert_key(
     if tree.nodes[known].place > 0:
         settle_leaf(tree, known)
     k, size, at = known, tree.pages.page_size, tree.nodes[known].end
-    stand_before(tree, request, 0, at)
+    stand_before(tree, request, 0, at + tree.ahead)
     child = step_down(tree, request, k, num_tokens - at)
     while child != 0:
         same = tree.num_same
@@ -225,7 +237,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
     name_tokens(tree, tree.pieces, tree.pages, request, page, num_tokens - start)
     tree.page = page_after(tree.pages, last)
     tree.num_evictable += num_tokens - start
-    name_node(tree, k, request.cache_salt if parent == 0 else 0)
+    name_node(tree, k, root_salt(tree, request) if parent == 0 else 0)
     join_siblings(tree, k)
     if tree.window > 0:
         cut_windows(tree, k)

@@ -1,0 +1,65 @@
+"""From a configuration to SGLang's speculative decoding, and to kvsim's for its memory and time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.settings import model_of
+from kvsim.engines.sglang.sched.speculation import SpeculationSettings
+from kvsim.sched.acceptance import acceptance_rates
+from kvsim.speculation import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.speculation import Method
+
+#: kvsim's names of SGLang's algorithms.
+METHODS: dict[str, Method] = {"EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp"}
+#: Names of models that draft wider and deeper trees.
+WIDE = ("llama", "grok")
+#: Most running requests under speculation, if nobody says otherwise.
+MOST_RUNNING = 48
+
+
+class Shape(NamedTuple):
+    """Drafts one after another, alternatives of each, and tokens that a step verifies."""
+
+    num_steps: int
+    topk: int
+    num_draft_tokens: int
+
+
+def shape_of(config: Config) -> Shape:
+    """Return the shape of the drafts: as given, or all three SGLang's for the model."""
+    name = model_of(config).name.lower()
+    asked = (
+        config.speculative_num_steps,
+        config.speculative_eagle_topk,
+        config.speculative_num_draft_tokens,
+    )
+    wide = asked == (None, None, None) and name.startswith(WIDE)
+    steps, topk, tokens = (5, 4, 8) if wide else (asked[0] or 3, asked[1] or 1, asked[2])
+    if topk == 1 or tokens is None:
+        tokens = steps + 1
+    return Shape(steps, topk, tokens)
+
+
+def speculative_config_of(config: Config) -> SpeculativeConfig | None:
+    """Return what the algorithm is for memory and step time."""
+    if config.speculative_algorithm is None:
+        return None
+    method = METHODS[config.speculative_algorithm]
+    return SpeculativeConfig(method, shape_of(config).num_steps)
+
+
+def speculation_settings(config: Config) -> SpeculationSettings | None:
+    """Return the speculation of SGLang's scheduler."""
+    spec = config.speculative_config
+    if config.speculative_algorithm is None or spec is None:
+        return None
+    return SpeculationSettings(
+        config.speculative_algorithm,
+        *shape_of(config),
+        accept_rates=tuple(acceptance_rates(spec)),
+        seed=config.seed,
+    )

@@ -1,0 +1,42 @@
+"""Settings of SGLang's speculative decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.speculation import MAX_DRAFTS as MOST_DRAFTS
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
+
+Algorithm = Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"]
+#: Algorithms whose drafter reads the next token, so that keys of the tree are pairs.
+READ_THE_NEXT = ("EAGLE", "EAGLE3", "NEXTN")
+
+
+@dataclass(frozen=True)
+class SpeculationSettings:
+    """Shape and source of drafts; names are SGLang's."""
+
+    algorithm: Algorithm
+    num_steps: int = 3
+    topk: int = 1
+    num_draft_tokens: int = 4
+    accept_rates: tuple[float, ...] = ()
+    seed: int = 0
+
+    def lay_out(self, state: Replica, memory: Memory) -> None:
+        """Write the slots of a step into a state whose tree is laid out."""
+        size = state.kv.radix.pages.page_size
+        slots = self.num_steps * self.topk
+        if size > 1 and self.topk > 1 and self.algorithm != "NGRAM":
+            slots = -(-(size - 1 + self.num_steps) // size) * size * self.topk
+        speculation = state.engines.sglang.speculation
+        speculation.is_on, speculation.num_verified = True, self.num_draft_tokens
+        speculation.depth = min(self.num_steps, self.num_draft_tokens - 1)
+        state.accept_rates = memory.list_of(self.accept_rates or [0.0] * MOST_DRAFTS)
+        state.limits.draw_seed = self.seed
+        speculation.reserve = 2 * max(slots, self.num_draft_tokens)
+        state.kv.radix.ahead = int(self.algorithm in READ_THE_NEXT)
