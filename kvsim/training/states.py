@@ -35,7 +35,7 @@ BASE_BITS = {"nf4": 4 + 8 / 64 + 32 / (64 * 256), "int8": 8.0}
 
 
 class States(NamedTuple):
-    """Bytes on one GPU."""
+    """Bytes of the states of training on one GPU."""
 
     weights: int
     gradients: int

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: A colour per model and format, a marker per card.
 MARKERS = "osD^vP*X<>"
 SHOWN = ("TPOT", "TTFT")
+#: Largest error on the linear part of an axis of errors, percent.
+LINEAR = 20
+TICKS = (-50, -20, -10, 0, 10, 20, 50, 100, 500)
 
 
 def styles(pairs: Sequence[Pair]) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -35,7 +38,7 @@ def styles(pairs: Sequence[Pair]) -> dict[tuple[str, ...], dict[str, Any]]:
 
 def predicted(figure: Any, pairs: Sequence[Pair]) -> None:
     """Draw every point, a panel per measure; those that constants may rest on are hollow."""
-    figure.set_size_inches(11.5, 6.6)
+    figure.set_size_inches(11.5, 7.0)
     panels = figure.subplots(1, len(SHOWN))
     known = styles(of_half(pairs, "all"))
     for axes, measure in zip(panels, SHOWN, strict=True):
@@ -59,8 +62,8 @@ def predicted(figure: Any, pairs: Sequence[Pair]) -> None:
     panels[0].set_ylabel("simulated, ms", fontsize=9)
     legend_below(figure, panels[0])
     figure.suptitle(
-        "Means of measured vLLM servers, and simulated "
-        "(grey: within 10 %; hollow: the half that constants may be fitted on)",
+        "Measured servers: simulated against measured means "
+        "(grey: within 10 %; hollow: the half for fitting constants)",
         fontsize=11,
     )
 
@@ -82,6 +85,10 @@ def by_clients(figure: Any, pairs: Sequence[Pair]) -> None:
             label = " ".join(group)
             axes.semilogx(sizes, medians, linewidth=1, markersize=4.5, label=label, base=2, **style)
         plain(axes.xaxis, base=2)
+        axes.set_yscale("symlog", linthresh=LINEAR)  # a few errors are many times as large
+        low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in TICKS if low <= tick <= high])
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_title(measure, fontsize=10)
         axes.set_xlabel("clients, each with one request in flight", fontsize=9)
         axes.grid(alpha=0.25)

@@ -165,9 +165,9 @@ class Handoffs(Feature):
         return row in self._stayed
 
     def write_down(self, row: int) -> None:
-        """Copy the results of a request that stayed into the main pool's table. Mutates.
+        """Copy the results of a request that its prefill replica served to the main table. Mutates.
 
-        Its arrival is when it was sent, which may be before a prefill replica received it.
+        Its arrival is the time when it was sent; a prefill replica may have received it later.
         """
         table = self._main.table
         sent = table["arrival_time"][row]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
-    """Return the index of the smallest value, the first of several."""
+    """Return the index of the smallest value, the first among equals."""
     places = range(len(values)) if among is None else among
     return min(places, key=lambda place: (values[place], place))
 

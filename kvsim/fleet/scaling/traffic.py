@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Requests over some time.
+    """Requests of an interval.
 
     Attributes
     ----------
-    num_requests : requests that were sent; a forecast need not be whole
+    num_requests : number of requests sent; a forecast may be fractional
     prompt_tokens : mean of these requests
     output_tokens : mean of the requests that were answered; 0 if none was
     hit_rate : share of their prompts that was cached

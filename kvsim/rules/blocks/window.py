@@ -137,7 +137,7 @@ def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
 
 
 def bytes_out_of_window(kv: KV) -> int:
-    """Return the bytes before the windows in blocks that they still touch."""
+    """Return the bytes of tokens before the windows, in blocks that a window still touches."""
     if kv.pool.num_shared == 0:
         return kv.dead_bytes
     total = 0

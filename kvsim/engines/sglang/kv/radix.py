@@ -41,9 +41,10 @@ class RadixManager(RuleManager):
 
     Parameters
     ----------
-    eviction : which leaf goes first
+    eviction : order in which leaves are evicted
     protected_threshold : slru: hits from which on a node is protected
-    tail_threshold, next_prompt_estimate : tlru: tokens of a conversation's end that go first
+    tail_threshold, next_prompt_estimate : tlru: tokens at the end of a conversation that are
+        evicted first
     """
 
     rules_of = RADIX
