@@ -186,6 +186,7 @@ def test_a_client_that_goes_away_frees_its_blocks():
         ({"prompt": "a " * 600}, 400, "max_model_len 512"),
         ({"max_tokens": 3}, 400, "prompt"),
         ({"prompt": 3}, 400, "prompt"),
+        ({"prompt": "x", "kv_transfer_params": {"do_remote_decode": True}}, 400, "no KV connector"),
     ],
     ids=str,
 )
@@ -417,6 +418,19 @@ def test_a_router_sends_each_request_to_a_replica(router, shares):
             )
             assert status == 200
         health = await clients[-1].get("/health")
+        text = await (await clients[-1].get("/metrics")).text()
+        prompts = [f'vllm:prompt_tokens_total{{engine="{k}"' for k in range(2)]
+        counted = [
+            float(line.split()[-1])
+            for one in prompts
+            for line in text.splitlines()
+            if line.startswith(one)
+        ]
+        assert sorted(counted, reverse=True) == [60.0 * one for one in shares]
+        assert text.count("# TYPE vllm:prompt_tokens_total") == 1
+        await clients[-1].post("/sleep")
+        asleep = [(await (await one.get("/is_sleeping")).json())["is_sleeping"] for one in clients]
+        assert asleep == [True] * 3
         for one in reversed(clients):
             await one.close()
         assert health.status == 200

@@ -23,6 +23,7 @@ from kvsim.serve.messages import (
     positive,
     read,
 )
+from kvsim.serve.metrics import metrics_text
 from kvsim.serve.streams import Reply
 
 if TYPE_CHECKING:
@@ -62,6 +63,16 @@ class Server:
         self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
         self.api_key = api_key
         self._is_asleep = False
+
+    @property
+    def lives(self) -> list[Live]:
+        """The engines behind this port."""
+        return [self.live]
+
+    @property
+    def num_open(self) -> int:
+        """Answers in progress on all engines."""
+        return sum(one.num_open for one in self.lives)
 
     def app(self) -> web.Application:
         """Return the application, which runs the engine while it is up."""
@@ -161,6 +172,12 @@ class Server:
             raise Refused("the engine is asleep; send POST /wake_up first", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
+        if any((body.kv_transfer_params or {}).values()):
+            raise Refused(
+                "kv_transfer_params: kvsim serve has no KV connector; must be null, or route to it "
+                "without disaggregated prefill",
+                param="kv_transfer_params",
+            )
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model not in self.names and model not in self.live.adapters:
@@ -317,14 +334,13 @@ class Server:
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with the metrics as Prometheus reads them."""
         del request
-        self.live.advance()
         kind = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
-        return web.Response(body=self.live.metrics.text(), headers=kind)
+        return web.Response(body=metrics_text(self.lives), headers=kind)
 
     async def load(self, request: web.Request) -> web.Response:
         """Answer with the number of requests that are not answered yet."""
         del request
-        return answer({"server_load": self.live.num_open})
+        return answer({"server_load": self.num_open})
 
     async def server_info(self, request: web.Request) -> web.Response:
         """Answer with the settings, flat and as vLLM nests them."""
@@ -344,8 +360,8 @@ class Server:
 
     async def sleep(self, request: web.Request) -> web.Response:
         """Refuse requests until the engine is woken, and empty its cache."""
-        if self.live.num_open:
-            raise Refused(f"{self.live.num_open} requests are running; try again later", 503)
+        if self.num_open:
+            raise Refused(f"{self.num_open} requests are running; try again later", 503)
         self._is_asleep = True
         self.live.reset_prefix_cache()
         return await self.health(request)

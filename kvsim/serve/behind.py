@@ -15,13 +15,13 @@ from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.routing.router import REJECT, Router, make_routers
 from kvsim.fleet.routing.view import ReplicaView
-from kvsim.serve.app import Server
+from kvsim.serve.app import Server, answer
 from kvsim.serve.messages import Chat, Completion, Refused, read
 from kvsim.stepping.tokens import PromptTree
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from aiohttp import web
 
@@ -71,7 +71,8 @@ class NumberedRequest(IncomingRequest):
 class Behind(Server):
     """The endpoints of a fleet: a router chooses the replica of each request.
 
-    All else is answered as the first replica does.
+    Metrics, load, events and what changes the server are of all replicas; all else is answered as
+    the first one does.
 
     Parameters
     ----------
@@ -98,6 +99,10 @@ class Behind(Server):
         self._tree, self._sessions = PromptTree(), dict[str, int]()
         self._count = 0
 
+    @property
+    def lives(self) -> list[Live]:
+        return [one.live for one in self._servers]
+
     async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
         del app
         yield  # the replicas run by themselves
@@ -115,6 +120,44 @@ class Behind(Server):
         """Answer ``/v1/chat/completions`` from the replica chosen."""
         body: Chat = read(await request.read(), Chat)
         return await self._choose(request, self._conversation(body)).chat(request)
+
+    async def event_sources(self, request: web.Request) -> web.Response:
+        """Answer where each replica publishes its KV cache events."""
+        del request
+        found = [one.publisher for one in self.lives]
+        return answer({str(k): one.source for k, one in enumerate(found) if one is not None})
+
+    async def reset_prefix_cache(self, request: web.Request) -> web.Response:
+        """Empty the prefix cache of each replica."""
+        del request
+        emptied = [one.reset_prefix_cache() for one in self.lives]
+        return answer({"success": all(emptied)})
+
+    async def sleep(self, request: web.Request) -> web.Response:
+        """Let all replicas sleep, if none has a request."""
+        await super().sleep(request)
+        return await self._by_all(Server.sleep, request)
+
+    async def wake_up(self, request: web.Request) -> web.Response:
+        """Wake all replicas."""
+        await super().wake_up(request)
+        return await self._by_all(Server.wake_up, request)
+
+    async def load_adapter(self, request: web.Request) -> web.Response:
+        """Add the name of a LoRA adapter to all replicas."""
+        return await self._by_all(Server.load_adapter, request)
+
+    async def unload_adapter(self, request: web.Request) -> web.Response:
+        """Remove the name of a LoRA adapter from all replicas."""
+        return await self._by_all(Server.unload_adapter, request)
+
+    async def _by_all(
+        self,
+        handler: Callable[[Server, web.Request], Awaitable[web.Response]],
+        request: web.Request,
+    ) -> web.Response:
+        answers = [await handler(one, request) for one in self._servers]
+        return answers[0]
 
     def _choose(self, request: web.Request, prompt: list[int]) -> Server:
         for one in self._servers:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from prometheus_client import Metric
+
+    from kvsim.serve.live import Live
     from kvsim.stepping.engine import Engine
 
 #: Buckets of vLLM 0.33, seconds and tokens.
@@ -136,10 +139,33 @@ class Metrics:
             if value == value:  # noqa: PLR0124 - a stop text ends a request before its own end
                 self._histograms[name].observe(max(0.0, value))
 
-    def text(self) -> bytes:
-        """Return the metrics as Prometheus text."""
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as they are now."""
         engine = self._engine
         self._gauges["num_requests_running"].set(engine.num_running)
         self._gauges["num_requests_waiting"].set(engine.num_waiting)
         self._gauges["kv_cache_usage_perc"].set(1 - engine.num_free_blocks / self._total)
-        return bytes(generate_latest(self.registry))
+        return self.registry.collect()
+
+
+def metrics_text(lives: Sequence[Live]) -> bytes:
+    """Return the metrics as Prometheus text; the label ``engine`` tells engines apart."""
+    return bytes(generate_latest(_Together(lives)))
+
+
+class _Together:
+    """A registry of several engines, all of whose registries have the same metrics."""
+
+    def __init__(self, lives: Sequence[Live]) -> None:
+        self._lives = lives
+
+    def collect(self) -> Iterator[Metric]:
+        for one in self._lives:
+            one.advance()
+        for same in zip(*(one.metrics.collect() for one in self._lives), strict=True):
+            same[0].samples = [
+                sample._replace(labels=sample.labels | {"engine": str(number)})
+                for number, metric in enumerate(same)
+                for sample in metric.samples
+            ]
+            yield same[0]
