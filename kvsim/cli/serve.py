@@ -41,6 +41,11 @@ from kvsim.kv_events import KVEventsConfig
 )
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""
+    if model_name is not None and model_name.endswith(".toml"):
+        raise ValueError(
+            f"{model_name}: is a fleet file, which kvsim serve does not serve; equal replicas are "
+            "served with MODEL --data-parallel-size N --router NAME"
+        )
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
     mine = {name: options.pop(name) for name in (*own, "queue_limit", "router")}
     given = with_model(model_name, options_given(options))
