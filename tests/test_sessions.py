@@ -1,165 +1,112 @@
-"""Requests that wait for others: turns of sessions, sub-agents that are spawned and joined."""
-
-from __future__ import annotations
-
-import json
-import math
-import random
-import re
-from typing import TYPE_CHECKING, Any
+"""Sessions of agents: the generator's sample, and the facts of sessions in a summary."""
 
 import numpy as np
 import pytest
 
 import kvsim
 import workloads
-from kvsim.results.tables import FinishReason
-from kvsim.testing import equal_tables
+from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
 from kvsim.trace import Trace
-from kvsim.trace.waits import roots_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-H100: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
-#: A second a step, and nothing that overlaps.
-SECONDS = {**H100, "cost_model": "constant+seconds=1", "async_scheduling": False}
+SMALL = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
 
 
-def tree() -> Trace:
-    """Return a session that spawns two sub-agents, joins both, and one request beside it."""
+def two_sessions() -> Trace:
+    """Two turns each, of which the second repeats the first with its output."""
     return Trace.from_arrays(
-        [0.0, 0.0, 0.0, 0.0, 0.0, 50.0],
-        [8] * 6,
-        [5, 2, 3, 1, 4, 1],
-        session_id=[0, 1, 2, 2, 0, -1],
-        after=[[], [0], [(0, "start")], [2], [0, 1, 3], []],
-        think_time=[0.0, 1.0, 2.0, 0.5, 10.0, 9.0],
+        [0.0, 1.0, 10.0, 20.0],
+        [100, 100, 160, 160],
+        [10, 20, 10, 20],
+        segments=[
+            [(0, 0, 40), (1, 0, 60)],
+            [(0, 0, 40), (2, 0, 60)],
+            [(0, 0, 40), (1, 0, 60), (5, 0, 10), (6, 0, 50)],
+            [(0, 0, 40), (2, 0, 60), (8, 0, 20), (9, 0, 40)],
+        ],
+        output_content_id=[5, 8, 20, 21],
+        session_id=[0, 1, 0, 1],
     )
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_joiner_waits_for_all_sub_agents_and_then_thinks(backend: str, replicas: int) -> None:
-    options = {**SECONDS, "backend": backend, "data_parallel_size": replicas}
-    rows = kvsim.simulate(tree(), **options, max_num_seqs=1 if replicas == 2 else 8).requests
-    sent = rows["arrival_time"]
-    assert sent[[0, 2, 5]].tolist() == [0.0, 2.0, 50.0]  # planned, after a start, planned
-    assert sent[1] == pytest.approx(rows["finish_time"][0] + 1.0)
-    assert sent[3] == pytest.approx(rows["finish_time"][2] + 0.5)
-    ended = max(rows["finish_time"][[0, 1, 3]])
-    assert sent[4] == pytest.approx(ended + 10.0)
-    assert (rows["finish_reason"] == FinishReason.FINISHED).all()
+def test_tokens_seen_before_are_those_of_earlier_prompts_and_outputs():
+    assert tokens_seen_before(two_sessions()).tolist() == [0, 40, 110, 120]
 
 
-def test_what_waits_for_a_request_that_nobody_serves_is_sent() -> None:
+def test_a_piece_may_go_on_where_an_earlier_one_ended():
     trace = Trace.from_arrays(
-        [0.0, 0.0, 0.0], [8, 900, 8], [2, 2, 2], after=[[], [0], [1]], think_time=[0, 1, 1]
+        [0.0, 1.0, 2.0],
+        [64, 128, 100],
+        [1, 1, 1],
+        segments=[[(0, 0, 64)], [(0, 0, 128)], [(0, 0, 90), (7, 0, 10)]],
     )
-    rows = kvsim.simulate(trace, **SECONDS, max_model_len=100).requests
-    assert rows["finish_reason"].tolist() == [0, FinishReason.REJECTED, 0]
-    assert rows["arrival_time"].tolist() == pytest.approx([0.0, 3.0, 4.0])
+    assert tokens_seen_before(trace).tolist() == [0, 64, 90]
 
 
-def test_waits_of_a_trace_win_over_think_times_of_the_run() -> None:
-    plain = kvsim.simulate(tree(), **SECONDS)
-    given = kvsim.simulate(tree(), **SECONDS, session_think_time=3.0)
-    assert equal_tables(plain.requests, given.requests)
-    notes = given.provenance["notes"]
-    assert any("session_think_time = 3.0 has no effect: the trace says" in n for n in notes)
-    assert plain.summary["num_early_turns"] == 0
+def test_the_same_prompt_again_leaves_a_token_to_compute():
+    pieces = [[(0, 0, 50)]] * 2
+    assert tokens_seen_before(Trace.from_arrays([0, 1], [50, 50], [1, 1], segments=pieces))[1] == 49
 
 
-def random_tree(seed: int) -> Trace:
-    """Return requests of which most wait for one to three earlier ones."""
-    draw = random.Random(seed)
-    n = draw.randint(2, 24)
-    after: list[list[Any]] = []
-    for row in range(n):
-        others = draw.sample(range(row), min(row, draw.choice([0, 1, 1, 2, 3])))
-        after.append([(k, "start") if draw.random() < 0.2 else k for k in others])
-    return Trace.from_arrays(
-        np.cumsum([draw.choice([0.0, 0.0, 0.2]) for _ in range(n)]).tolist(),
-        [draw.randint(1, 60) for _ in range(n)],
-        [draw.randint(1, 9) for _ in range(n)],
-        after=after,
-        think_time=[draw.choice([0.0, 0.0, 0.01, 1.0]) for _ in range(n)],
-    )
+def test_sessions_are_described_by_hand():
+    result = kvsim.simulate(two_sessions(), cost_model="constant+seconds=0.1", **SMALL)
+    found = result.summary["sessions"]
+    rows = result.requests
+    durations = rows["finish_time"][2:] - rows["arrival_time"][:2]
+    assert found["num"] == found["completed"] == 2
+    assert found["mean_turns"] == 2
+    assert found["mean_duration"] == pytest.approx(durations.mean())
+    assert found["hit_rate"] == (32 + 96 + 112) / 520  # blocks of 16
+    assert found["optimal_hit_rate"] == (40 + 110 + 120) / 520
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_every_turn_ends_once_and_both_ways_alike(engine: str) -> None:
-    for seed in range(20):
-        trace = random_tree(seed)
-        options = {**H100, "engine": engine, "data_parallel_size": 1 + seed % 2}
-        options |= {"max_concurrency": 2} if seed % 3 == 0 else {}
-        python, compiled = (
-            kvsim.simulate(trace, **options, backend=one) for one in ("python", "compiled")
-        )
-        assert equal_tables(python.requests, compiled.requests), seed
-        rows = python.requests
-        assert (rows["finish_reason"] == FinishReason.FINISHED).all(), seed
-        for row in range(len(trace)):
-            codes = trace.after[trace.after_offsets[row] : trace.after_offsets[row + 1]].tolist()
-            ready = [
-                rows["arrival_time"][-k - 1] if k < 0 else rows["finish_time"][k] for k in codes
-            ]
-            least = max(ready) + trace.think_time[row] if ready else trace.arrival_time[row]
-            sent = rows["arrival_time"][row]
-            assert sent >= least, (seed, row)
-            if "max_concurrency" not in options:
-                assert sent == pytest.approx(least, rel=1e-12), (seed, row)
+def test_requests_without_sessions_have_no_such_facts():
+    trace = Trace.from_arrays([0.0], [10], [2])
+    assert kvsim.simulate(trace, **SMALL).summary["sessions"] is None
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl.gz", "parquet"])
-def test_waits_survive_files_and_slices(tmp_path: Path, suffix: str) -> None:
-    trace = tree()
-    trace.save(tmp_path / f"trace.{suffix}")
-    assert workloads.load(tmp_path / f"trace.{suffix}").digest == trace.digest
-    assert trace[:5].after.tolist() == trace.after.tolist()
-    rest = trace[2:]  # what lies before it has ended
-    assert rest.after.tolist() == [0, 1]
-    assert rest.after_offsets.tolist() == [0, 0, 1, 2, 2]
-    assert roots_of(trace).tolist() == [0, 0, 0, 0, 0, -1]
-    assert roots_of(rest).tolist() == [0, 0, 0, -1]
+def test_a_session_that_is_cut_is_not_completed():
+    found = kvsim.simulate(
+        two_sessions(), cost_model="constant+seconds=0.1", horizon=15.0, **SMALL
+    ).summary["sessions"]
+    assert (found["num"], found["completed"]) == (2, 1)
+    assert found["mean_duration"] == pytest.approx(11.0)
 
 
-def test_a_file_may_name_its_requests(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    row = {"arrival_time": 0.0, "num_prompt_tokens": 8, "num_output_tokens": 1}
-    rows = [
-        {**row, "request_id": "a"},
-        {**row, "request_id": "b", "after": ["a"], "think_time": 1.5},
-        {**row, "request_id": "c", "after": [["a", "start"], "b"]},
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    trace = workloads.load(path)
-    assert trace.after.tolist() == [0, -1, 1]
-    assert trace.think_time.tolist() == [0.0, 1.5, 0.0]
-    for wrong, message in (
-        ({"after": ["d"]}, "line 3: after has 'd', must be a request_id of the file"),
-        ({"request_id": "a"}, "line 3: request_id 'a' is that of an earlier request, too"),
-        ({"after": 7}, "line 3: after is 7, must be a list of requests"),
-    ):
-        path.write_text("\n".join(map(json.dumps, [*rows[:2], rows[2] | wrong])))
-        with pytest.raises(ValueError, match=message):
-            workloads.load(path)
+def test_agentic_traces_resemble_the_recorded_sessions():
+    """Means of the sample with prompts cut at 200,000 tokens: 107,708; outputs 443; joins 38."""
+    trace = workloads.agentic(num_requests=7845)
+    assert trace.num_prompt_tokens.mean() == pytest.approx(107_708, rel=0.1)
+    assert trace.num_output_tokens.mean() == pytest.approx(443, rel=0.05)
+    pauses = trace.think_time[trace.think_time > 0]
+    assert np.median(pauses) == pytest.approx(20.1, rel=0.05)
+    assert 20 <= (np.diff(trace.after_offsets) > 1).sum() <= 60
+    assert trace.num_prompt_tokens.max() <= 200_000
+
+
+def test_a_turn_begins_with_the_turn_before_and_its_answer():
+    trace = workloads.agentic(num_requests=300, turns=10.0)
+    seen = tokens_seen_before(trace)
+    before: dict[int, int] = {}
+    shares = []
+    for row, session in enumerate(trace.session_id.tolist()):
+        if session in before:
+            last = before[session]
+            whole = int(trace.num_prompt_tokens[last] + trace.num_output_tokens[last])
+            shares.append(seen[row] >= whole)
+        before[session] = row
+    assert np.mean(shares) > 0.9  # the others are compactions
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("given", "message"),
     [
-        ({"after": [[], [2], []]}, "row 1: after has 2, must be requests of earlier rows"),
-        ({"after": [[0], [], []]}, "row 0: after has 0, must be empty in the first row"),
-        ({"after": [[], [], [-3]]}, "row 2: after has -3, must be requests of earlier rows"),
-        ({"after": [[], [], [0.5]]}, "row 2: after has 0.5, must be requests or"),
-        ({"after": [[], []]}, "after must have one list per request (3), got 2"),
-        ({"after": [[], 1, []]}, "row 1: after is 1, must be a list of requests"),
-        ({"think_time": [0, -1, 0]}, "row 1: think_time is -1, must be at least 0 and finite"),
-        ({"think_time": [0, 1, math.inf]}, "row 2: think_time is inf, must be at least 0"),
-        ({"think_time": [0]}, "think_time must have one entry per request (3), got 1"),
+        ({"turns": 0.5}, "turns must be 1 to 1,000,000 on average, got 0.5"),
+        ({"system": 200_000}, r"system must be 0 to below max_prompt \(200000\), got 200000"),
+        ({"sub_agents": -1}, "sub_agents must be 0 to 189, got -1"),
+        ({"think_time": -1}, "think_time must be finite and at least 0, got -1"),
+        ({"num_requests": 0}, "num_requests must be at least 1, got 0"),
     ],
 )
-def test_waits_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Trace.from_arrays([0.0, 1.0, 2.0], [8] * 3, [1] * 3, **changes)
+def test_wrong_parameters_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        workloads.agentic(**given)

@@ -46,7 +46,7 @@ def test_equal_seeds_give_equal_traces_and_others_do_not(name):
     assert generate(name).digest != generate(name, seed=1).digest
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "multi-turn"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("multi-turn", "agentic")])
 @pytest.mark.parametrize("arrival", ["", "+arrival=gamma+cv=3", "+arrival=onoff"])
 def test_rate_and_arrival_process_leave_the_lengths_alone(name, arrival):
     slow, fast = generate(name), generate(name + arrival, request_rate=80.0)
@@ -55,7 +55,7 @@ def test_rate_and_arrival_process_leave_the_lengths_alone(name, arrival):
     assert not np.array_equal(slow.arrival_time, fast.arrival_time)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "multi-turn"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("multi-turn", "agentic")])
 def test_an_infinite_rate_puts_everything_at_time_0(name):
     assert generate(name, request_rate=math.inf).arrival_time.tolist() == [0.0] * 200
 

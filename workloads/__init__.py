@@ -11,6 +11,7 @@ by their columns, and kvsim's own, which ``save`` writes.
 from __future__ import annotations
 
 from kvsim.trace.files import write_trace as save
+from workloads.agentic import agentic
 from workloads.generators import (
     alpaca,
     azure_code,
@@ -30,6 +31,7 @@ from workloads.sessions import multi_turn
 __all__ = [
     "WORKLOADS",
     "Loaded",
+    "agentic",
     "alpaca",
     "azure_code",
     "azure_conv",

@@ -141,6 +141,10 @@ class Script:
     def begin(self) -> None:
         """Start the next session, without any text."""
         self._session += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the session's texts so far, as a compaction does."""
         self._begins, self.num_tokens = len(self._texts), 0
 
     def say(self, num_tokens: int, content_id: int | None = None) -> None:

@@ -16,6 +16,7 @@ from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
 from kvsim.fleet.lock_step import independence_notes
 from kvsim.fleet.notes import fleet_notes
+from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
 from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
 from kvsim.fleet.tracking.bookkeeping import describe_replicas, describe_routing
 from kvsim.kv.allocator_rules import check_rooms
@@ -23,6 +24,7 @@ from kvsim.results.metrics import Pool as Memory
 from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.samples import fold, samples_of
+from kvsim.results.sessions import describe_sessions
 from kvsim.results.tables import MEMORY, SAMPLES, STEPS, TOKEN_GAPS, FinishReason
 from kvsim.results.tenants import describe_tenants
 from kvsim.results.totals import bin_middles
@@ -131,6 +133,7 @@ def collect(
         config, trace, table, pools, totals, rate, entries["kv_transfers"]
     )
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
+    summary["sessions"] = _sessions(table, trace, config.front_end_latency)
     summary |= _describe_pools(pools, trace, table, totals, end_time, summary["duration"])
     summary |= {name: entries[name] for name in OF_FEATURES[:3]}
     summary["num_gpus"] = most_gpus(pools, end_time)
@@ -148,6 +151,12 @@ def collect(
         config=config,
         provenance=_provenance(plan, trace, pools, summary, backend_reason),
     )
+
+
+def _sessions(table: NDArray[Any], trace: Trace, latency: float) -> dict[str, Any] | None:
+    if not trace.has("session_id"):
+        return None
+    return describe_sessions(table, trace, tokens_seen_before(trace), latency)
 
 
 def _summarize_requests(

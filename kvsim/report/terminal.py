@@ -256,6 +256,15 @@ LINES_AFTER_FLEET = {
         "verification"
     ),
     "num_adapter_switches": "adapters: {num_adapter_switches:n} times an adapter joined the batch",
+    "sessions.mean_duration": (
+        "sessions: {sessions[completed]:n} of {sessions[num]:n} completed, in "
+        "{sessions[mean_duration]:n1} s on average; TTFT of a turn "
+        "{sessions[p50_turn_ttft_ms]:ms} at the median"
+    ),
+    "sessions.hit_rate": (
+        "of their prompt tokens {sessions[hit_rate]:p} % were cached; an infinite cache would have "
+        "{sessions[optimal_hit_rate]:p} %"
+    ),
     "request_goodput": (
         "goodput {request_goodput:n2} requests/s over the whole run; {goodput_attainment:p} % of "
         "all requests meet every target"

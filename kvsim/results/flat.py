@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 #: scalars has none of them but what they hold themselves.
 STRUCTURES = {
     *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
-    *("scaling", "migration", "rejections", "branches"),
+    *("scaling", "migration", "rejections", "branches", "sessions"),
 }
 
 

@@ -1,0 +1,60 @@
+"""Sessions as wholes: how long they last, and how much of their prompts the cache served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.results.tables import FinishReason
+from kvsim.trace.waits import roots_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+
+def describe_sessions(
+    requests: NDArray[Any],
+    trace: Trace,
+    seen_before: NDArray[np.int64],
+    front_end_latency: float = 0.0,
+) -> dict[str, Any] | None:
+    """Return facts of a trace's sessions, None if it has none.
+
+    A session counts with the sub-agents that it spawns. Durations are those of sessions whose
+    requests were all answered, from the first arrival to the last answer, seconds.
+
+    Parameters
+    ----------
+    requests : the requests table
+    trace : the requests, in the same order
+    seen_before : prompt tokens that an infinite cache would have, per request
+    front_end_latency : seconds in every TTFT before and after the server
+    """
+    root = roots_of(trace)
+    is_sent = (root >= 0) & (requests["finish_reason"] != FinishReason.UNSENT)
+    if not is_sent.any():
+        return None
+    own, number = requests[is_sent], np.unique(root[is_sent], return_inverse=True)[1].reshape(-1)
+    num = int(number.max()) + 1
+    size = np.bincount(np.searchsorted(np.unique(root[is_sent]), root[root >= 0]), minlength=num)
+    done = own["finish_reason"] == FinishReason.FINISHED
+    is_whole = np.bincount(number[done], minlength=num) == size
+    begin, end = np.full(num, np.inf), np.full(num, -np.inf)
+    np.minimum.at(begin, number, own["arrival_time"])
+    np.maximum.at(end, number[done], own["finish_time"][done])
+    durations = (end - begin)[is_whole]
+    ttft = (own["first_token_time"] - own["arrival_time"])[done] + front_end_latency
+    prompts = int(own["num_prompt_tokens"][done].sum())
+    return {
+        "num": num,
+        "completed": int(is_whole.sum()),
+        "mean_turns": float(size.mean()),
+        "mean_duration": float(durations.mean()) if len(durations) else None,
+        "p50_duration": float(np.median(durations)) if len(durations) else None,
+        "p50_turn_ttft_ms": float(np.median(ttft) * 1000.0) if len(ttft) else None,
+        "hit_rate": int(own["num_cached_tokens"][done].sum()) / prompts if prompts else None,
+        "optimal_hit_rate": int(seen_before[is_sent][done].sum()) / prompts if prompts else None,
+    }
