@@ -18,6 +18,7 @@ from kvsim import engines, records, rules
 from kvsim.compiled.key_rules import KEY_RULES
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.own_calls import TEXTS, register_calls
+from kvsim.compiled.passes import INNER
 from kvsim.compiled.pruning import pruned
 from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
 from kvsim.compiled.variants import CONSTANTS, has_rule, variant_of
@@ -75,9 +76,6 @@ OF_RUNS = frozenset(
     )
     for name in line.split()
 )
-
-#: How rules compile: only for callers in compiled code, without wrappers for C and Python.
-INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules that are registered by themselves: with a second text, or for tables of keys too.
 OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES, *TEXTS)
@@ -165,10 +163,10 @@ def _absent(rule: Any) -> Any:
 def _register_absent(rule: Any) -> None:
     """Register empty bodies for calls of parts in Python, which the compiled engine refuses."""
     absent = _absent(rule)
-    overload(rule, strict=False)(lambda *args: absent)
+    overload(rule, jit_options=INNER, strict=False)(lambda *args: absent)
 
 
-@overload(fetching.ask, inline="always")
+@overload(fetching.ask, jit_options={"forceinline": True, **INNER})
 def _ask(rows, place):
     def ask(rows, place):
         prefetch(rows, place, 0)
@@ -176,7 +174,7 @@ def _ask(rows, place):
     return ask
 
 
-@overload(fetching.ask_whole, inline="always")
+@overload(fetching.ask_whole, jit_options={"forceinline": True, **INNER})
 def _ask_whole(rows, place):
     def ask_whole(rows, place):
         prefetch(rows, place, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import overload, register_jitable
 
+from kvsim.compiled.passes import INNER
 from kvsim.rules.blocks.keys import fold, mix, mix_span, times_plus
 
 #: Rules of numbers alone, the same text for all kinds of replica.
@@ -21,4 +22,4 @@ def _times_plus(a, b, c):
 # calls nothing, so that either finds all symbols.
 register_jitable(inline="always")(fold)
 register_jitable(inline="always")(mix_span)
-register_jitable(error_model="numpy")(mix)
+register_jitable(**INNER)(mix)

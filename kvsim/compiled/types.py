@@ -32,6 +32,7 @@ from numba.extending import (
 )
 
 from kvsim.compiled.cache import check_caching
+from kvsim.compiled.passes import INNER
 from kvsim.compiled.variants import CONSTANTS
 from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
 
@@ -231,7 +232,7 @@ def _write_defaults(typing_context: Any, ref: Any) -> Any:
     return types.none(ref), generate
 
 
-@overload_method(Ref, "reset")
+@overload_method(Ref, "reset", jit_options=INNER)
 def _reset(self):
     def reset(self):
         _write_defaults(self)
@@ -253,7 +254,7 @@ def register_properties(records: list[type[Record]]) -> None:
 
 
 def _register_property(name: str, found: dict[type[Record], Any]) -> None:
-    @overload_attribute(Ref, name)
+    @overload_attribute(Ref, name, jit_options=INNER, strict=False)
     def _derived(self):
         return found.get(self.record)
 

@@ -17,9 +17,10 @@ from numba.core.errors import NumbaError
 from numba.extending import overload, overload_attribute, overload_method
 
 from kvsim.compiled.cache import cache_folder
-from kvsim.compiled.entry import INNER, alone, compile_or_load
+from kvsim.compiled.entry import alone, compile_or_load
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.own_calls import float_at
+from kvsim.compiled.passes import WITHOUT_WRAPPERS
 from kvsim.compiled.rule_check import check_rules, rules_of, sources
 from kvsim.compiled.types import CHECKED, Ref, own_ref, record_at
 
@@ -101,11 +102,13 @@ def _register(cls: type[Any], kind: type[Ref]) -> None:
     for name, rule in rules_of(cls).items():
         if rule not in _registered:
             _registered.add(rule)
-            overload(rule, jit_options=INNER, strict=False)(lambda *args, rule=rule: rule)
+            overload(rule, jit_options=WITHOUT_WRAPPERS, strict=False)(
+                lambda *args, rule=rule: rule
+            )
         if hasattr(cls, name):
             given = ", ".join(inspect.signature(rule).parameters)
             chosen = eval(f"lambda {given}: rule", {"rule": rule})
-            overload_method(kind, name, jit_options=INNER, strict=False)(chosen)
+            overload_method(kind, name, jit_options=WITHOUT_WRAPPERS, strict=False)(chosen)
 
 
 def _address(cls: type[Any], module: Any, name: str) -> int:
