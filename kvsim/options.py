@@ -385,6 +385,9 @@ class Options(TypedDict, total=False):
     proxy_latency: float
     """seconds that the proxy takes between the prefill and the decode worker."""
 
+    session_policy: str
+    """none or ttl=SECONDS: keep blocks of sessions."""
+
     session_think_time: float | None
     """seconds between an answer and the next turn of its session, which never starts before its
     planned time [turns start as planned, answered or not].

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Self
 
+from kvsim.errors import FieldError
+
 #: Names of built-in parts, by class or function.
 NAMES: dict[object, str] = {}
 #: The file of a module that was imported by its path.
@@ -110,4 +112,43 @@ def with_names(values: dict[str, Any]) -> dict[str, Any]:
     if policy is not None:
         allocator = named.get("allocator", "paged")
         named["allocator"] = f"{allocator}+eviction={str(policy).replace('+', ':')}"
-    return named
+    return with_session_policy(named)
+
+
+#: Session policies that are known and not modelled.
+NOT_MODELLED = ("program", "hints", "pin")
+
+
+def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
+    """Return options in which the session policy is the allocator's eviction policy.
+
+    Raises
+    ------
+    ValueError
+        For an unknown policy, a wrong time, and an allocator or eviction policy beside which it
+        cannot be.
+    """
+    policy = values.get("session_policy", "none")
+    if policy in (None, "none"):
+        return values
+    name, _, seconds = str(policy).partition("=")
+    if name in NOT_MODELLED:
+        raise FieldError("session_policy", f"{policy} is not modelled; use ttl=SECONDS")
+    if name != "ttl" or not _is_time(seconds):
+        raise FieldError("session_policy", f"must be none or ttl=SECONDS, got {policy}")
+    allocator = str(values.get("allocator", "paged"))
+    part = f"+eviction=session-ttl:ttl={seconds}"
+    if part in allocator:  # as a configuration's file has both
+        return values
+    engine = values.get("engine", "vllm")
+    if allocator.partition("+")[0] != "paged" or "+eviction=" in allocator or engine != "vllm":
+        other = engine if allocator == "paged" else allocator
+        raise FieldError("session_policy", f"needs vllm's allocator paged under LRU, got {other}")
+    return values | {"allocator": allocator + part}
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < float("inf")
+    except ValueError:
+        return False

@@ -1,5 +1,7 @@
 """Sessions of agents: the generator's sample, and the facts of sessions in a summary."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,64 @@ def test_a_session_that_is_cut_is_not_completed():
     ).summary["sessions"]
     assert (found["num"], found["completed"]) == (2, 1)
     assert found["mean_duration"] == pytest.approx(11.0)
+
+
+def test_a_session_that_never_began_does_not_count():
+    found = kvsim.simulate(
+        two_sessions(), cost_model="constant+seconds=0.1", horizon=0.5, **SMALL
+    ).summary["sessions"]
+    assert (found["num"], found["completed"], found["hit_rate"]) == (1, 0, None)
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_blocks_of_sessions_that_go_on_are_evicted_last(backend):
+    """Under pressure more of their prompts hit; both engines agree on the tokens."""
+    trace = workloads.multi_turn(num_requests=80, request_rate=8, seed=1, turns=3)
+    options: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096}
+    options |= {"num_gpu_blocks_override": 300, "backend": backend}
+    lru, kept = (
+        kvsim.simulate(trace, session_policy=policy, **options).summary["sessions"]["hit_rate"]
+        for policy in ("none", "ttl=5")
+    )
+    assert (lru, kept) == (pytest.approx(0.496562, abs=1e-6), pytest.approx(0.509743, abs=1e-6))
+
+
+def test_without_pressure_a_session_policy_changes_nothing():
+    trace = workloads.multi_turn(num_requests=100, request_rate=4, seed=1, turns=3)
+    runs = [
+        kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", session_policy=policy)
+        for policy in ("none", "ttl=5")
+    ]
+    lru, kept = (str(run.requests.tolist()) for run in runs)
+    assert lru == kept
+
+
+def test_a_block_kept_for_a_session_is_evicted_before_a_request_waits():
+    """One session fills the pool, and another request needs all of it: the TTL does not hold."""
+    trace = Trace.from_arrays([0.0, 5.0, 10.0], [600, 600, 610], [8, 8, 8], session_id=[0, -1, 0])
+    result = kvsim.simulate(
+        trace, session_policy="ttl=1000", cost_model="constant+seconds=0.1", block_size=16,
+        num_gpu_blocks_override=40, max_model_len=620, **SMALL,
+    )  # fmt: skip
+    assert result.summary["completed"] == 3
+    assert result.requests["first_scheduled_time"][1] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"session_policy": "ttl=0"}, "session_policy must be none or ttl=SECONDS, got ttl=0"),
+        ({"session_policy": "pin"}, "session_policy pin is not modelled; use ttl=SECONDS"),
+        (
+            {"session_policy": "ttl=3", "eviction": "lfu"},
+            "needs vllm's allocator paged under LRU, got paged.eviction=lfu",
+        ),
+        ({"session_policy": "ttl=3", "engine": "sglang"}, "paged under LRU, got sglang"),
+    ],
+)
+def test_a_wrong_session_policy_is_one_line(options, message):
+    with pytest.raises(ValueError, match=message):
+        kvsim.simulate(two_sessions(), **SMALL, **options)
 
 
 def test_agentic_traces_resemble_the_recorded_sessions():

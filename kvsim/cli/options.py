@@ -114,6 +114,7 @@ SECTIONS = {
         "kv_recompute_threshold",
         "first_token_from",
         "proxy_latency",
+        "session_policy",
         "session_think_time",
         "autoscaler",
         "cold_start",

@@ -99,6 +99,10 @@ def _register(cls: type[Any], kind: type[Ref]) -> None:
     """Let compiled code call the methods of a class, and the functions that they call."""
     if hasattr(cls, "now"):
         overload_attribute(kind, "now")(lambda self: lambda self: float_at(self.clock_address))
+    if hasattr(cls, "goes_on"):
+        overload_attribute(kind, "goes_on")(
+            lambda self: lambda self: float_at(self.goes_on_address)
+        )
     for name, rule in rules_of(cls).items():
         if rule not in _registered:
             _registered.add(rule)

@@ -69,6 +69,7 @@ SPECIALIZED = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
+    "BlockPool.tracks_sessions": 0,
     "BlockPool.tracks_pins": 0,
     "BlockPool.num_hash_aliases": 0,
     "BlockPool.has_events": 0,
@@ -95,7 +96,7 @@ WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
 _ORDERS = frozenset(
     (
-        *("BlockPool.policy", "Limits.by_priority", "Trace.has_ranks"),
+        *("BlockPool.policy", "BlockPool.tracks_sessions", "Limits.by_priority", "Trace.has_ranks"),
         *("Limits.has_own_priority", "Limits.reranks", "Limits.has_own_victim"),
     )
 )

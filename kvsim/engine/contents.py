@@ -66,6 +66,11 @@ class Contents:
         """Number of tenants; requests without one count as one tenant."""
         return int(self.lists["tenant"].max()) + 1 if "tenant" in self.lists else 1
 
+    @property
+    def goes_on(self) -> NDArray[Any]:
+        """1 for each request whose session has a later one."""
+        return self.lists.get("goes_on", 0 * self.lists["max_tokens"])
+
     @classmethod
     def of(cls, trace: Trace) -> Contents:
         """Return the contents of a trace, which are made once."""
@@ -145,6 +150,8 @@ class Contents:
 def _seldom(trace: Trace) -> dict[str, Any]:
     """Return the lists of optional columns that few traces have."""
     lists: dict[str, Any] = {}
+    if trace.has("session_id"):
+        lists["goes_on"] = _goes_on(trace)
     if trace.has("lora_id"):
         lists["lora"] = trace.lora_id
         kept_apart = np.stack([trace.cache_salt, trace.lora_id], axis=1)
@@ -159,6 +166,14 @@ def _seldom(trace: Trace) -> dict[str, Any]:
     if trace.has("accepted_drafts"):
         lists["accepts"], lists["accept_offsets"] = trace.accepted_drafts, trace.accept_offsets
     return lists
+
+
+def _goes_on(trace: Trace) -> NDArray[np.int64]:
+    """Return 1 for each request whose session has a later one."""
+    last = dict(zip(trace.session_id.tolist(), range(len(trace)), strict=True))
+    goes_on = trace.session_id >= 0
+    goes_on[[row for session, row in last.items() if session >= 0]] = False
+    return goes_on.astype(np.int64)
 
 
 def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:

@@ -107,6 +107,9 @@ class Replica:
         self._serve: Callable[[int, int], int] | None = None
         per_token = setup.front_end_latency_per_token
         self.submissions = Submissions(state.trace, self._memory, contents, per_token)
+        if setup.kv.tracks_sessions:
+            state.kv.pool.tracks_sessions = True
+            state.kv.pool.sessions = self._memory.list_of(contents.goes_on)  # by row
         if setup.kv.foresees:
             self.kv.foresee(contents.shorter_than(setup.scheduler_config.max_model_len))
 

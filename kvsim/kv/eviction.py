@@ -62,6 +62,8 @@ class EvictionPolicy(Parametric, ABC):
     """
 
     foresees = False
+    #: Whether it reads if the session of a request goes on.
+    tracks_sessions = False
     #: The policy's number among the rules, 0 for one that is plain Python.
     rules_of: ClassVar[int] = PYTHON_POLICY
     #: Tells the time; a replica sets its own clock.

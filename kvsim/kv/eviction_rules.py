@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.kv.eviction import EvictionPolicy
-from kvsim.own_rules.part import CLOCK, RulePart
+from kvsim.own_rules.part import CLOCK, GOES_ON, RulePart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ class EvictionRules(RulePart, EvictionPolicy):
     A subclass declares parameters and state as fields, and defines ``insert``, ``remove`` and
     ``evict``; ``cached`` and ``hit`` if it needs them. They are methods over numbers and lists of a
     fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the time in seconds
-    on the replica's clock.
+    on the replica's clock. With ``tracks_sessions``, ``self.goes_on`` is 1 in ``insert`` while a
+    request frees its blocks whose session has a later request, else 0.
 
     Raises
     ------
@@ -60,9 +61,18 @@ class EvictionRules(RulePart, EvictionPolicy):
     def runs_by_rules(self) -> bool:
         return True
 
+    @property
+    def goes_on(self) -> float:
+        """1 while a request frees its blocks whose session goes on, else 0."""
+        return self.pool.goes_on
+
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:
         made = self.lay_out(pool.part, memory, {"block": len(pool.blocks)})
         made.pool = pool
+        view = getattr(made, "view", None)
+        if view is not None:
+            flat: Any = pool
+            setattr(view, GOES_ON, flat.address + flat._record.dtype().fields["goes_on"][1])
         self.laid_out = made
         return made
 

@@ -179,6 +179,7 @@ class KVCacheManager(Parametric, ABC):
     keeps_unpublished : it caches prefixes for later requests, and emits no events
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
+    tracks_sessions : its eviction policy reads whether a session goes on
     ignores : configuration fields that change nothing here, each with the reason
     piece_bytes : bytes of all layers that are copied to the host at once, in a copy per tensor;
         None if pieces are so long that a copy's fixed time does not matter
@@ -196,6 +197,7 @@ class KVCacheManager(Parametric, ABC):
     keeps_states = False
     keeps_unpublished = False
     foresees = False
+    tracks_sessions = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None
     total_bytes: int

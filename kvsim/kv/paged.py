@@ -98,6 +98,7 @@ class PagedManager(RuleManager):
         self.total_bytes = self.num_usable * self.bytes_per_block
         self.eviction = eviction_policy(eviction)
         self.foresees = self.eviction.foresees
+        self.tracks_sessions = self.eviction.tracks_sessions
         if not self.runs_by_rules:  # what becomes of its content is not where rules tell it
             self.tells_events, self.keeps_unpublished = False, True
         if not self.eviction.runs_by_rules:

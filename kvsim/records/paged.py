@@ -67,6 +67,9 @@ class BlockPool(Record):
     ahead: int = 0  # under SIEVE, the ranking of the blocks that the hand has yet to pass
     hand: int = 0  # and the rank behind which it stands
     part: Part = field(default_factory=Part)  # a user's policy, by address
+    tracks_sessions: bool = False  # the policy knows whether a session goes on
+    sessions: list[int] = field(default_factory=list)  # by request: 1 if its session does
+    goes_on: float = 0.0  # 1 while such a request frees its blocks
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
     has_events: bool = False

@@ -34,27 +34,28 @@ def describe_sessions(
     front_end_latency : seconds in every TTFT before and after the server
     """
     root = roots_of(trace)
-    is_sent = (root >= 0) & (requests["finish_reason"] != FinishReason.UNSENT)
+    is_in = root >= 0
+    own, number = requests[is_in], np.unique(root[is_in], return_inverse=True)[1].reshape(-1)
+    is_sent = own["finish_reason"] != FinishReason.UNSENT
     if not is_sent.any():
         return None
-    own, number = requests[is_sent], np.unique(root[is_sent], return_inverse=True)[1].reshape(-1)
-    num = int(number.max()) + 1
-    size = np.bincount(np.searchsorted(np.unique(root[is_sent]), root[root >= 0]), minlength=num)
+    size = np.bincount(number)
+    has_begun = np.bincount(number[is_sent], minlength=len(size)) > 0
     done = own["finish_reason"] == FinishReason.FINISHED
-    is_whole = np.bincount(number[done], minlength=num) == size
-    begin, end = np.full(num, np.inf), np.full(num, -np.inf)
-    np.minimum.at(begin, number, own["arrival_time"])
+    is_whole = np.bincount(number[done], minlength=len(size)) == size
+    begin, end = np.full(len(size), np.inf), np.full(len(size), -np.inf)
+    np.minimum.at(begin, number[is_sent], own["arrival_time"][is_sent])
     np.maximum.at(end, number[done], own["finish_time"][done])
     durations = (end - begin)[is_whole]
     ttft = (own["first_token_time"] - own["arrival_time"])[done] + front_end_latency
     prompts = int(own["num_prompt_tokens"][done].sum())
     return {
-        "num": num,
+        "num": int(has_begun.sum()),
         "completed": int(is_whole.sum()),
-        "mean_turns": float(size.mean()),
+        "mean_turns": float(size[has_begun].mean()),
         "mean_duration": float(durations.mean()) if len(durations) else None,
         "p50_duration": float(np.median(durations)) if len(durations) else None,
         "p50_turn_ttft_ms": float(np.median(ttft) * 1000.0) if len(ttft) else None,
         "hit_rate": int(own["num_cached_tokens"][done].sum()) / prompts if prompts else None,
-        "optimal_hit_rate": int(seen_before[is_sent][done].sum()) / prompts if prompts else None,
+        "optimal_hit_rate": int(seen_before[is_in][done].sum()) / prompts if prompts else None,
     }

@@ -132,7 +132,11 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
 
 def free_slots(kv: KV, request: Request) -> None:
     if kv.manager == PAGED:
+        if kv.pool.tracks_sessions:
+            kv.pool.goes_on = float(kv.pool.sessions[request.request_id])
         free_paged(kv, request, kv.request_blocks[request.own_blocks])
+        if kv.pool.tracks_sessions:
+            kv.pool.goes_on = 0.0
     elif kv.manager == FORKED:
         free_forked(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == CONTIGUOUS:

@@ -51,6 +51,8 @@ def check_setup(setup: Setup) -> None:
     """
     if setup.kv.foresees:
         raise ValueError("eviction: a policy that foresees requests needs a trace; simulate has it")
+    if setup.kv.tracks_sessions:
+        raise ValueError("session_policy: a trace tells which sessions go on; simulate has it")
     own = setup.scheduler_config.engine_settings
     if setup.scheduler_config.kv_transfer is not None:
         raise ValueError("kv connectors and offloading need a trace; simulate takes it")

@@ -1,0 +1,68 @@
+"""Session policies: for how long the cached blocks of a session are protected between turns."""
+
+from __future__ import annotations
+
+from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.eviction_rules import EvictionRules
+from kvsim.own_rules.part import per_block, per_replica
+from kvsim.records.queue import Neighbours, Queue
+from kvsim.records.record import NONE
+from kvsim.rules.links import append, remove
+
+
+@EVICTION_POLICIES.register("session-ttl")
+class SessionTtl(EvictionRules):
+    """Least recently freed first; blocks of sessions that go on are kept for a time if possible.
+
+    That is a soft TTL (vllm-project/vllm#52113): the time runs from when a request frees the block,
+    by default 30 s, and only if a later request of its session follows. A protected block is
+    evicted rather than an allocation refused; one whose time is over is as any other.
+    """
+
+    tracks_sessions = True
+
+    ttl: float = 30.0  # seconds
+
+    until: list[float] = per_block(0.0)  # protected before this time
+    number: list[int] = per_block()  # in the order of freeing
+    is_late: list[int] = per_block()  # 1 while the block is in `late`
+    links: list[Neighbours] = per_block(Neighbours)
+    early: Queue = per_replica(Queue)
+    late: Queue = per_replica(Queue)  # those that were protected when they were freed
+    num_freed: int = per_replica()
+
+    def cached(self, block_id: int, key: int) -> None:
+        """Note that a block has new content."""
+        self.until[block_id] = 0.0
+
+    def insert(self, block_id: int) -> None:
+        """Take in a block whose last reference has gone."""
+        if self.goes_on > 0.0:
+            self.until[block_id] = self.now + self.ttl
+        self.num_freed += 1
+        self.number[block_id] = self.num_freed
+        if self.until[block_id] > self.now:
+            self.is_late[block_id] = 1
+            append(self.late, self.links, block_id)
+        else:
+            self.is_late[block_id] = 0
+            append(self.early, self.links, block_id)
+
+    def remove(self, block_id: int) -> None:
+        """Let go of a block that a prefix hit references again."""
+        if self.is_late[block_id] == 1:
+            remove(self.late, self.links, block_id)
+        else:
+            remove(self.early, self.links, block_id)
+
+    def evict(self) -> int:
+        """Remove and return the next victim."""
+        block_id, late = self.early.head, self.late.head
+        if block_id == NONE or (
+            late != NONE
+            and self.until[late] <= self.now
+            and self.number[late] < self.number[block_id]
+        ):
+            block_id = late
+        self.remove(block_id)
+        return block_id
