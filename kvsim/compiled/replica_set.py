@@ -184,7 +184,7 @@ def take_ends(place, left, clock, table, waits, lines, counts, news, number):
 def see_tokens(state, place, waits, tokens, most):
     """Record first tokens of waiting requests; returns the number of them.
 
-    They are so many at most since the last look, and were admitted last.
+    They are that many at most since the last look, and were admitted last.
     """
     number = 0
     if not state.limits.has_own_loop:

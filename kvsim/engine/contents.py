@@ -68,7 +68,7 @@ class Contents:
 
     @property
     def goes_on(self) -> NDArray[Any]:
-        """1 for each request whose session has a later one."""
+        """1 for each request with a later one in its session."""
         return self.lists.get("goes_on", 0 * self.lists["max_tokens"])
 
     @classmethod
@@ -169,7 +169,7 @@ def _seldom(trace: Trace) -> dict[str, Any]:
 
 
 def _goes_on(trace: Trace) -> NDArray[np.int64]:
-    """Return 1 for each request whose session has a later one."""
+    """Return 1 for each request with a later one in its session."""
     last = dict(zip(trace.session_id.tolist(), range(len(trace)), strict=True))
     goes_on = trace.session_id >= 0
     goes_on[[row for session, row in last.items() if session >= 0]] = False

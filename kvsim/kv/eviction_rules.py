@@ -21,7 +21,7 @@ class EvictionRules(RulePart, EvictionPolicy):
     ``evict``; ``cached`` and ``hit`` if it needs them. They are methods over numbers and lists of a
     fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the time in seconds
     on the replica's clock. With ``tracks_sessions``, ``self.goes_on`` is 1 in ``insert`` while a
-    request frees its blocks whose session has a later request, else 0.
+    request with a later one in its session frees its blocks, else 0.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """1 while a request frees its blocks whose session goes on, else 0."""
+        """1 while a request of a session that goes on frees its blocks, else 0."""
         return self.pool.goes_on
 
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:

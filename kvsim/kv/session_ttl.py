@@ -16,7 +16,7 @@ class SessionTtl(EvictionRules):
 
     That is a soft TTL (vllm-project/vllm#52113): the time runs from when a request frees the block,
     by default 30 s, and only if a later request of its session follows. A protected block is
-    evicted rather than an allocation refused; one whose time is over is as any other.
+    evicted rather than an allocation refused; after its time it is as any other.
     """
 
     tracks_sessions = True
@@ -36,7 +36,7 @@ class SessionTtl(EvictionRules):
         self.until[block_id] = 0.0
 
     def insert(self, block_id: int) -> None:
-        """Take in a block whose last reference has gone."""
+        """Take in a block without references."""
         if self.goes_on > 0.0:
             self.until[block_id] = self.now + self.ttl
         self.num_freed += 1

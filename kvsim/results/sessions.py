@@ -23,8 +23,8 @@ def describe_sessions(
 ) -> dict[str, Any] | None:
     """Return facts of a trace's sessions, None if it has none.
 
-    A session counts with the sub-agents that it spawns. Durations are those of sessions whose
-    requests were all answered, from the first arrival to the last answer, seconds.
+    A session counts with the sub-agents that it spawns. Durations are those of sessions with
+    all requests answered, from the first arrival to the last answer, seconds.
 
     Parameters
     ----------

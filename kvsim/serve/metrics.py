@@ -154,7 +154,7 @@ def metrics_text(lives: Sequence[Live]) -> bytes:
 
 
 class _Together:
-    """A registry of several engines, all of whose registries have the same metrics."""
+    """A registry of several engines with the same metrics."""
 
     def __init__(self, lives: Sequence[Live]) -> None:
         self._lives = lives

@@ -28,7 +28,7 @@ class SpeculationSettings:
     seed: int = 0
 
     def lay_out(self, state: Replica, memory: Memory) -> None:
-        """Write the slots of a step into a state whose tree is laid out."""
+        """Write the slots of a step into a state with a tree."""
         size = state.kv.radix.pages.page_size
         slots = self.num_steps * self.topk
         if size > 1 and self.topk > 1 and self.algorithm != "NGRAM":
