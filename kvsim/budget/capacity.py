@@ -411,6 +411,11 @@ def _of_budget(config: Config, memory: Memory) -> Iterator[str]:
                 yield f"{name} {getattr(limits, name)} (vLLM's default for this GPU)"
     if config.gpu_memory_utilization is None:
         yield f"gpu_memory_utilization {limits.gpu_memory_utilization}"
+    yield from _of_estimates(config, memory)
+
+
+def _of_estimates(config: Config, memory: Memory) -> Iterator[str]:
+    logged = config.logged or {}
     estimated = [p for p in ("activations", "non_torch", "cuda_graphs") if p not in logged]
     if estimated:
         names = ", ".join(part.replace("_", " ") for part in estimated)

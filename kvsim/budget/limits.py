@@ -41,15 +41,15 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     ValueError
         If the limits contradict each other.
     """
-    memory = gpu.nominal_memory_bytes
-    large = memory >= 70 * GIB and not gpu.name.startswith(("a100", "gb10"))
+    v0 = engine_of(config.vllm_version).since < V1
     max_model_len = config.max_model_len or AUTO
     if max_model_len == AUTO:  # until the KV memory is known, as vLLM does
         max_model_len = model.max_position_embeddings
-    default_tokens = 16384 if memory >= 160 * GIB else 8192 if large else 2048
-    if v0 := engine_of(config.vllm_version).since < V1:
+    default_tokens, default_seqs = _defaults_by_memory(gpu)
+    if v0:
         default_tokens = V0_CHUNK if max_model_len > V0_WHOLE else max(2048, max_model_len)
-    max_num_seqs = config.max_num_seqs or (1024 if large and not v0 else 256)
+        default_seqs = 256
+    max_num_seqs = config.max_num_seqs or default_seqs
     tokens = config.max_num_batched_tokens
     if tokens is None:
         if not config.enable_chunked_prefill:  # as vLLM: a whole prompt must fit in a step
@@ -66,6 +66,13 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     if utilization is None:
         utilization = engine_of(config.vllm_version).gpu_memory_utilization
     return Limits(max_model_len, max_num_seqs, tokens, utilization)
+
+
+def _defaults_by_memory(gpu: GpuSpec) -> tuple[int, int]:
+    """Return the tokens and the sequences of a step of a card's memory class."""
+    memory = gpu.nominal_memory_bytes
+    large = memory >= 70 * GIB and not gpu.name.startswith(("a100", "gb10"))
+    return 16384 if memory >= 160 * GIB else 8192 if large else 2048, 1024 if large else 256
 
 
 def _check_step(config: Config, max_model_len: int, tokens: int) -> None:

@@ -212,6 +212,9 @@ class ModelSpec:
                 f"model {self.name!r}: num_kv_heads ({self.num_kv_heads}) must divide "
                 f"num_heads ({self.num_heads})"
             )
+        self._check_layers()
+
+    def _check_layers(self) -> None:
         kinds = set(self.layer_pattern)
         if not kinds or not kinds <= LAYER_KINDS.keys():
             raise ValueError(

@@ -300,8 +300,9 @@ def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
 def over(part: RulePart, view: Any) -> Any:
     """Return an instance with fields that read and write a record in flat memory."""
     cls = type(part)
-    body = {name: _seen_through(name) for name in cls.kinds()}
-    made: Any = object.__new__(type(cls.__name__, (cls,), body | {"OPERATIONS": cls.OPERATIONS}))
+    body: dict[str, Any] = {name: _seen_through(name) for name in cls.kinds()}
+    body |= {"OPERATIONS": cls.OPERATIONS, "_kinds": cls.kinds()}
+    made: Any = object.__new__(type(cls.__name__, (cls,), body))
     made.view, made.plain = view, cls
     return made
 

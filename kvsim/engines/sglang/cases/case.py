@@ -329,12 +329,18 @@ def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
         "stop_at": [r.stop_at or 0 for r in requests],
         "ignores_eos": [int(r.ignore_eos) for r in requests],
     }
+    return contents_of_rows(lists | _seldom(requests), [*chain.from_iterable(contents)])
+
+
+def _seldom(requests: Sequence[SglangCaseRequest]) -> dict[str, Any]:
+    """Return the lists that few cases have."""
+    lists: dict[str, Any] = {}
     if any(r.lora for r in requests):
         lists["lora"] = [adapter_number(r.lora) for r in requests]
     if any(r.acc for r in requests):
         accepted = [[a - 1 for a in r.acc or ()] for r in requests]
         lists["accepts"], lists["accept_offsets"] = [*chain(*accepted)], offsets(accepted)
-    return contents_of_rows(lists, [*chain.from_iterable(contents)])
+    return lists
 
 
 def _output(row: int, request: SglangCaseRequest) -> list[Span]:

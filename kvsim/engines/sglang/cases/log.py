@@ -255,10 +255,14 @@ class PassLog:
         if tree.window:
             self._windows(entry, seen)
         if tree.has_states:
-            rows, unused = self._holdings(), free_states(tree.states)
-            entry["mr"] = checksum(rows, ";")
-            add(entry, mrl=rows if len(rows) <= MOST_STATES else None)
-            add(entry, mql=unused if len(unused) <= MOST_SLOTS else None)
+            self._add_states(entry)
+
+    def _add_states(self, entry: Entry) -> None:
+        """Add the slots of states. Mutates the entry."""
+        rows, unused = self._holdings(), free_states(self._state.kv.radix.states)
+        entry["mr"] = checksum(rows, ";")
+        add(entry, mrl=rows if len(rows) <= MOST_STATES else None)
+        add(entry, mql=unused if len(unused) <= MOST_SLOTS else None)
 
     def _windows(self, entry: Entry, seen: TreeView) -> None:
         """Add the pool of sliding windows, and the slots in use. Mutates the entry."""
