@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvsim.serve.publisher import Publisher
     from kvsim.serve.recording import Recording
     from kvsim.stepping.engine import Engine
+    from kvsim.stepping.steps import EngineStep
 
 
 def content_of(name: int) -> int:
@@ -68,6 +69,7 @@ class Live:
     def advance(self) -> None:
         """Process every step that has ended by now, and send its tokens. Mutates."""
         for step in self.engine.steps_until(self.clock.now):
+            self._send_next(step)
             for request, count in step.num_new_tokens.items():
                 self._note(request, count, step.time + step.duration, step.finished.get(request))
             for request in step.finished.keys() - step.num_new_tokens.keys():
@@ -76,6 +78,14 @@ class Live:
             self.publish()
             for request in step.finished:
                 self._prompts.pop(request, None)
+            for request in step.num_new_tokens.keys() & self._samples.keys():
+                self._samples[request].prepare()
+
+    def _send_next(self, step: EngineStep) -> None:
+        """Send the tokens whose chunks are there, before anything is counted. Mutates."""
+        for request, count in step.num_new_tokens.items():
+            if count == 1 and request not in step.finished and request in self._samples:
+                self._samples[request].send_next()
 
     def publish(self) -> None:
         """Send the KV cache events since the last step. Mutates."""
@@ -86,8 +96,8 @@ class Live:
         sample = self._samples.get(request)
         if sample is None:
             return
-        is_first = sample.index % (sample.reply.common.n or 1) == 0
-        if ended is not None and is_first:  # its row of the table is filled now
+        if ended is not None and sample.index % (sample.reply.common.n or 1) == 0:
+            # Its row of the table is filled now.
             sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
         self.metrics.note_tokens(request, count, time)
         is_stopped = sample.add(count, ended)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from kvsim.serve.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +54,11 @@ def up_to(longest: int) -> tuple[float, ...]:
     return tuple(one for one in steps if one <= longest)
 
 
+def text_of(name: str) -> str:
+    """Return what a metric is called in its HELP line."""
+    return name.replace("_", " ").capitalize() + "."
+
+
 class Metrics:
     """Counters, gauges and histograms of one engine."""
 
@@ -59,13 +66,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._engine = engine
         self._labels = ("0", model)
+        self._new_tokens = 0  # since the metrics were last asked for
         self._total = max(1, engine.num_free_blocks)
         self._last_token: dict[int, float] = {}
         self._arrival: dict[int, float] = {}
         self._counters = {name: self._made(Counter, name) for name in COUNTERS}
         self._histograms = {
-            name: self._made(Histogram, name, buckets=buckets)
-            for name, buckets in (HISTOGRAMS | dict.fromkeys(OF_TOKENS, up_to(longest))).items()
+            name: self._histogram(name, bounds)
+            for name, bounds in (HISTOGRAMS | dict.fromkeys(OF_TOKENS, up_to(longest))).items()
         }
         self._gauges = {
             name: self._made(Gauge, name)
@@ -89,11 +97,13 @@ class Metrics:
         )
         gauge.labels(**info).set(1)
 
-    def _made(self, kind: Any, name: str, buckets: Sequence[float] | None = None) -> Any:
-        options = {} if buckets is None else {"buckets": buckets}
-        text = name.replace("_", " ").capitalize() + "."
-        metric = kind(f"vllm:{name}", text, LABELS, registry=self.registry, **options)
+    def _made(self, kind: Any, name: str) -> Any:
+        metric = kind(f"vllm:{name}", text_of(name), LABELS, registry=self.registry)
         return metric.labels(*self._labels)
+
+    def _histogram(self, name: str, bounds: Sequence[float]) -> Histogram:
+        labels = dict(zip(LABELS, self._labels, strict=True))
+        return Histogram(f"vllm:{name}", text_of(name), labels, bounds, self.registry)
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
         self._arrival[request] = now
@@ -110,7 +120,7 @@ class Metrics:
         else:
             self._histograms["inter_token_latency_seconds"].observe((time - last) / count)
         self._last_token[request] = time
-        self._counters["generation_tokens"].inc(count)
+        self._new_tokens += count
 
     def note_end(self, row: dict[str, Any], reason: str) -> None:
         request = row["request_id"]
@@ -142,6 +152,8 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as they are now."""
         engine = self._engine
+        self._counters["generation_tokens"].inc(self._new_tokens)
+        self._new_tokens = 0
         self._gauges["num_requests_running"].set(engine.num_running)
         self._gauges["num_requests_waiting"].set(engine.num_waiting)
         self._gauges["kv_cache_usage_perc"].set(1 - engine.num_free_blocks / self._total)

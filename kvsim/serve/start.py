@@ -16,7 +16,7 @@ import kvsim
 from kvsim.config import Config
 from kvsim.serve.app import IDLE, MOST_HEADER, VERSION, Server
 from kvsim.serve.behind import Behind
-from kvsim.serve.clock import Clock, speed_of
+from kvsim.serve.clock import Clock, precise_loop, speed_of
 from kvsim.serve.live import Live
 from kvsim.serve.metrics import Metrics
 from kvsim.serve.publisher import Publisher, Transport
@@ -130,7 +130,8 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     if endpoint.router is not None:
         front = Behind([server for _, server in pairs], endpoint.router, deployment)
         pairs.append((replace(endpoint.of_replica(number), events=None), front))
-    asyncio.run(_serve(pairs))
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        runner.run(_serve(pairs))
 
 
 async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:

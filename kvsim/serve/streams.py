@@ -78,13 +78,17 @@ class Reply:
         }
 
     def chunk(self, choice: bytes) -> bytes:
-        """Return a chunk of the stream with one choice, or none."""
+        """Return a chunk of the stream with one choice."""
+        return chunked(self.data(choice))
+
+    def data(self, choice: bytes) -> bytes:
+        """Return an event of the stream with one choice."""
         tail = b"]}\n\n"
         if self.each_usage:
             tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
         elif self.with_usage:
             tail = b'],"usage":null}\n\n'
-        return chunked(self._head + choice + tail)
+        return self._head + choice + tail
 
     def begin(self) -> None:
         """Send the first chunk of a chat: the role."""
@@ -98,16 +102,16 @@ class Reply:
                 }
                 self.send(self.chunk(msgspec.json.encode(choice)))
 
-    def end(self) -> None:
-        """Send the usage and the end of a stream once all samples have ended."""
+    def end(self) -> list[bytes]:
+        """Return the usage and the end of a stream once all samples have ended. Mutates."""
         if self.ended.is_set() or not all(sample.reason for sample in self.samples):
-            return
-        if self.send is not None:
-            if self.with_usage:
-                tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
-                self.send(chunked(self._head + tail))
-            self.send(chunked(DONE))
+            return []
         self.ended.set()
+        parts = [chunked(DONE)]
+        if self.with_usage:
+            tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
+            parts.insert(0, chunked(self._head + tail))
+        return parts
 
     @property
     def body(self) -> bytes:
@@ -129,20 +133,25 @@ class Sample:
     Parameters
     ----------
     content : number of its output's content, which the ids of its tokens hold
-    echoed : text that precedes the answer, with ``echo``
     """
 
-    def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
+    def __init__(self, reply: Reply, index: int, content: int) -> None:
         self.reply, self.index, self.content = reply, index, content
         self.count, self.reason = 0, ""
         self.stop_reason: str | None = None
-        self._echoed = echoed
+        self._unmatched = ""  # end of the answer, which a stop text may begin in
         stop = reply.common.stop
         self.stop = [stop] if isinstance(stop, str) else stop or []
         self._before = b'{"index":%d,' % index
         self._before += b'"delta":{"content":"' if reply.is_chat else b'"text":"'
         self._middle = b'"},' if reply.is_chat else b'",'
         self._middle += b'"logprobs":null,"finish_reason":'
+        # A chunk before the last differs from the one before it by its text alone.
+        self._is_plain = not (self.stop or reply.each_usage or reply.common.return_token_ids)
+        self._next, self._is_sent = b"", False
+        plain = reply.data(self._before + b"\0" + self._middle + b'null,"stop_reason":null}')
+        self._before_text, _, self._after_text = plain.partition(b"\0")
+        self._num_plain = len(plain) - 1
 
     @property
     def token_ids(self) -> list[int]:
@@ -151,53 +160,75 @@ class Sample:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return self._echoed + "".join(map(output_text, self.token_ids))
+        return "".join(map(output_text, self.token_ids))
+
+    def send_next(self) -> None:
+        """Send the next token, which does not end the answer, if its chunk is there. Mutates."""
+        if self._next and self.reply.send is not None:
+            self.reply.send(self._next)
+            self._next, self._is_sent = b"", True
+
+    def prepare(self) -> None:
+        """Make the chunk of the next token, before that is due. Mutates."""
+        if self._is_plain and self.reply.send is not None:
+            text = output_text(output_id(self.content, self.count)).encode()
+            size = self._num_plain + len(text)
+            self._next = b"%x\r\n%b%b%b\r\n" % (size, self._before_text, text, self._after_text)
 
     def add(self, count: int, ended: FinishReason | None) -> bool:
-        """Add new tokens, and possibly the end; True if a stop text ends the sample."""
-        for k in range(count):
+        """Add new tokens, and possibly the end; True if a stop text ends the sample.
+
+        All that a step adds is one write to the connection. Mutates.
+        """
+        if self._is_sent:
+            self._is_sent = False
             self.count += 1
             self.reply.num_output_tokens += 1
-            is_stopped = bool(self.stop) and self._is_stopped()
-            is_last = k == count - 1
-            if is_stopped:
+            return False
+        parts = []
+        for left in range(count - 1, -1, -1):
+            text = output_text(output_id(self.content, self.count))
+            self.count += 1
+            self.reply.num_output_tokens += 1
+            if self.stop and self._is_stopped(text):
                 self.reason = "stop"
-            elif is_last and ended is not None:
+            elif ended is not None and not left:
                 self.reason = REASONS.get(ended, "stop")
-            self._send(output_text(output_id(self.content, self.count - 1)))
-            if is_stopped:
-                self.reply.end()
-                return ended is None
+            parts.append(self._chunk(text))
+            if self.reason:
+                break
         if ended is not None and not self.reason:
             self.reason = REASONS.get(ended, "stop")
-            if not count:
-                self._send("")
+            parts.append(self._chunk(""))
         if self.reason:
-            self.reply.end()
-        return False
+            parts += self.reply.end()
+        if self.reply.send is not None:
+            self.reply.send(b"".join(parts))
+        return self.reason == "stop" and ended is None
 
-    def _is_stopped(self) -> bool:
-        text = self.text
+    def _is_stopped(self, text: str) -> bool:
+        """Return True if a stop text ends with this text of a token. Mutates."""
+        seen = self._unmatched + text
         for stop in self.stop:
-            if stop and stop in text:
+            if stop and stop in seen:
                 self.stop_reason = stop
                 return True
+        self._unmatched = seen[-max(map(len, self.stop)) :]
         return False
 
-    def _send(self, text: str) -> None:
-        if self.reply.send is None:
-            return
-        if self._echoed and self.count == 1:
-            text = msgspec.json.encode(self._echoed).decode()[1:-1] + text
+    def _chunk(self, text: str) -> bytes:
+        """Return the chunk of the newest token, or of an end without one."""
+        reply = self.reply
+        if reply.send is None:
+            return b""
         reason = b"null" if not self.reason else b'"%b"' % self.reason.encode()
         tail = b',"stop_reason":null'
         if self.stop_reason is not None:
             tail = b',"stop_reason":' + msgspec.json.encode(self.stop_reason)
-        if self.reply.common.return_token_ids:
+        if reply.common.return_token_ids:
             ids = [output_id(self.content, self.count - 1)] if text else []
             tail += b',"token_ids":' + msgspec.json.encode(ids)
-        choice = self._before + text.encode() + self._middle + reason + tail + b"}"
-        self.reply.send(self.reply.chunk(choice))
+        return reply.chunk(self._before + text.encode() + self._middle + reason + tail + b"}")
 
     @property
     def choice(self) -> dict[str, Any]:

@@ -324,8 +324,11 @@ class Engine:
         state = self._replica.state
         if state.num_ended:
             rows, state.num_ended = list(self._open), 0
-        for row in rows:
-            if self._rows.table["finish_reason"][row] != FinishReason.IN_FLIGHT:
+        if not rows:
+            return
+        reasons = self._rows.table["finish_reason"][rows].tolist()
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason != FinishReason.IN_FLIGHT:
                 del self._open[row]
                 self._note_end(self._request_of[row])
 

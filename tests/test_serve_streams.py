@@ -1,0 +1,97 @@
+"""Streams of the live endpoint: what is sent before it is counted, and counts in bulk."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("prometheus_client")
+
+import prometheus_client as prometheus
+
+from kvsim.results.tables import FinishReason
+from kvsim.serve.histogram import MOST_WAITING, Histogram
+from kvsim.serve.messages import Completion, StreamOptions
+from kvsim.serve.metrics import GAPS
+from kvsim.serve.streams import Reply, Sample
+
+
+@pytest.mark.parametrize("number", [0, 7, MOST_WAITING, 2 * MOST_WAITING + 3])
+def test_a_histogram_in_bulk_has_the_text_of_prometheus_clients_own(number):
+    labels = {"engine": "0", "model_name": "m"}
+    ours, theirs = prometheus.CollectorRegistry(), prometheus.CollectorRegistry()
+    bulk = Histogram("vllm:x", "X.", labels, GAPS, ours)
+    single = prometheus.Histogram("vllm:x", "X.", list(labels), registry=theirs, buckets=GAPS)
+    for k in range(number):
+        value = (0.01, 0.0, 81.0, 0.07 * k)[k % 4]  # on a bound, under all, over all
+        bulk.observe(value)
+        single.labels(**labels).observe(value)
+    single.labels(**labels)
+    texts = [prometheus.generate_latest(one).decode() for one in (ours, theirs)]
+    without = [re.sub(r"(_created\{.*) .*", r"\1", one) for one in texts]
+    assert without[0] == without[1]
+
+
+def streamed(counts, **fields):
+    """Return the writes of a stream with these new tokens in each step."""
+    reply = Reply("m", False, Completion(prompt="x", stream=True, **fields), 1)
+    writes: list[bytes] = []
+    reply.send = writes.append
+    sample = Sample(reply, 0, 5)
+    reply.samples.append(sample)
+    sample.prepare()
+    for step, count in enumerate(counts):
+        is_last = step == len(counts) - 1
+        if count == 1 and not is_last:
+            sample.send_next()
+        ended = FinishReason.FINISHED if is_last else None
+        if sample.add(count, ended) or is_last:
+            break
+        sample.prepare()
+    return writes, sample
+
+
+def choices(writes):
+    lines = re.findall(rb"data: (\{.*\})", b"".join(writes))
+    return [choice for line in lines for choice in json.loads(line)["choices"]]
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [2, 1, 3, 1], [4], [1, 3, 0]])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"return_token_ids": True},
+        {"stream_options": StreamOptions(include_usage=True, continuous_usage_stats=True)},
+        {"stop": "no such text"},
+    ],
+    ids=str,
+)
+def test_each_step_is_one_write_and_each_token_one_chunk(counts, fields):
+    writes, sample = streamed(counts, **fields)
+    assert len(writes) == len(counts)
+    found = choices(writes)
+    assert "".join(one["text"] for one in found) == sample.text
+    reasons = [one["finish_reason"] for one in found]
+    assert reasons == [None] * (len(found) - 1) + ["length"]
+    assert len(found) == sum(counts) + (counts[-1] == 0)
+    assert sample.reply.num_output_tokens == sample.count == sum(counts)
+    for part in writes:
+        while part:  # as chunks of HTTP
+            size, _, rest = part.partition(b"\r\n")
+            assert rest[int(size, 16) :][:2] == b"\r\n"
+            part = rest[int(size, 16) + 2 :]  # noqa: PLW2901 - what is left of it
+
+
+def test_a_stop_text_over_two_tokens_ends_an_answer_at_the_second():
+    _, whole = streamed([1] * 9)
+    text = whole.text
+    place = text.index("~", 20)
+    writes, sample = streamed([1] * 9, stop=["nothing", text[place - 3 : place + 2]])
+    assert sample.reason == "stop"
+    assert sample.text == text[: len(sample.text)]
+    assert sample.stop_reason in sample.text
+    assert sample.stop_reason not in "".join(one["text"] for one in choices(writes)[:-1])
