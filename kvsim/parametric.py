@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import pickle
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 from kvsim.errors import FieldError
 
@@ -16,6 +19,10 @@ NAMES: dict[object, str] = {}
 FILES: dict[str, str] = {}
 #: What no text can say, such as a class in a function, by a name for this process.
 UNNAMED: dict[str, Callable[..., Any]] = {}
+#: The module of a script, a prompt or a notebook, which another process does not have.
+MAIN = "__main__"
+#: What a study says of such parts.
+IN_ONE_PROCESS = "in one process, not by workers, which find parts only in files of their own"
 
 
 class _SignatureOfInit:
@@ -81,6 +88,9 @@ def _value_text(value: object) -> str | None:
     if is_part(value):
         return text_of(value, ":")  # type: ignore[arg-type]
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        text = (short if float(short) == value else text).replace("e+", "e")
     is_plain = isinstance(value, str | bool | int | float) and text and "+" not in text
     return text if is_plain else None
 
@@ -100,6 +110,26 @@ def _unnamed(made: Callable[..., Any], factory: Any) -> str:
     while UNNAMED.setdefault(f"{base}-{number}", made) is not made:
         number += 1
     return f"{base}-{number}"
+
+
+def only_here(text: object) -> list[str]:
+    """Return the parts that a text names and no other process finds, as those of a notebook."""
+    if not isinstance(text, str):
+        return []
+    return [name for name in UNNAMED if name in text] or re.findall(rf"{MAIN}:\w+", text)
+
+
+def state_of(name: str) -> bytes:
+    """Return what a part is made of that only this process has: its source and its parameters."""
+    base = name.partition(f"{MAIN}:")[2]
+    made: Any = UNNAMED.get(name) or getattr(sys.modules[MAIN], base, None)
+    given: tuple[Any, ...] = ()
+    if isinstance(made, partial):
+        made, given = made.func, (made.args, made.keywords)
+    try:
+        return inspect.getsource(made).encode() + pickle.dumps(given)
+    except Exception:  # typed at a prompt, or a parameter that cannot be stored: like no other
+        return uuid4().bytes
 
 
 def with_names(values: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.cost.constant import ConstantCost
 
 #: Steps of 0.1 s with at most four requests in them, which plain Python serves at once.
 TINY: dict[str, Any] = {
@@ -133,3 +135,13 @@ def test_values_to_try_may_be_of_any_type() -> None:
         over={"async_scheduling": [True, False], "long_prefill_token_threshold": np.array([0])},
     )  # fmt: skip
     assert found.table["async_scheduling"].tolist() == ["true", "false"]
+
+
+def test_a_search_takes_parts_as_objects() -> None:
+    options = TINY | {"request_rate": 1.0}
+    del options["cost_model"]
+    over = {"cost_model": [partial(ConstantCost, seconds=0.1), "constant+seconds=0.4"]}
+    found = kvsim.search(
+        WORKLOAD, slo=SLO, num_requests=20, over=over, replications=1, workers=1, **options
+    )
+    assert found.options == {"cost_model": "constant+seconds=0.1"}

@@ -13,6 +13,8 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.plugins.routing import Placement, RouterRules
+from kvsim.plugins.scheduling import Request, SchedulerRules
 
 #: Requests that plain Python serves in milliseconds.
 SHARED: dict[str, Any] = {"model": "llama-3-8b", "gpu": "a100-80gb", "backend": "python"}
@@ -116,3 +118,37 @@ def test_mistakes_are_one_line(
     with pytest.raises(ValueError, match=told) as error:
         kvsim.sweep(trace, options, **SHARED, **more)
     assert "\n" not in str(error.value)
+
+
+def test_grids_take_parts_as_objects(trace: kvsim.Trace, tmp_path: Path) -> None:
+    """Each row is the run of its name; labels have the class and its parameters, no file."""
+
+    class Last(RouterRules):
+        def choose(self, placement: Placement) -> int:
+            return placement.num_candidates - 1
+
+    one = SHARED | {"data_parallel_size": 2}
+    grid = {
+        "scheduler": [LongestFirst(weight=2.0), "vllm"],
+        "router": [Last, "round-robin"],
+        "eviction": ["fifo", "lru"],
+    }
+    found = kvsim.sweep(trace, grid, workers=2, out=tmp_path, **one)
+    assert len(found.table) == 8
+    for row in found.table[:3]:
+        named = {name: str(row[name]) for name in grid}
+        alone = kvsim.simulate(trace, **one, **named)  # type: ignore[misc]
+        assert row["p99_ttft"] == pytest.approx(alone.metrics.ttft.p99, rel=1e-12)
+    assert "LongestFirst+weight=2 " in repr(found)
+    assert f"{__name__}:" not in repr(found)
+    (note,) = [one for one in found.notes if "in one process" in one]
+    assert "Last" in note
+
+
+class LongestFirst(SchedulerRules):
+    """A scheduler that workers find by this module."""
+
+    weight: float = 1.0
+
+    def priority(self, request: Request, now: float) -> float:
+        return -self.weight * request.num_prompt_tokens

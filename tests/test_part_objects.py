@@ -52,6 +52,9 @@ class Nth(Router):
         (ShortestFirst(ageing=5), f"{SHORTEST}:ShortestFirst+ageing=5"),
         (TtlLru(ttl=300), f"{TTL}:TtlLru+ttl=300"),
         (FIFO(), "fifo"),
+        (partial(ConstantCost, seconds=4e-12), "constant+seconds=4e-12"),
+        (partial(ConstantCost, seconds=4e12), "constant+seconds=4e12"),
+        (partial(ConstantCost, seconds=0.1234567), "constant+seconds=0.1234567"),
         (ContiguousOracle(), "contiguous-oracle"),  # type: ignore[call-arg]
         (partial(paged, eviction=TtlLru(ttl=3)), f"paged+eviction={TTL}:TtlLru:ttl=3"),
         (partial(ConstantCost, seconds=0.5), "constant+seconds=0.5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import workloads
 from kvsim.config import RunConfig
+from kvsim.parametric import only_here, state_of
 from kvsim.study import cell as cell_module
 from kvsim.study import digest
 from kvsim.study.cell import CorruptError, Stored, read_cell, store_cell
@@ -79,6 +81,32 @@ def test_files_that_options_name_count(tmp_path: Path, monkeypatch: pytest.Monke
         path.write_text(path.read_text() + "\n# edited")
         found.append(named(**options))
     assert len(set(found)) == 3
+
+
+def test_the_files_of_parts_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler given by its file, and an eviction policy with parameters of its own."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "own_policy.py"
+    for options in (
+        {"scheduler": f"{file}:Own+a=1"},
+        {"allocator": f"paged+eviction={file}:Own:a=1"},
+        {"allocator": "paged+eviction=own_policy:Own:a=1"},
+    ):
+        file.write_text("class Own: ...")
+        first = named(**options)
+        file.write_text("class Own: 1")
+        assert named(**options) != first
+
+
+def test_parts_of_this_process_count_by_their_source_and_parameters() -> None:
+    class Own:
+        def __init__(self, values: tuple[int, ...] = ()) -> None:
+            self.values = values
+
+    found = [named(scheduler=partial(Own, values=(n,))) for n in (1, 2, 1)]
+    assert found[0] != found[1]
+    (text,) = only_here(RunConfig.build(scheduler=partial(Own, values=(3,))).scheduler)
+    assert state_of(text) == state_of(text)
 
 
 def store(folder: Path, error: str | None = None, **summary: float) -> Path:

@@ -9,7 +9,8 @@ from kvsim.api.progress import progress_bar
 from kvsim.api.requests import GUESS, rates_of, source_of
 from kvsim.api.search_result import Search
 from kvsim.config import RunConfig
-from kvsim.study.choose import choose
+from kvsim.parametric import IN_ONE_PROCESS, is_part, only_here, text_of
+from kvsim.study.choose import FEW, choose
 from kvsim.study.search_report import answer_of
 from kvsim.study.slo import read_slo
 from kvsim.study.space import read_over, refuse_both
@@ -46,7 +47,8 @@ def search(
     slo : bounds on the summary, in its units: ``"p99_ttft_ms<=1000"``, ``"mean_tpot_ms<=30"``
     attain : share of requests that meet the targets of the option ``goodput`` [0.95]
     trim : seconds at both ends whose arrivals do not count
-    over : values by option, ``{"tensor_parallel_size": [1, 2]}``: configurations to try
+    over : values by option, ``{"tensor_parallel_size": [1, 2]}``: configurations to try; a part
+        is a name or an object
     max_gpus : most GPUs of a configuration
     objective : rate, gpus, cost or pareto
     gpu_price : per GPU-hour by card, for cost
@@ -89,7 +91,8 @@ def search(
 def _text(name: str, *values: Any) -> str:
     """Return an option with its values as the command line has them."""
     words = {None: "none", True: "true", False: "false"}
-    texts = (words[one] if one is None or isinstance(one, bool) else str(one) for one in values)
+    named = (text_of(one) if is_part(one) else one for one in values)
+    texts = (words[one] if one is None or isinstance(one, bool) else str(one) for one in named)
     return f"{name}={','.join(texts)}"
 
 
@@ -130,17 +133,21 @@ def find(
     has_seeds = has_seeds and config.trace is None
     requests, notes = rates_of(config, source, has_seeds=has_seeds)
     number = len(requests(guess, 0))
+    varied = [value for values in space.values() for value in values]
+    local = [name for text in (*vars(config).values(), *varied) for name in only_here(text)]
     with progress_bar("searching", 1, silent=silent) as tick:
         candidates, outcomes = choose(
             *(given, space, requests, target, wish),
             guess=guess,
             max_gpus=max_gpus,
-            workers=workers,
+            workers=1 if local else workers,
             on_progress=lambda done, total: tick(int(done == total)),
         )
         seeds = replications if has_seeds else 1
         answer = answer_of(candidates, outcomes, target, wish, num_requests=number, seeds=seeds)
     answer["notes"] = notes + answer["notes"]
+    if local and workers != 1 and (workers or len(candidates) > FEW):
+        answer["notes"].append(f"{IN_ONE_PROCESS}: {', '.join(dict.fromkeys(local))}")
     if not has_seeds and replications > 1:
         answer["notes"].append("a trace has no seed: the interval is the bracket of one run")
     return Search(answer)

@@ -9,6 +9,7 @@ from kvsim.api.progress import progress_bar
 from kvsim.api.requests import source_of
 from kvsim.api.sweep_cells import plan_cells, results_of, run_cells
 from kvsim.errors import FieldError
+from kvsim.parametric import is_part, text_of
 from kvsim.study.plan import Study
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def sweep(
     ----------
     requests : a trace, which ``num_requests`` cuts and ``request_rate`` scales; or a workload,
         ``"sharegpt"``; or None, where options name workloads or trace files
-    options : values by option, every one combined with every one of the others
+    options : values by option, every one combined with every one of the others; a part is a name
+        or an object, ``{"scheduler": ["vllm", ShortestFirst(ageing=5)]}``
     zip : values by option, the first of each together, then the second of each, ...
     slices : rows of the trace, ``(first, end)``, each a run of its own
     replications : runs with seed, seed + 1, ...
@@ -86,5 +88,6 @@ def _listed(options: Mapping[str, Any]) -> dict[str, list[Any]]:
     for name, value in options.items():
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             raise FieldError(name, f"is {value!r}: must be a list of values")
-        listed[name] = value.tolist() if hasattr(value, "tolist") else list(value)
+        values = value.tolist() if hasattr(value, "tolist") else list(value)
+        listed[name] = [text_of(one) if is_part(one) else one for one in values]
     return listed

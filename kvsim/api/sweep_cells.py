@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.api.sweep_result import Sweep, save_tables
 from kvsim.fleet.simulate import describe
+from kvsim.parametric import IN_ONE_PROCESS, only_here
 from kvsim.report.paired import title_of
 from kvsim.report.title import deployments, workloads
 from kvsim.results.notes import merged, shared
 from kvsim.study.plan import plan
+from kvsim.study.run_cell import Cell
 from kvsim.study.sweep import CELLS, look, prepare
 from kvsim.study.table import NOT_RUN, means_rows, read_all, shown, table_rows
 from kvsim.study.workers import in_process, in_processes, num_workers, on_dask
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from kvsim.config import RunConfig
     from kvsim.study.cell import Stored
     from kvsim.study.plan import Point, Study
-    from kvsim.study.run_cell import Cell
     from kvsim.study.sweep import Progress
     from kvsim.trace import Trace
 
@@ -71,14 +73,19 @@ def run_cells(
 
     ``on_done`` is called with the number of cells that have ended.
     """
-    todo = planned.progress.todo
+    todo, local = planned.progress.todo, list[Cell]()
     number = num_workers(workers, len(todo))
     if not todo:
         return
+    if number > 1 or dask is not None:
+        todo, local, notes = _split(todo)
+        planned.notes.extend(notes)
     with _writing(planned.out):
         cells = Path(planned.out).absolute() / CELLS
         ended: Iterator[str | None]
-        if dask is not None:
+        if not todo:
+            ended = iter(())
+        elif dask is not None:
             ended = on_dask(cells, todo, dask)
         elif number > 1:
             ended = in_processes(cells, todo, number)
@@ -86,11 +93,23 @@ def run_cells(
             ended = in_process(cells, todo)
         count = 0
         try:
-            for digest in ended:
+            for digest in chain(in_process(cells, local), ended):
                 count += digest is not None
                 on_done(count)
         except RuntimeError as error:
             raise ValueError(str(error)) from None
+
+
+def _split(todo: Sequence[Cell]) -> tuple[list[Cell], list[Cell], list[str]]:
+    """Return the cells for workers, those whose parts only this process has, and a note on them."""
+    apart: list[Cell] = []
+    local: list[Cell] = []
+    names: dict[str, None] = {}
+    for cell in todo:
+        found = [n for text in vars(cell.config).values() for n in only_here(text)]
+        names |= dict.fromkeys(found)
+        (local if found else apart).append(cell)
+    return apart, local, [f"{IN_ONE_PROCESS}: {', '.join(names)}"] if names else []
 
 
 def num_left(planned: Planned) -> int:

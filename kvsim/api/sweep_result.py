@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.display import Tabular, in_seconds, structured
 from kvsim.files import writing
-from kvsim.report.sweep import sweep_table
+from kvsim.report.sweep import sweep_table, with_short_names
 from kvsim.results.result import make_directory
 from kvsim.study.table import save_csv, save_parquet
 
@@ -73,7 +73,8 @@ class Sweep(Tabular):
         from kvsim.report.plots.sweep import sweep as draw
 
         x, lines = axes_of(self.shown_rows, self.varied)
-        return draw(self.shown_rows, x, lines, "\n".join(self.header))
+        rows = with_short_names(self.shown_rows, self.varied)
+        return draw(rows, x, lines, "\n".join(self.header))
 
     def save(self, directory: str | Path) -> None:
         """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` where there are seeds.

@@ -10,7 +10,7 @@ from rich.text import Text
 from kvsim.report.moved import moved, three_digits
 from kvsim.report.narrow import NarrowTable
 from kvsim.report.paired import title_of
-from kvsim.report.text import milliseconds, number, percent
+from kvsim.report.text import milliseconds, number, percent, without_paths
 from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def sweep_table(
     headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]
     if not varied:
         headings.insert(0, "")
+    rows = with_short_names(rows, varied)
     more, said = moved(rows), overload_lines(rows, varied)
     headings += [one.heading for one in more] + ["bottleneck"] * bool(said)
     shown = []
@@ -58,6 +59,20 @@ def sweep_table(
     if len(rows) > MOST_SHOWN:
         parts.append(Text(f"{number(len(rows) - MOST_SHOWN)} more rows in the table.", "dim"))
     return Group(*parts)
+
+
+def with_short_names(
+    rows: Sequence[Mapping[str, Any]], varied: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return rows in which the varied options name parts without their files."""
+    made = [dict(row) for row in rows]
+    for name in varied:
+        values = [row[name] for row in rows]
+        texts = [value for value in values if isinstance(value, str)]
+        short = dict(zip(texts, without_paths(texts), strict=True))
+        for row, value in zip(made, values, strict=True):
+            row[name] = short.get(value, value)
+    return made
 
 
 def _cells(row: Mapping[str, Any], varied: Sequence[str]) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 GIB = 2**30
+#: A file or module in front of a part's name, which a parameter is not.
+_PATH = re.compile(r"[\w./~-]+:(?=[A-Za-z_]\w*(?![\w=]))")
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -87,6 +90,18 @@ class _Formatter(string.Formatter):
             return format(value, format_spec)
         digits = format_spec[len(kind) :]
         return FORMATS[kind](value, *([int(digits)] if digits else []))
+
+
+def without_paths(texts: Sequence[str]) -> list[str]:
+    """Return names of parts without the files or modules in which they are, if still different.
+
+    Examples
+    --------
+    >>> without_paths(["a/b.py:Mine+k=1", "paged+eviction=m.n:Own:ttl=3", "paged"])
+    ['Mine+k=1', 'paged+eviction=Own:ttl=3', 'paged']
+    """
+    short = [_PATH.sub("", text) for text in texts]
+    return short if len(set(short)) == len(set(texts)) else list(texts)
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.parametric import only_here, state_of
 from kvsim.registry import current_folder
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
         "config": options,
         "seed": config.seed,
         "trace_digest": trace_digest,
-        "input_files": {name: _hashed(path) for name, path in sorted(_inputs(options))},
+        "input_files": {name: _hashed(path) for name, path in sorted(_inputs(options))}
+        | {name: _digits(state_of(name)) for text in options.values() for name in only_here(text)},
         "kvsim_version": kvsim_version(),
         "physics_revision": physics_revision(),
     }
@@ -99,10 +101,11 @@ def _inputs(value: Any) -> Iterator[tuple[str, Path]]:
             yield from _inputs(one)
     elif isinstance(value, str):
         for part in re.split(r"[+=]", value):
-            for path in (Path(part), Path(part) / "config.json"):
+            script = part.partition(".py:")[0] + ".py"
+            for path in (Path(part), Path(part) / "config.json", Path(script)):
                 if part and _is_file(path):
                     yield path.as_posix(), path
-            plug_in = _PLUG_IN.fullmatch(part)
+            plug_in = _PLUG_IN.match(part)
             source = _source(plug_in[1]) if plug_in else None
             if plug_in and source is not None:
                 yield plug_in[1], source
@@ -126,4 +129,8 @@ def _source(module: str) -> Path | None:
 
 
 def _hashed(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return _digits(path.read_bytes())
+
+
+def _digits(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -80,15 +80,17 @@ def plan(study: Study) -> list[Point]:
         raise ValueError(f"a sweep of {number:,} cells: at most {MOST_CELLS:,}; vary fewer options")
     points = []
     for parts in product(*axes):
-        config = _config({name: value for part in parts for name, value in part.items()})
+        given = {name: value for part in parts for name, value in part.items()}
+        config = _config(given)
         seeds = _replicated(config, study.replications)
-        points += [_point(study, *one) for one in product(study.slices or (None,), seeds)]
+        points += [_point(study, given, *one) for one in product(study.slices or (None,), seeds)]
     return points
 
 
-def _point(study: Study, rows: Slice | None, config: RunConfig) -> Point:
+def _point(study: Study, given: Mapping[str, Any], rows: Slice | None, config: RunConfig) -> Point:
     both = {**study.crossed, **study.zipped}
-    varied = {name: getattr(config, name) for name, values in both.items() if len(values) > 1}
+    # The eviction policy is a parameter of the configuration's allocator.
+    varied = {n: getattr(config, n, given[n]) for n, values in both.items() if len(values) > 1}
     if len(study.slices) > 1 and rows is not None:
         varied["slice"] = f"{rows[0]}:{rows[1]}"
     if study.replications > 1:

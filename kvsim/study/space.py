@@ -89,7 +89,7 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
         role, dot, own = name.rpartition(".")
         if dot and role not in ROLES:
             raise unknown_name("role", role, ROLES)
-        if own not in RunConfig.model_fields:
+        if own not in (*RunConfig.model_fields, "eviction"):  # a parameter of the allocator
             raise unknown_name("option", own, set(RunConfig.model_fields) - SHARED)
         if own in SHARED or (role and own in COUNTED):
             raise ValueError(f"{flag} {key}: cannot vary, as all configurations share it")
