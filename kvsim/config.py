@@ -54,7 +54,7 @@ Positive = Annotated[float, Field(gt=0)]
 Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
-class Validated(BaseModel):
+class Validated(BaseModel, defer_build=True):
     """Fields of a request to kvsim, immutable; an error in one is reported in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

@@ -28,7 +28,7 @@ def _length(value: object) -> object:
 Length = Annotated[int, Field(ge=AUTO), BeforeValidator(_length)]
 
 
-class ServerOptions(BaseModel):
+class ServerOptions(BaseModel, defer_build=True):
     """Options of a server other than its limits; None means vLLM's choice."""
 
     hf_overrides: str | None = Field(

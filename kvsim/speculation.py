@@ -42,7 +42,7 @@ SPECULATION_FLAGS = ("num_lookahead_tokens", "speculative_config")
 KEEPS_NO_DRAFTS = {"num_lookahead_tokens": "it keeps no slots for drafts"}
 
 
-class Lookahead(BaseModel):
+class Lookahead(BaseModel, defer_build=True):
     """Slots beyond the scheduled tokens, if configured without speculation."""
 
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from itertools import chain
@@ -377,6 +378,8 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
+    if arguments is None:
+        gc.freeze()  # modules live as long as the process: the collector skips them from now on
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         line = pasted.translate(join_pairs(given), cli)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from kvsim.speculation import SPECULATION_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pydantic.fields import FieldInfo
+    from kvsim.config import Validated
 
 #: The engine, and fields that only one has, by section: its name in prose.
 ENGINE_SECTIONS = {
@@ -237,59 +238,69 @@ def config_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a command with the flags of some sections; with ``lists``, switches take values."""
     names = [n for title in only for n in SECTIONS[title] if n not in leave_out]
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(names):
-            command = _option(name, RunConfig.model_fields[name], lists=lists)(command)
-        return command
-
-    return decorate
+    return _with_options(RunConfig, names, lists=lists)
 
 
 def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the fields of the training budget."""
     from kvsim.training.config import TrainingConfig
 
-    for names in reversed(TRAINING_SECTIONS.values()):
-        for name in reversed(names):
-            command = _option(name, TrainingConfig.model_fields[name])(command)
-    return command
+    names = [name for section in TRAINING_SECTIONS.values() for name in section]
+    return _with_options(TrainingConfig, names)(command)
 
 
-def _option(
-    name: str, field: FieldInfo, *, lists: bool = False
+def _with_options(
+    config: type[Validated], names: Sequence[str], *, lists: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make one flag; values stay text, which the configuration converts and checks."""
+    options = [option for name in names for option in _options(config, name, lists=lists)]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = click.option(cls=lambda *_, made=option: made)(command)  # type: ignore[arg-type]
+        return command
+
+    return decorate
+
+
+@cache
+def _options(config: type[Validated], name: str, *, lists: bool) -> tuple[click.Option, ...]:
+    """Make the flags of a field; values stay text, which the configuration converts and checks.
+
+    Commands share them: a flag per command would take a third of the time of ``--help``.
+    """
+    field = config.model_fields[name]
     shown = ""
     if field.default is not None and not isinstance(field.default, bool):
         shown = f" [{field.default}]"
     help_text = (field.description or "") + shown
     if bool in _types(field.annotation):
         if lists:
-            return _switch(name, help_text, negated=field.default is not False)
+            return _switches(name, help_text, negated=field.default is not False)
         pair = f"{flag(name)}/--no-{flag(name)[2:]}"
         shown_as = _Switch if field.default is False else click.Option
-        return click.option(pair, cls=shown_as, default=None, help=help_text)
+        return (shown_as([pair], default=None, help=help_text),)
     if name in PAIRS:
         metavar = f"{PAIRS[name].partition(',')[0]} ..."
-        return click.option(flag(name), multiple=True, metavar=metavar, help=help_text)
+        return (click.Option([flag(name)], multiple=True, metavar=metavar, help=help_text),)
     short = [SHORT_FLAGS[name]] if name in SHORT_FLAGS else []
     choices = tuple(all_engines()) if name == "engine" else _choices(field.annotation)
     metavar = "|".join(choices) if choices else _metavar(field.annotation)
-    return click.option(*short, flag(name), name, default=None, metavar=metavar, help=help_text)
+    spellings = [*short, flag(name), name]
+    return (click.Option(spellings, default=None, metavar=metavar, help=help_text),)
 
 
-def _switch(
-    name: str, help_text: str, *, negated: bool
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _switches(name: str, help_text: str, *, negated: bool) -> tuple[click.Option, ...]:
     """Make a switch that also takes true, false or a list; some have a --no-... form."""
-    on = click.option(
-        flag(name), name, is_flag=False, flag_value="true", metavar="[true,false]", help=help_text
+    on = click.Option(
+        [flag(name), name],
+        is_flag=False,
+        flag_value="true",
+        metavar="[true,false]",
+        help=help_text,
     )
     if not negated:
-        return on
-    off = click.option(f"--no-{flag(name)[2:]}", name, flag_value="false", hidden=True)
-    return lambda command: on(off(command))
+        return (on,)
+    return on, click.Option([f"--no-{flag(name)[2:]}", name], flag_value="false", hidden=True)
 
 
 def _types(annotation: Any) -> set[Any]:

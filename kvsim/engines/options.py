@@ -9,7 +9,7 @@ from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.engines.tensorrt_llm.server_options import TensorrtLlmOptions
 
 
-class EngineChoice(BaseModel):
+class EngineChoice(BaseModel, defer_build=True):
     """The engine of a configuration."""
 
     engine: str | None = Field(

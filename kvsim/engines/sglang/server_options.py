@@ -23,7 +23,7 @@ SchedulePolicy = Literal[
 RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
 
 
-class SglangOptions(BaseModel):
+class SglangOptions(BaseModel, defer_build=True):
     """Options of SGLang's scheduler and memory; None means the choice of SGLang 0.5.23."""
 
     page_size: Count | None = Field(

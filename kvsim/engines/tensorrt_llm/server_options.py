@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, field_validator
 CapacityPolicy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 
 
-class TensorrtLlmOptions(BaseModel):
+class TensorrtLlmOptions(BaseModel, defer_build=True):
     """Options of TensorRT-LLM's scheduler and memory."""
 
     capacity_scheduler_policy: CapacityPolicy = Field(
