@@ -123,6 +123,21 @@ class Options(TypedDict, total=False):
     prefill_max_requests: int | None
     """sglang: maximum number of prompts per step [no limit]."""
 
+    max_queued_requests: int | None
+    """sglang: maximum number of waiting requests [no limit]."""
+
+    prefill_decode_interval: int
+    """sglang: passes without a prefill after each prefill."""
+
+    prefill_decode_interval_min_bs: int
+    """sglang: running requests below which prefill-decode-interval does not hold."""
+
+    min_free_slots_delay: int
+    """sglang: free places in the running batch that a prefill waits for."""
+
+    scheduler_recv_interval: int
+    """sglang: decode passes before new requests are received."""
+
     schedule_policy: Literal[
         "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
     ]

@@ -201,13 +201,18 @@ COMPILED = (
     "8 equal specs hit together",
 )
 
+#: Rules of SGLang that the second set of recorded cases pins.
+OF_SECOND_CASES = ("states", "adapters", "drafts", "waits")
+
 
 def cases_for(mutant: Mutant, data: Path) -> list[str]:
     """Return the recorded schedules that may notice a mutant: those of its engine."""
     if mutant.rule.startswith("sglang host"):
         found = [*data.glob("sglang_cases/hicache*.gz"), *data.glob("sglang_cases/c[0-9]*.gz")]
         return [str(p) for p in sorted(found, key=lambda p: p.stat().st_size)]
-    if mutant.rule.startswith(("sglang states", "sglang adapters", "sglang drafts")):
+    if mutant.rule.startswith(
+        ("sglang states", "sglang adapters", "sglang drafts", "sglang waits")
+    ):
         return sorted(str(p) for p in data.glob("sglang_cases2/*/*.json.gz"))
     if mutant.rule.startswith("sglang windows"):
         found = sorted(data.glob("sglang_cases/s[0-9]*.json.gz"), key=lambda p: p.stat().st_size)

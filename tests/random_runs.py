@@ -190,6 +190,19 @@ def sglang(draw: random.Random) -> Options:
     return options
 
 
+def sglang_waits(draw: random.Random) -> Options:
+    """Return options of SGLang whose loop waits, and whose queue is short."""
+    return sglang(draw) | one(
+        draw,
+        max_queued_requests=(None, 2, 5),
+        prefill_decode_interval=(0, 1, 3),
+        prefill_decode_interval_min_bs=(0, 2),
+        min_free_slots_delay=(0, 2, 4),
+        scheduler_recv_interval=(1, 3),
+        enable_priority_scheduling=(False, True),
+    )
+
+
 def sglang_states(draw: random.Random) -> Options:
     """Return options of SGLang for a model with states, every few tokens one."""
     options = sglang(draw) | one(
@@ -327,6 +340,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
         "encoder_cache_size": draw.choice([0, 8, 40]),
     },
     "sglang": sglang,
+    "sglang waits": sglang_waits,
     "sglang states": sglang_states,
     "sglang adapters": sglang_adapters,
     "sglang drafts": sglang_drafts,

@@ -370,8 +370,8 @@ class Replica:
         """Time of the next event when :meth:`advance` returned."""
         return float(self.state.next_event_time)
 
-    def stops(self) -> Iterator[int]:
-        """Run until the rules are done; yield the reason of each stop.
+    def stops(self, num_steps: int = STEPS_PER_CALL) -> Iterator[int]:
+        """Run until the rules are done; yield the reason of each stop. ``num_steps`` bounds a call.
 
         Raises
         ------
@@ -380,7 +380,7 @@ class Replica:
         """
         state = self.state
         while True:
-            outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
+            outcome = self._call(rules.ADVANCE, num_steps)
             self._watchdog.refuse(outcome, state, self.setup.scheduler)
             if outcome == records.NEEDS_REQUESTS:
                 more_requests(state, self._memory, state.num_requests)

@@ -123,7 +123,7 @@ def collect(
     replicas = [member.replica for member in _by_number(pools)]
     summary = _summarize_requests(plan, trace, pools, table, end_time, totals, entries, family)
     summary["rejections"] = _rejections(
-        trace, table, turned_away, pools, _num_rejected(pools, table, family), entries
+        trace, table, turned_away, pools, _num_rejected(pools, table, family), entries, totals
     )
     early, later = num_early_turns(table, trace.session_id)
     early = 0 if trace.has("after") else early  # turns then come when they can
@@ -367,6 +367,7 @@ def _rejections(
     pools: Sequence[Pool],
     by_router: Mapping[str, int],
     entries: Mapping[str, Any],
+    totals: Mapping[int, Totals],
 ) -> dict[str, int]:
     """Count rejected requests by reason."""
     setup = pools[0].setup
@@ -383,10 +384,12 @@ def _rejections(
         reasons[said] = int(too_long_there.sum())
         unfit &= ~too_long_there
     held = entries["flow_control"] or {}
+    num_queued = min(sum(one.num_turned_away for one in totals.values()), int(unfit.sum()))
     reasons |= {
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
-        "needs more KV memory than there is": int(unfit.sum()),
+        "needs more KV memory than there is": int(unfit.sum()) - num_queued,
+        "more than may wait at the server": num_queued,
         **{f"turned away by router {name}": number for name, number in by_router.items()},
         "shed by flow control": held.get("num_shed", 0),
         "more than may wait at the gateway": held.get("num_too_many", 0),

@@ -211,6 +211,7 @@ class Totals(Record):
     num_encoded_items: int = 0
     num_encoded_tokens: int = 0
     num_adapter_switches: int = 0  # that joined a batch
+    num_turned_away: int = 0  # requests for which the queue had no place
     num_copied_blocks: int = 0  # by sequences about to write into a shared one
     entry_seconds: float = 0.0  # blocks in the tables of sequences that fork, over time
     forked_seconds: float = 0.0  # and the different ones among them

@@ -20,6 +20,7 @@ from kvsim.engines.rules.own_loop import (
     complete_engine,
     engine_died,
     engine_has_work,
+    is_deaf,
     operate_engine,
     schedule_engine,
 )
@@ -78,6 +79,8 @@ def see_arrivals(state: Replica) -> bool:
     Where the length of the queue does not matter, only its head gets records.
     """
     trace = state.trace
+    if state.limits.has_own_loop and is_deaf(state) and engine_has_work(state):
+        return True
     while trace.seen < trace.num_arrivals and trace.entry_time[trace.seen] <= state.clock:
         state.totals.waiting_seconds += state.clock - trace.arrival_time[trace.seen]
         trace.seen += 1

@@ -43,6 +43,11 @@ def engine_has_work(state: Replica) -> bool:
     return False
 
 
+def is_deaf(state: Replica) -> bool:
+    """Return whether a replica that has work does not receive requests before the next step."""
+    return state.limits.scheduler == SGLANG and state.engines.sglang.is_deaf
+
+
 def abort_in_engine(state: Replica, row: int) -> bool:
     """Abort a request; False if it is not on this replica."""
     if state.limits.scheduler == SGLANG:

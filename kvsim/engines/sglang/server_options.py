@@ -111,6 +111,21 @@ class SglangOptions(BaseModel, defer_build=True):
     prefill_max_requests: Count | None = Field(
         None, description="sglang: maximum number of prompts per step [no limit]"
     )
+    max_queued_requests: Count | None = Field(
+        None, description="sglang: maximum number of waiting requests [no limit]"
+    )
+    prefill_decode_interval: Whole = Field(
+        0, description="sglang: passes without a prefill after each prefill"
+    )
+    prefill_decode_interval_min_bs: Whole = Field(
+        0, description="sglang: running requests below which prefill-decode-interval does not hold"
+    )
+    min_free_slots_delay: Whole = Field(
+        0, description="sglang: free places in the running batch that a prefill waits for"
+    )
+    scheduler_recv_interval: Count = Field(
+        1, description="sglang: decode passes before new requests are received"
+    )
     schedule_policy: SchedulePolicy = Field(
         "fcfs", description="sglang: order in which waiting requests are admitted"
     )

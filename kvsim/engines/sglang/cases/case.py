@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kvsim.cases.rows import Span
     from kvsim.engine.contents import Contents
 
+#: Settings that None switches off; elsewhere it stands for the default.
+OFF = ("chunked_prefill_size", "prefill_max_requests")
 #: Numbers of eviction policies, where kvsim calls them by another name.
 EVICTION_NUMBERS = {"threshold": "tail_threshold"}
 
@@ -140,6 +142,11 @@ class SglangCaseConfig(Part):
     disable_priority_preemption: bool
     retraction_policy: Literal["length", "priority"]
     prefill_max_requests: Count | None = None
+    max_queued_requests: Count | None = None
+    prefill_decode_interval: Whole | None = None
+    prefill_decode_interval_min_bs: Whole | None = None
+    min_free_slots_delay: Whole | None = None
+    scheduler_recv_interval: Count | None = None
     context_length: Count
     swa: WindowPool | None = None
     hicache: HostTier | None = None
@@ -151,6 +158,7 @@ class SglangCaseConfig(Part):
     @property
     def settings(self) -> SglangSettings:
         given = by_name(SglangSettings, self)
+        given = {name: value for name, value in given.items() if value is not None or name in OFF}
         states = self.mamba.settings if self.mamba else None
         given["speculation"] = self.spec.settings if self.spec else None
         given |= {"states": states, "adapters": self.lora.settings if self.lora else None}
@@ -158,7 +166,10 @@ class SglangCaseConfig(Part):
 
 
 class SglangCaseRequest(Part):
-    """A request: token j of its output is token j of ``out_seg``, number ``stop_at`` is EOS."""
+    """A request: token j of its output is token j of ``out_seg``, number ``stop_at`` is EOS.
+
+    It is aborted in pass ``abort_at``, after the arrivals of the pass.
+    """
 
     id: str
     arrival: Whole
@@ -171,6 +182,7 @@ class SglangCaseRequest(Part):
     lora: str | None = None
     acc: list[Count] | None = None
     out_seg: int | None = None
+    abort_at: Whole | None = None
 
 
 class SglangWorkload(Part):

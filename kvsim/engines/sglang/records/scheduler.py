@@ -123,6 +123,11 @@ class Sglang(Record):
     decay: float = 0.0
     max_new_tokens: int = 0  # that requests say they generate at most; 0: what they do
     ignore_eos: bool = False
+    max_queued: int = 0  # requests that wait at most; 0 for no limit
+    recv_interval: int = 1  # passes that only decode, before requests are received
+    decode_interval: int = 0  # passes without prefill after a prefill
+    decode_interval_min: int = 0  # running requests below which it is ended
+    min_free_slots: int = 0  # free places below which nobody is admitted beside running ones
     words: list[int] = field(default_factory=list)  # of the generator, under policy random
     num_drawn: int = 0  # of these words
 
@@ -150,6 +155,9 @@ class Sglang(Record):
     has_ended: bool = False  # somebody who may be listed as running
     may_finish: bool = False  # somebody's next token may be the last
     is_idle: bool = True
+    is_deaf: bool = False  # requests that arrive are not received before the next pass
+    num_deaf: int = 0  # passes since any were, a prefill as 1000
+    num_decodes_due: int = 0  # before the next prefill
     is_dead: bool = False  # out of memory in a prefill
     num_retractions: int = 0
     order_now: list[int] = field(default_factory=list)  # scratch: who is sorted

@@ -1,4 +1,7 @@
-"""SGLang's abort: a waiting request ends at once, a running one with its next token."""
+"""SGLang's abort: a waiting request ends at once, a running one with its next token.
+
+One that is computed in chunks ends with the next pass.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ def abort_sglang(state: Replica, row: int) -> bool:
                 request.finish_time = state.clock
                 end_request(state, k, ABORTED)
                 reuse_record(state, k)
+            elif k == state.engines.sglang.chunked:
+                mine.is_aborted = True
             else:
                 mine.is_aborted = True
                 request.end = min(request.end, request.num_tokens + 1)

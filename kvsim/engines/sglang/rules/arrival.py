@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.rules.host.storage import begin_read
 from kvsim.engines.sglang.rules.tree.pages import ceil_page
 from kvsim.engines.sglang.rules.waiting import enter_queue
+from kvsim.records.request import FINISHED
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -40,5 +41,5 @@ def add_sglang(state: Replica, k: int) -> None:
     request.end = prompt + request.max_tokens
     scheduler.is_idle = False
     enter_queue(state, k)
-    if state.storage.is_on:
+    if state.storage.is_on and request.status != FINISHED:
         begin_read(state, k)

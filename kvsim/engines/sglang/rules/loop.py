@@ -14,6 +14,7 @@ from kvsim.engines.sglang.rules.extend import build_prefill
 from kvsim.engines.sglang.rules.held import reuse_record
 from kvsim.engines.sglang.rules.host.load import see_copies_done
 from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_copies
+from kvsim.engines.sglang.rules.pacing import count_pass, decodes_first
 from kvsim.engines.sglang.rules.prefill import choose_prefills
 from kvsim.engines.sglang.rules.speculation import commit
 from kvsim.engines.sglang.rules.states import note_decode
@@ -56,6 +57,7 @@ def pass_sglang(state: Replica) -> bool:
         state.must_complete = True
     else:
         rest(state)
+    count_pass(state.engines.sglang)
     return not state.engines.sglang.is_dead
 
 
@@ -64,13 +66,16 @@ def schedule_sglang(state: Replica, batch: Batch) -> None:
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.write_policy != NO_HOST:
         see_copies_done(tree, state.clock)
+    drop_chunk(state)
     keep_chunk(state)
     merge_last(state)
     drop_finished(state)
     scheduler.last_mode = NO_BATCH
     batch.num_extends = 0
-    if choose_prefills(state):
+    scheduler.num_preempted = 0
+    if not decodes_first(scheduler) and choose_prefills(state):
         build_prefill(state, batch)
+        scheduler.num_decodes_due = scheduler.decode_interval
     elif scheduler.num_running > 0:
         build_decode(state, batch)
     state.decode_only = False
@@ -81,6 +86,18 @@ def count_sent(state: Replica, before: int) -> None:
     tree = state.kv.radix
     if tree.write_policy != NO_HOST:
         state.totals.stored_bytes += (tree.num_sent - before) * tree.token_bytes
+
+
+def drop_chunk(state: Replica) -> None:
+    """End the request that is computed in chunks if it was aborted; its last chunk is lost."""
+    k = state.engines.sglang.chunked
+    if k == NONE or not state.engines.sglang.progress[k].is_aborted:
+        return
+    state.engines.sglang.chunked = NONE
+    release_request(state, k, False)
+    state.requests[k].finish_time = state.clock
+    end_request(state, k, ABORTED)
+    reuse_record(state, k)
 
 
 def keep_chunk(state: Replica) -> None:
@@ -154,6 +171,8 @@ def rest(state: Replica) -> None:
         state.resume_time = next_read(state)  # or an arrival, before
     elif scheduler.adapters.num_loading > 0:
         state.resume_time = scheduler.adapters.ready[0]  # the others began later
+    elif scheduler.num_decodes_due > 0 and state.waiting.length > 0:
+        return  # the next pass may prefill
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)
@@ -166,6 +185,8 @@ def rest(state: Replica) -> None:
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
         scheduler.ratio = scheduler.init_ratio
         scheduler.is_idle = True
+        if not state.never_reject:  # a case counts idle passes by itself
+            scheduler.num_decodes_due = 0
 
 
 def waits_for_read(state: Replica) -> bool:

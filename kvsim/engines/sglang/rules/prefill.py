@@ -46,11 +46,12 @@ NO_ROOM = -1
 def choose_prefills(state: Replica) -> bool:
     """List the requests to admit; False if there are none."""
     scheduler = state.engines.sglang
-    scheduler.num_preempted = 0
     if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
         scheduler.is_full = False
     if scheduler.chunked == NONE:
         if scheduler.is_full or state.waiting.length == 0:
+            return False
+        if scheduler.num_running > 0 and num_places(state, 0) < scheduler.min_free_slots:
             return False
         if not scheduler.preempts and num_places(state, 0) <= 0:
             scheduler.is_full = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import LRU as LRU_RANK
@@ -15,10 +16,12 @@ from kvsim.engines.sglang.records.scheduler import (
     SHORTEST_PREFILL_FIRST,
 )
 from kvsim.engines.sglang.rules.adapters import time_of_loads
+from kvsim.engines.sglang.rules.held import reuse_record
 from kvsim.engines.sglang.rules.tree.mersenne import draw_below
 from kvsim.engines.sglang.rules.tree.walk import match_prefix, num_host_found
 from kvsim.engines.sglang.rules.tree.weight import is_visited_before, weigh_waiting
 from kvsim.records.record import NONE
+from kvsim.rules.abort import FAILED, REJECTED, end_request
 from kvsim.rules.blocks.keys import mix, mix_span, span_of
 from kvsim.rules.links import append, remove
 
@@ -37,12 +40,47 @@ REFRESH_INTERVAL = 32
 def enter_queue(state: Replica, k: int) -> None:
     """Append a request to the queue: a new one, or one that was retracted."""
     mine, scheduler = state.engines.sglang.progress[k], state.engines.sglang
+    if 0 < scheduler.max_queued <= state.waiting.length and not displaces(state, k):
+        turn_away(state, k)
+        return
     scheduler.num_entries += 1
     mine.number = scheduler.num_entries
     mine.seen = scheduler.processed
     if scheduler.adapters.is_on:
         mine.waits_since = time_of_loads(state)
     append(state.waiting, state.requests, k)
+
+
+def displaces(state: Replica, k: int) -> bool:
+    """Turn away the least urgent waiting request, if one that enters is more urgent."""
+    scheduler, requests = state.engines.sglang, state.requests
+    if not scheduler.by_priority:
+        return False
+    last = other = state.waiting.head
+    while other != NONE:
+        above = (requests[other].priority - requests[last].priority) * scheduler.sign
+        is_later = scheduler.progress[other].number > scheduler.progress[last].number
+        if above > 0 or (above == 0 and is_later):
+            last = other
+        other = requests[other].next
+    if (requests[last].priority - requests[k].priority) * scheduler.sign <= 0:
+        return False
+    leave_waiting(state, last)
+    turn_away(state, last)
+    return True
+
+
+def turn_away(state: Replica, k: int) -> None:
+    """End a request for which there is no place in the queue: a new one, or one that had run."""
+    request, reason = state.requests[k], REJECTED
+    if math.isnan(request.first_scheduled_time):
+        state.totals.num_turned_away += 1
+        # A rejected request does not count as waiting.
+        state.totals.waiting_seconds -= state.clock - request.arrival_time
+    else:
+        request.finish_time, reason = state.clock, FAILED
+    end_request(state, k, reason)
+    reuse_record(state, k)
 
 
 def leave_waiting(state: Replica, k: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from kvsim.engines.engine import EngineSettings
 from kvsim.engines.sglang.records.scheduler import Order
 from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
+from kvsim.engines.sglang.rules.pacing import count_pass
 from kvsim.engines.sglang.sched.adapters import AdapterSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.sched.speculation import SpeculationSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
@@ -62,7 +63,8 @@ class StateSettings:
 class SglangSettings(EngineSettings):
     """Settings of SGLang's scheduler; names and defaults are its own, but for None.
 
-    ``chunked_prefill_size`` None: no chunking; ``prefill_max_requests`` None: no limit.
+    ``chunked_prefill_size`` None: no chunking; ``prefill_max_requests`` and
+    ``max_queued_requests`` None: no limit.
     ``max_new_tokens`` is what requests say they generate at most, None what they do.
     """
 
@@ -73,6 +75,11 @@ class SglangSettings(EngineSettings):
     chunked_prefill_size: int | None = 8192
     max_prefill_tokens: int = 16384
     prefill_max_requests: int | None = None
+    max_queued_requests: int | None = None
+    prefill_decode_interval: int = 0
+    prefill_decode_interval_min_bs: int = 0
+    min_free_slots_delay: int = 0
+    scheduler_recv_interval: int = 1
     schedule_policy: SchedulePolicy = "fcfs"
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
@@ -123,6 +130,13 @@ class SglangSettings(EngineSettings):
         scheduler.sign = 1 if self.schedule_low_priority_values_first else -1
         scheduler.preempts = by_priority and not self.disable_priority_preemption
         scheduler.threshold = self.priority_scheduling_preemption_threshold
+        scheduler.max_queued = self.max_queued_requests or 0
+        scheduler.recv_interval = self.scheduler_recv_interval
+        count_pass(scheduler)
+        scheduler.decode_interval = self.prefill_decode_interval
+        scheduler.decode_interval_min = self.prefill_decode_interval_min_bs
+        slots = min(self.min_free_slots_delay, self.max_running_requests)
+        scheduler.min_free_slots = slots if slots > 1 else 0
         scheduler.retracts_by_priority = self.retraction_policy == "priority"
         initial = min(INIT_RATIO * self.schedule_conservativeness, 1.0)
         scheduler.init_ratio, scheduler.min_ratio = initial, min(MIN_FACTOR * initial, 1.0)

@@ -1,0 +1,33 @@
+"""Waits of the loop: passes that receive nothing, decodes between prefills, places left free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engines.sglang.records.scheduler import DECODE, NO_BATCH
+
+if TYPE_CHECKING:
+    from kvsim.engines.sglang.records.scheduler import Sglang
+
+#: What a pass that prefills counts, towards the interval in which requests are received.
+WEIGHT_OF_PREFILL = 1000
+
+
+def count_pass(scheduler: Sglang) -> None:
+    """Count a pass; only some of those that follow a decode receive requests and aborts."""
+    decodes = scheduler.last_mode in (DECODE, NO_BATCH)
+    scheduler.num_deaf += 1 if decodes else WEIGHT_OF_PREFILL
+    scheduler.is_deaf = scheduler.num_deaf < scheduler.recv_interval
+    if not scheduler.is_deaf:
+        scheduler.num_deaf = 0
+
+
+def decodes_first(scheduler: Sglang) -> bool:
+    """Return whether decodes still have their turn after a prefill."""
+    if scheduler.num_decodes_due == 0:
+        return False
+    if scheduler.num_running < scheduler.decode_interval_min:
+        scheduler.num_decodes_due = 0
+        return False
+    scheduler.num_decodes_due -= 1
+    return True
