@@ -290,7 +290,7 @@ class Config(Validated, EngineOptions, ServerOptions):
     proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="seconds that the proxy takes between the prefill and the decode worker"
     )
-    session_policy: str = Field("none", description="none or ttl=SECONDS: keep blocks of sessions")
+    session_policy: str = Field("none", description="ttl=S, program=S, hints, pin[=SHARE] or none")
     session_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="seconds between an answer and the next turn of its session, which never "

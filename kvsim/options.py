@@ -401,7 +401,7 @@ class Options(TypedDict, total=False):
     """seconds that the proxy takes between the prefill and the decode worker."""
 
     session_policy: str
-    """none or ttl=SECONDS: keep blocks of sessions."""
+    """ttl=S, program=S, hints, pin[=SHARE] or none."""
 
     session_think_time: float | None
     """seconds between an answer and the next turn of its session, which never starts before its

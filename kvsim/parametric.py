@@ -145,8 +145,14 @@ def with_names(values: dict[str, Any]) -> dict[str, Any]:
     return with_session_policy(named)
 
 
-#: Session policies that are known and not modelled.
-NOT_MODELLED = ("program", "hints", "pin")
+#: Eviction policies of session policies, the parameter after "=", and whether it must be given.
+SESSION_POLICIES = {
+    "ttl": ("session-ttl", "ttl", True),
+    "program": ("session-program", "ttl", True),
+    "hints": ("session-hints", "", False),
+    "pin": ("session-pin", "share", False),
+}
+ALLOWED = "must be none, ttl=SECONDS, program=SECONDS, hints, pin or pin=SHARE"
 
 
 def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
@@ -161,24 +167,34 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
     policy = values.get("session_policy", "none")
     if policy in (None, "none"):
         return values
-    name, _, seconds = str(policy).partition("=")
-    if name in NOT_MODELLED:
-        raise FieldError("session_policy", f"{policy} is not modelled; use ttl=SECONDS")
-    if name != "ttl" or not _is_time(seconds):
-        raise FieldError("session_policy", f"must be none or ttl=SECONDS, got {policy}")
+    name, equals, number = str(policy).partition("=")
+    part, key, needs_number = SESSION_POLICIES.get(name, ("", "", True))
+    is_right = bool(key) and _is_number(number, name) if equals else not needs_number
+    if not is_right:
+        raise FieldError("session_policy", f"{ALLOWED}, got {policy}")
+    text = f"+eviction={part}" + (f":{key}={number}" if equals else "")
+    if name == "program":
+        values = {"scheduling_policy": "priority"} | values
     allocator = str(values.get("allocator", "paged"))
-    part = f"+eviction=session-ttl:ttl={seconds}"
-    if part in allocator:  # as a configuration's file has both
+    if allocator.endswith(text):  # as a configuration's file has both
         return values
     engine = values.get("engine", "vllm")
-    if allocator.partition("+")[0] != "paged" or "+eviction=" in allocator or engine != "vllm":
+    is_known = engine in ("vllm", "tensorrt-llm")
+    if allocator.partition("+")[0] != "paged" or "+eviction=" in allocator or not is_known:
         other = engine if allocator == "paged" else allocator
-        raise FieldError("session_policy", f"needs vllm's allocator paged under LRU, got {other}")
-    return values | {"allocator": allocator + part}
+        raise FieldError("session_policy", f"needs the allocator paged under LRU, got {other}")
+    return values | {"allocator": allocator + text}
 
 
-def _is_time(text: str) -> bool:
+def _is_number(text: str, name: str) -> bool:
+    """Return whether a text is a time above 0, or a share of a pool."""
     try:
-        return 0.0 < float(text) < float("inf")
+        return 0.0 < float(text) < float("inf") and (name != "pin" or float(text) <= 1.0)
     except ValueError:
         return False
+
+
+def program_ttl(policy: str) -> float | None:
+    """Return the seconds of ``program=SECONDS``, None for any other session policy."""
+    name, _, number = policy.partition("=")
+    return float(number) if name == "program" else None

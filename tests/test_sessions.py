@@ -1,5 +1,6 @@
 """Sessions of agents: the generator's sample, and the facts of sessions in a summary."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 import kvsim
 import workloads
 from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
+from kvsim.kv.eviction import Alone, eviction_policy
 from kvsim.trace import Trace
+from kvsim.trace.files import write_trace
+from kvsim.trace.turns import by_program, holds, turn_before, turns_of
 
 SMALL = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
 
@@ -81,12 +85,38 @@ def test_a_session_that_never_began_does_not_count():
     assert (found["num"], found["completed"], found["hit_rate"]) == (1, 0, None)
 
 
+def hinted(seed: int = 1) -> Trace:
+    """Chats, some turns of which ask for a time, a priority or both."""
+    trace = workloads.multi_turn(num_requests=80, request_rate=8, seed=seed, turns=3)
+    draw = np.random.default_rng(seed)
+    ttl = np.where(draw.random(80) < 0.6, draw.uniform(0, 20, 80), -1.0)
+    level = np.where(draw.random(80) < 0.5, draw.choice([0, 20, 50, 100], 80), -1)
+    ttl.flags.writeable = level.flags.writeable = False
+    return replace(trace, hint_ttl=ttl, hint_priority=level)
+
+
+UNDER_PRESSURE: dict[str, Any] = {
+    "model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096, "num_gpu_blocks_override": 300,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["program=2", "hints", "pin=0.5"])
+def test_both_engines_agree_under_every_session_policy(policy):
+    options = UNDER_PRESSURE | {"session_policy": policy}
+    python, compiled = (
+        kvsim.simulate(hinted(), backend=backend, **options) for backend in ("python", "compiled")
+    )
+    assert str(python.requests.tolist()) == str(compiled.requests.tolist())
+    assert str(python.memory.tolist()) == str(compiled.memory.tolist())
+    lru = kvsim.simulate(hinted(), **UNDER_PRESSURE)
+    assert str(lru.requests.tolist()) != str(python.requests.tolist())
+
+
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_blocks_of_sessions_that_go_on_are_evicted_last(backend):
     """Under pressure more of their prompts hit; both engines agree on the tokens."""
     trace = workloads.multi_turn(num_requests=80, request_rate=8, seed=1, turns=3)
-    options: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096}
-    options |= {"num_gpu_blocks_override": 300, "backend": backend}
+    options = UNDER_PRESSURE | {"backend": backend}
     lru, kept = (
         kvsim.simulate(trace, session_policy=policy, **options).summary["sessions"]["hit_rate"]
         for policy in ("none", "ttl=5")
@@ -98,10 +128,90 @@ def test_without_pressure_a_session_policy_changes_nothing():
     trace = workloads.multi_turn(num_requests=100, request_rate=4, seed=1, turns=3)
     runs = [
         kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", session_policy=policy)
-        for policy in ("none", "ttl=5")
+        for policy in ("none", "ttl=5", "hints", "pin", "program=2")
     ]
-    lru, kept = (str(run.requests.tolist()) for run in runs)
-    assert lru == kept
+    lru, *others = (str(run.requests.tolist()) for run in runs)
+    assert all(rows == lru for rows in others)
+
+
+def freed(policy: Any, blocks: list[int], goes_on: float = 0.0, hint: float = -1.0) -> None:
+    """Cache blocks and free them as a request does."""
+    policy.pool.goes_on, policy.pool.hint = goes_on, hint
+    for block in blocks:
+        policy.cached(block, 100 + block)
+        policy.insert(block)
+
+
+def alone(name: str) -> tuple[Any, list[float]]:
+    """Return a policy without a replica, and its clock."""
+    policy, clock = eviction_policy(name), [0.0]
+    Alone(policy)
+    policy.clock = lambda: clock[0]
+    return policy, clock
+
+
+def test_lowest_priority_goes_first_and_lapses_after_its_time():
+    policy, clock = alone("session-hints")
+    freed(policy, [1, 2], goes_on=10.0, hint=90)
+    freed(policy, [3], goes_on=-1.0, hint=50)
+    freed(policy, [4], goes_on=-1.0)  # 35
+    freed(policy, [5], goes_on=5.0)  # a time alone: 36
+    freed(policy, [6], goes_on=-1.0, hint=0)
+    assert [policy.evict(), policy.evict()] == [6, 4]
+    clock[0] = 10.0  # all with a time are as any other now, and older ones go first
+    assert [policy.evict() for _ in range(4)] == [1, 2, 5, 3]
+
+
+def test_a_shared_block_keeps_its_higher_priority_until_that_lapses():
+    policy, clock = alone("session-hints")
+    freed(policy, [1], goes_on=10.0, hint=90)
+    freed(policy, [2], goes_on=-1.0, hint=50)
+    policy.remove(1)
+    policy.pool.goes_on, policy.pool.hint = -1.0, 0
+    policy.insert(1)
+    assert next(iter(policy_order(policy))) == 2
+    clock[0] = 11.0
+    assert next(iter(policy_order(policy))) == 1
+
+
+def policy_order(policy: Any) -> list[int]:
+    twin = policy.twin()
+    return [twin.evict() for _ in range(2)]
+
+
+def test_pins_are_bounded_and_go_last():
+    policy, _ = alone("session-pin:share=0.5")
+    policy.num_blocks = 8
+    freed(policy, [1, 2, 3, 4, 5], hint=100)
+    freed(policy, [6])
+    assert [policy.evict() for _ in range(6)] == [5, 6, 1, 2, 3, 4]
+    freed(policy, [7, 5], hint=100)  # no room for their pins until pinned blocks are used again
+    policy.cached(1, 1)
+    freed(policy, [6], hint=100)
+    assert [policy.evict() for _ in range(3)] == [7, 5, 6]
+
+
+def test_programs_are_held_by_their_past_pauses_and_go_by_first_arrival():
+    """Session 0 pauses 1 and 9 s, session 1 has short pauses only, and is held."""
+    trace = Trace.from_arrays(
+        [0.0, 1.0, 2.0, 3.0, 12.0, 13.0], [10] * 6, [2] * 6, session_id=[0, 1, 0, 1, 0, 1],
+        after=[[], [], [0], [1], [2], [3]], think_time=[0, 0, 1.0, 1.5, 9.0, 1.0],
+    )  # fmt: skip
+    turns = turns_of(trace)
+    assert turns.goes_on.tolist() == [1, 1, 1, 1, 0, 0]
+    assert turns.past_pause.tolist() == [0, 0, 1, 1.5, 5, 1.25]
+    assert holds(turns, 2.0).tolist() == [True] * 4 + [False] * 2
+    priority = by_program(trace, 2.0).priority
+    assert priority.tolist() == [0, 1, -6, -5, 0, -5]  # the pause of 9 s outlasts the holding
+
+
+def test_hints_of_a_file_are_read_again(tmp_path):
+    write_trace(hinted(), tmp_path / "t.csv")
+    assert workloads.load(tmp_path / "t.csv").digest == hinted().digest
+    with pytest.raises(ValueError, match="row 1: hint_priority is 101, must be 0 to 100, or -1"):
+        Trace.from_arrays([0, 1], [9, 9], [1, 1], hint_priority=[5, 101])
+    with pytest.raises(ValueError, match="row 0: hint_ttl is -3, must be at least 0, or -1"):
+        Trace.from_arrays([0, 1], [9, 9], [1, 1], hint_ttl=[-3, 1])
 
 
 def test_a_block_kept_for_a_session_is_evicted_before_a_request_waits():
@@ -118,11 +228,13 @@ def test_a_block_kept_for_a_session_is_evicted_before_a_request_waits():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"session_policy": "ttl=0"}, "session_policy must be none or ttl=SECONDS, got ttl=0"),
-        ({"session_policy": "pin"}, "session_policy pin is not modelled; use ttl=SECONDS"),
+        ({"session_policy": "ttl=0"}, "must be none, ttl=SECONDS, .* or pin=SHARE, got ttl=0"),
+        ({"session_policy": "program"}, "or pin=SHARE, got program"),
+        ({"session_policy": "pin=2"}, "or pin=SHARE, got pin=2"),
+        ({"session_policy": "hints=3"}, "or pin=SHARE, got hints=3"),
         (
             {"session_policy": "ttl=3", "eviction": "lfu"},
-            "needs vllm's allocator paged under LRU, got paged.eviction=lfu",
+            "needs the allocator paged under LRU, got paged.eviction=lfu",
         ),
         ({"session_policy": "ttl=3", "engine": "sglang"}, "paged under LRU, got sglang"),
     ],
@@ -141,6 +253,17 @@ def test_agentic_traces_resemble_the_recorded_sessions():
     assert np.median(pauses) == pytest.approx(20.1, rel=0.05)
     assert 20 <= (np.diff(trace.after_offsets) > 1).sum() <= 60
     assert trace.num_prompt_tokens.max() <= 200_000
+
+
+def test_agentic_clients_may_tell_of_the_pauses_to_come():
+    trace = workloads.agentic(num_requests=200, turns=10.0, hints=True, sub_agents=0)
+    before = turn_before(trace)
+    rows = np.flatnonzero(before >= 0)
+    assert trace.hint_ttl[before[rows]] == pytest.approx(2 * trace.think_time[rows])
+    is_last = turns_of(trace).goes_on == 0
+    assert (trace.hint_priority[is_last] == 0).all()
+    assert (trace.hint_priority[~is_last] == -1).all()
+    assert (trace.hint_ttl[is_last] == -1).all()
 
 
 def test_a_turn_begins_with_the_turn_before_and_its_answer():

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvsim.trace import Trace  # noqa: TC001 - the registry resolves annotations
 from workloads.arrivals import draw_arrivals
-from workloads.draft import Pace
+from workloads.draft import Draft, Pace
 from workloads.generators import NUM_REQUESTS, streams
 from workloads.lengths import LogNormal
 from workloads.registry import WORKLOADS
@@ -43,6 +43,8 @@ SUB_SYSTEM = 1000
 JOIN_TIME = 30.0
 # Seconds per output token in planned times, by which requests are ordered; the run decides.
 TOKEN_TIME = 0.02
+# Times that clients ask for, relative to the pauses to come: they do not know these exactly.
+HINT_MARGIN = 2.0
 
 
 @WORKLOADS.register("agentic")
@@ -61,6 +63,7 @@ def agentic(
     max_think_time: float = 300.0,
     max_prompt: int = 200_000,
     sub_agents: float = 1.0,
+    hints: bool = False,
 ) -> Trace:
     """Generate sessions of coding agents; each turn waits for the one before and a pause.
 
@@ -80,6 +83,8 @@ def agentic(
     max_think_time : seconds; it decides what a retention policy can gain
     max_prompt : tokens; where a prompt would be longer, the session is compacted
     sub_agents : how often they are spawned, relative to the sample; 0 is never
+    hints : whether the client tells the engine for how long a turn's blocks are of use: twice the
+        pause to come (``hint_ttl``), and not at all after a last turn (``hint_priority`` 0)
 
     Raises
     ------
@@ -111,15 +116,20 @@ def agentic(
         arrival, len(tree.roots), request_rate * len(tree.roots) / num_requests, of_times
     )
     draft = tree.script.draft(Pace())
-    return (
-        replace(
-            draft,
-            arrival_time=tree.planned_times(starts.tolist(), list(draft.num_output_tokens)),
-            after=tree.after,
-            think_time=tree.think_times,
-        )
-        .in_order_of_arrival()
-        .build()
+    times = tree.planned_times(starts.tolist(), list(draft.num_output_tokens))
+    draft = replace(draft, arrival_time=times, after=tree.after, think_time=tree.think_times)
+    return (_with_hints(draft) if hints else draft).in_order_of_arrival().build()
+
+
+def _with_hints(draft: Draft) -> Draft:
+    """Tell of each turn how long its blocks are of use."""
+    start, session = np.asarray(draft.arrival_time), np.asarray(draft.session_id)
+    is_last = np.append(session[1:] != session[:-1], True)
+    pauses = np.roll(start, -1) - start - np.asarray(draft.num_output_tokens) * TOKEN_TIME
+    return replace(
+        draft,
+        hint_ttl=np.where(is_last, -1.0, HINT_MARGIN * np.maximum(pauses, 0.0)).tolist(),
+        hint_priority=np.where(is_last, 0, -1).tolist(),
     )
 
 

@@ -91,6 +91,8 @@ class Draft:
     sample_output_tokens: Sequence[Sequence[int]] | None = None
     after: Sequence[Sequence[Any]] | None = None
     think_time: Sequence[float] | None = None
+    hint_ttl: Sequence[float] | None = None
+    hint_priority: Sequence[int] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)
     notes: tuple[str, ...] = ()

@@ -103,6 +103,7 @@ def _register(cls: type[Any], kind: type[Ref]) -> None:
         overload_attribute(kind, "goes_on")(
             lambda self: lambda self: float_at(self.goes_on_address)
         )
+        overload_attribute(kind, "hint")(lambda self: lambda self: float_at(self.hint_address))
     for name, rule in rules_of(cls).items():
         if rule not in _registered:
             _registered.add(rule)

@@ -14,6 +14,7 @@ from kvsim.records.samples import EOS
 from kvsim.trace import MAX_TOKENS
 from kvsim.trace.family import names_of
 from kvsim.trace.items import contents_of_items
+from kvsim.trace.turns import turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Trace as TraceRecord
     from kvsim.records.memory import Memory
     from kvsim.trace import Trace
+    from kvsim.trace.turns import Turns
 
 _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
@@ -57,6 +59,7 @@ class Contents:
         }
         self._segments = segments
         self._items = items
+        self.turns: Turns | None = None
 
     def __len__(self) -> int:
         return len(self.lists["num_prompt_tokens"])
@@ -65,11 +68,6 @@ class Contents:
     def num_tenants(self) -> int:
         """Number of tenants; requests without one count as one tenant."""
         return int(self.lists["tenant"].max()) + 1 if "tenant" in self.lists else 1
-
-    @property
-    def goes_on(self) -> NDArray[Any]:
-        """1 for each request with a later one in its session."""
-        return self.lists.get("goes_on", 0 * self.lists["max_tokens"])
 
     @classmethod
     def of(cls, trace: Trace) -> Contents:
@@ -97,7 +95,9 @@ class Contents:
             items = None
             if trace.has("item_start"):
                 items, lists["item_offsets"] = item_rows(trace), trace.item_offsets
-            _contents[trace] = cls(lists, segment_rows(*columns), items)
+            made = cls(lists, segment_rows(*columns), items)
+            made.turns = turns_of(trace)
+            _contents[trace] = made
         return _contents[trace]
 
     def with_own_lengths(self) -> Contents:
@@ -108,7 +108,9 @@ class Contents:
         own = {"max_tokens": self.lists["max_tokens"].copy(), "carried": np.zeros(len(self), int)}
         own["asked_tokens"] = self.lists.get("asked_tokens", own["max_tokens"]).copy()
         lists: dict[str, Any] = {**self.lists, **own}
-        return Contents(lists, self._segments, self._items)
+        made = Contents(lists, self._segments, self._items)
+        made.turns = self.turns
+        return made
 
     def asked_tokens(self, row: int) -> int:
         """Return max_tokens of a request; its answer may be shorter."""
@@ -150,8 +152,6 @@ class Contents:
 def _seldom(trace: Trace) -> dict[str, Any]:
     """Return the lists of optional columns that few traces have."""
     lists: dict[str, Any] = {}
-    if trace.has("session_id"):
-        lists["goes_on"] = _goes_on(trace)
     if trace.has("lora_id"):
         lists["lora"] = trace.lora_id
         kept_apart = np.stack([trace.cache_salt, trace.lora_id], axis=1)
@@ -166,14 +166,6 @@ def _seldom(trace: Trace) -> dict[str, Any]:
     if trace.has("accepted_drafts"):
         lists["accepts"], lists["accept_offsets"] = trace.accepted_drafts, trace.accept_offsets
     return lists
-
-
-def _goes_on(trace: Trace) -> NDArray[np.int64]:
-    """Return 1 for each request with a later one in its session."""
-    last = dict(zip(trace.session_id.tolist(), range(len(trace)), strict=True))
-    goes_on = trace.session_id >= 0
-    goes_on[[row for session, row in last.items() if session >= 0]] = False
-    return goes_on.astype(np.int64)
 
 
 def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:

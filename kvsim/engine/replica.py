@@ -6,7 +6,7 @@ The rules run as plain Python over objects, or compiled over flat memory; nothin
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -107,9 +107,11 @@ class Replica:
         self._serve: Callable[[int, int], int] | None = None
         per_token = setup.front_end_latency_per_token
         self.submissions = Submissions(state.trace, self._memory, contents, per_token)
-        if setup.kv.tracks_sessions:
-            state.kv.pool.tracks_sessions = True
-            state.kv.pool.sessions = self._memory.list_of(contents.goes_on)  # by row
+        if setup.kv.tracks_sessions and contents.turns is not None:
+            state.kv.pool.tracks_sessions, kv = True, cast("Any", setup.kv)
+            kept, hints = kv.eviction.kept(contents.turns), contents.turns.hint_priority
+            state.kv.pool.sessions = self._memory.list_of(np.array(kept, np.float64))  # by row
+            state.kv.pool.hints = self._memory.list_of(np.array(hints, np.float64))
         if setup.kv.foresees:
             self.kv.foresee(contents.shorter_than(setup.scheduler_config.max_model_len))
 

@@ -23,11 +23,12 @@ from kvsim.fleet.clients import Clients
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.routing.router import make_router
 from kvsim.fleet.serve_fleet import serve_fleet
-from kvsim.parametric import text_of
+from kvsim.parametric import program_ttl, text_of
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
 from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
+from kvsim.trace.turns import by_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,6 +140,9 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
     """Return a trace with the request settings of a configuration."""
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
+    ttl = program_ttl(config.session_policy)
+    if ttl is not None and not trace.has("priority"):
+        trace = by_program(trace, ttl)
     return trace if config.ends_by is None else trace.with_ends_by(config.ends_by)
 
 

@@ -20,8 +20,11 @@ from kvsim.rules.eviction import policies as rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from kvsim.records.contents import Contents
     from kvsim.records.memory import Memory
+    from kvsim.trace.turns import Turns
 
 
 #: Blocks beyond which a policy by itself closes its gaps.
@@ -83,6 +86,10 @@ class EvictionPolicy(Parametric, ABC):
         """Lay out its state in a pool's memory; return the policy that Python calls."""
         del pool, memory
         return self
+
+    def kept(self, turns: Turns) -> NDArray[Any]:
+        """Return a number by request: what the policy makes of its session, 0 for nothing."""
+        return turns.goes_on
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
         """Set the clock, and the replica that it belongs to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.kv.eviction import EvictionPolicy
-from kvsim.own_rules.part import CLOCK, GOES_ON, RulePart
+from kvsim.own_rules.part import CLOCK, GOES_ON, HINT, RulePart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,8 @@ class EvictionRules(RulePart, EvictionPolicy):
     ``evict``; ``cached`` and ``hit`` if it needs them. They are methods over numbers and lists of a
     fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the time in seconds
     on the replica's clock. With ``tracks_sessions``, ``self.goes_on`` is 1 in ``insert`` while a
-    request with a later one in its session frees its blocks, else 0.
+    request with a later one in its session frees its blocks, else 0, or what ``kept`` says of it;
+    ``self.hint`` is its ``hint_priority``. State called ``num_blocks`` has the size of the pool.
 
     Raises
     ------
@@ -63,16 +64,24 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """1 while a request of a session that goes on frees its blocks, else 0."""
+        """While a request frees its blocks, 1 if its session goes on, or what ``kept`` says."""
         return self.pool.goes_on
+
+    @property
+    def hint(self) -> float:
+        """Retention priority of a request while it frees its blocks; -1 is none."""
+        return self.pool.hint
 
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:
         made = self.lay_out(pool.part, memory, {"block": len(pool.blocks)})
         made.pool = pool
+        if "num_blocks" in self.kinds():
+            made.num_blocks = len(pool.blocks)
         view = getattr(made, "view", None)
         if view is not None:
             flat: Any = pool
-            setattr(view, GOES_ON, flat.address + flat._record.dtype().fields["goes_on"][1])
+            for name, field in ((GOES_ON, "goes_on"), (HINT, "hint")):
+                setattr(view, name, flat.address + flat._record.dtype().fields[field][1])
         self.laid_out = made
         return made
 

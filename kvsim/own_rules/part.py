@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from kvsim.records.memory import Memory
 
-#: Fields of every state in flat memory: the addresses of its replica's clock, and of whether the
-#: session of a request that frees blocks goes on.
-CLOCK, GOES_ON = "clock_address", "goes_on_address"
+#: Fields of every state in flat memory: the addresses of its replica's clock, and of what is known
+#: of the session of a request that frees blocks, and its retention priority.
+CLOCK, GOES_ON, HINT = "clock_address", "goes_on_address", "hint_address"
 
 
 class Sized(NamedTuple):
@@ -168,8 +168,8 @@ class RulePart(Parametric):
     def record(cls) -> type[Record]:
         """Return the record of its fields, for flat memory."""
         if "_record" not in cls.__dict__:
-            kinds = cls.kinds() | {CLOCK: int, GOES_ON: int}
-            given = cls.parameters() | {CLOCK: 0, GOES_ON: 0}
+            kinds = cls.kinds() | {CLOCK: int, GOES_ON: int, HINT: int}
+            given = cls.parameters() | {CLOCK: 0, GOES_ON: 0, HINT: 0}
             given |= {n: s.value for n, s in cls._sized.items() if not isinstance(s.value, type)}
             scalar = {n: given[n] for n, kind in kinds.items() if strip_width(kind) in SCALARS}
             lists = {n: None for n in kinds if n not in scalar}

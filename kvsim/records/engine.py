@@ -282,7 +282,6 @@ class Trace(Record):
     num_samples: list[int] = field(default_factory=list)  # if any request has several
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
-    goes_on: list[int] = field(default_factory=list)  # 1 if its session does, if there are any
     has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # with adapters only
     has_tenants: bool = False

@@ -68,8 +68,10 @@ class BlockPool(Record):
     hand: int = 0  # and the rank behind which it stands
     part: Part = field(default_factory=Part)  # a user's policy, by address
     tracks_sessions: bool = False  # the policy knows whether a session goes on
-    sessions: list[int] = field(default_factory=list)  # by request: 1 if its session does
-    goes_on: float = 0.0  # 1 while such a request frees its blocks
+    sessions: list[float] = field(default_factory=list)  # by request, what the policy makes of it
+    hints: list[float] = field(default_factory=list)  # by request: its retention priority
+    goes_on: float = 0.0  # both, while a request frees its blocks
+    hint: float = 0.0
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
     has_events: bool = False

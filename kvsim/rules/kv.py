@@ -133,7 +133,8 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
 def free_slots(kv: KV, request: Request) -> None:
     if kv.manager == PAGED:
         if kv.pool.tracks_sessions:
-            kv.pool.goes_on = float(kv.pool.sessions[request.request_id])
+            kv.pool.goes_on = kv.pool.sessions[request.request_id]
+            kv.pool.hint = kv.pool.hints[request.request_id]
         free_paged(kv, request, kv.request_blocks[request.own_blocks])
         if kv.pool.tracks_sessions:
             kv.pool.goes_on = 0.0

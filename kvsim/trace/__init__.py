@@ -12,18 +12,23 @@ import numpy as np
 
 from kvsim.records.samples import EOS, LENGTH, MAX_SAMPLES
 from kvsim.trace.columns import (
+    NO_HINT,
     NO_TENANT,
     NOT_GIVEN,
-    RowError,
     check_rows,
+    check_segments,
     everywhere,
     read_accepted,
     read_codes,
     read_floats,
+    read_hints,
     read_ints,
     read_segments,
     read_shares,
     read_tenants,
+)
+from kvsim.trace.columns import (
+    RowError as RowError,
 )
 from kvsim.trace.cuts import columns_within
 from kvsim.trace.endings import check_limits, read_endings, read_lengths
@@ -52,7 +57,7 @@ SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
     *("ends_by", "max_tokens", "sample_offsets", "sample_output_tokens"),
-    *("after_offsets", "after", "think_time"),
+    *("after_offsets", "after", "think_time", "hint_ttl", "hint_priority"),
 )
 #: Columns that are empty if no request has a value in them.
 LISTED = (
@@ -60,7 +65,7 @@ LISTED = (
     *("sample_output_tokens", "after"),
 )
 #: What says in a column that a request has no such thing; elsewhere 0, or NOT_GIVEN of floats.
-NOTHING: dict[str, float] = {"tenant": NO_TENANT, "think_time": 0.0}
+NOTHING: dict[str, float] = {"tenant": NO_TENANT, "think_time": 0.0, "hint_priority": NO_HINT}
 
 
 class Segment(NamedTuple):
@@ -153,6 +158,8 @@ class Trace:
         ``arrival_time`` is then not read. ``-k - 1`` waits until request k is sent.
     think_time : float64, seconds
         From when all that a request waits for has happened until it is sent.
+    hint_ttl, hint_priority : float64, seconds, and int64, 0 to 100
+        For how long a client asks to keep the blocks, and how urgently; -1 is no wish.
     """
 
     arrival_time: Floats
@@ -184,6 +191,8 @@ class Trace:
     after_offsets: Ints
     after: Ints
     think_time: Floats
+    hint_ttl: Floats
+    hint_priority: Ints
 
     # -- building -------------------------------------------------------------------------
 
@@ -211,6 +220,8 @@ class Trace:
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
         after: Sequence[Sequence[Any]] | None = None,
         think_time: ArrayLike | None = None,
+        hint_ttl: ArrayLike | None = None,
+        hint_priority: ArrayLike | None = None,
     ) -> Trace:
         """Check and freeze a trace.
 
@@ -242,6 +253,8 @@ class Trace:
         after : n lists of earlier rows, optional
             What a request waits for: the ends of these, or the sending of k in ``[k, "start"]``.
         think_time : seconds, at least 0, shape (n,), optional
+        hint_ttl, hint_priority : shape (n,), optional
+            At least 0, the priority at most 100; -1 where there is none.
 
         Raises
         ------
@@ -272,6 +285,7 @@ class Trace:
         asked = column("max_tokens", max_tokens, 0)
         sample_offsets, sample_output = read_lengths(sample_output_tokens, samples, output)
         after_offsets, awaited, think_times = read_waits(after, think_time, n)
+        hint_ttls, levels = read_hints(hint_ttl, hint_priority, n)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
@@ -302,6 +316,8 @@ class Trace:
             after_offsets=after_offsets,
             after=awaited,
             think_time=think_times,
+            hint_ttl=hint_ttls,
+            hint_priority=levels,
         )
         trace._validate()
         return trace._freeze()
@@ -328,23 +344,8 @@ class Trace:
         check_items(self)
         if not self.has_segments:
             return
-        content, start, length = (
-            self.segment_content_id,
-            self.segment_start,
-            self.segment_num_tokens,
-        )
-        # The upper bound keeps the sums below from overflowing.
-        ok = (content >= 0) & (start >= 0) & (length >= 1) & (length <= MAX_TOKENS)
-        if not ok.all():
-            i = int(np.argmin(ok))
-            row = int(np.searchsorted(self.segment_offsets, i, side="right")) - 1
-            piece = (int(content[i]), int(start[i]), int(length[i]))
-            allowed = f"content_id and start of at least 0 and num_tokens of 1 to {MAX_TOKENS:,}"
-            raise RowError(row, f"segment {piece}", f"must have {allowed}")
-        total = np.concatenate(([0], np.cumsum(length)))
-        sums = total[self.segment_offsets[1:]] - total[self.segment_offsets[:-1]]
-        agrees = sums == self.num_prompt_tokens
-        check_rows("the sum of segments", sums, agrees, "num_prompt_tokens")
+        columns = (self.segment_content_id, self.segment_start, self.segment_num_tokens)
+        check_segments(columns, self.segment_offsets, self.num_prompt_tokens, MAX_TOKENS)
 
     def _freeze(self) -> Trace:
         for f in fields(self):

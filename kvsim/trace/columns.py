@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NOT_GIVEN = -1.0
 #: The tenant of a request that has none.
 NO_TENANT = -1
+#: The retention priority of a request that names none, and the highest one.
+NO_HINT, MAX_PRIORITY = -1, 100
 
 
 class RowError(ValueError):
@@ -111,6 +113,37 @@ def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | Non
     array = read_ints(name, [s or 0 for s in given], n)
     check_rows(name, array, array >= 0, "at least 0")
     return array
+
+
+def check_segments(
+    columns: tuple[Ints, Ints, Ints], offsets: Ints, num_prompt_tokens: Ints, most: int
+) -> None:
+    """Refuse a segment out of range, and segments that do not sum to their prompt's length."""
+    content, start, length = columns
+    # The upper bound keeps the sums below from overflowing.
+    ok = (content >= 0) & (start >= 0) & (length >= 1) & (length <= most)
+    if not ok.all():
+        i = int(np.argmin(ok))
+        row = int(np.searchsorted(offsets, i, side="right")) - 1
+        piece = (int(content[i]), int(start[i]), int(length[i]))
+        allowed = f"content_id and start of at least 0 and num_tokens of 1 to {most:,}"
+        raise RowError(row, f"segment {piece}", f"must have {allowed}")
+    total = np.concatenate(([0], np.cumsum(length)))
+    agrees = total[offsets[1:]] - total[offsets[:-1]] == num_prompt_tokens
+    check_rows("the sum of segments", np.diff(total[offsets]), agrees, "num_prompt_tokens")
+
+
+def read_hints(ttl: ArrayLike | None, priority: ArrayLike | None, n: int) -> tuple[Floats, Ints]:
+    """Return the seconds and priorities of retention, -1 where a request names none."""
+    times = read_shares("hint_ttl", ttl, n)
+    ok = (times == NOT_GIVEN) | ((times >= 0) & np.isfinite(times))
+    check_rows("hint_ttl", times, ok, "at least 0, or -1 for none")
+    levels = everywhere(NO_HINT, n)
+    if priority is not None:
+        levels = read_ints("hint_priority", priority, n)
+    ok = (levels >= NO_HINT) & (levels <= MAX_PRIORITY)
+    check_rows("hint_priority", levels, ok, "0 to 100, or -1 for none")
+    return times, levels
 
 
 def read_tenants(

@@ -43,9 +43,10 @@ DEFAULTS = {
     "num_samples": 1,
     "lora_id": 0,
     "max_tokens": 0,
+    "hint_priority": -1,
 }
 #: And columns of floats.
-FLOATS = {"grammar_time": -1.0, "acceptance_rate": -1.0, "think_time": 0.0}
+FLOATS = {"grammar_time": -1.0, "acceptance_rate": -1.0, "think_time": 0.0, "hint_ttl": -1.0}
 #: Columns of lists, JSON text inside a CSV file.
 LISTS = ("segments", "accepted_drafts", "encoder_items", "sample_output_tokens", "after")
 OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", "ends_by", *LISTS)

@@ -1,0 +1,30 @@
+"""Continuum: the blocks of a program are held while a short tool runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.sessions.ttl import SessionTtl
+from kvsim.trace.turns import holds
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvsim.trace.turns import Turns
+
+
+@EVICTION_POLICIES.register("session-program")
+class SessionProgram(SessionTtl):
+    """As ``session-ttl``, only where the mean pause of the session so far is at most ``ttl``.
+
+    That is the rule of Continuum's released code (arXiv 2511.02230), where it is 2 s, with two
+    differences: the pauses are the session's, as a trace does not name tools, and held blocks are
+    evicted before a request waits for them.
+    """
+
+    ttl: float = 2.0
+
+    def kept(self, turns: Turns) -> NDArray[np.float64]:
+        return holds(turns, self.ttl).astype(float)
