@@ -35,17 +35,45 @@ def test_readme_is_a_page_and_not_a_book() -> None:
     assert len(text.split()) < 800
 
 
-#: The terms that README uses without an explanation, in the glossary's words.
+#: The terms that README, `kvsim run --help` and the output of a run use without an explanation, in
+#: the glossary's words.
 TERMS = (
     *("KV cache", "block", "block table", "prefix cache", "radix tree", "allocator", "scheduler"),
     *("running", "token states", "reservation", "internal fragmentation", "hit", "preemption"),
     *("external fragmentation", "paged", "contiguous", "TTFT", "TPOT", "trace", "replica"),
     *("router", "disaggregated prefill", "KV store", "autoscaler", "live migration", "tenant"),
     *("adapter", "offloading", "speculative decoding", "tensor parallelism (TP)", "cost model"),
+    *("backend", "batch", "beam", "block events", "bottleneck", "catalogue", "chunked prefill"),
+    *(
+        "cold start",
+        "completed",
+        "connector",
+        "CUDA graphs",
+        "disaggregated prefill",
+        "DLPM",
+        "E2E",
+    ),
+    *(
+        "attention",
+        "context parallelism (DCP)",
+        "drafter",
+        "encoder cache",
+        "engine",
+        "EOS",
+        "FCFS",
+    ),
+    *("asynchronous scheduling", "expert parallelism", "fabric", "flow control", "goodput", "GiB"),
+    *("front-end latency", "handoff", "hit rate", "horizon", "host tier", "in flight", "invariant"),
+    *("ISL", "ITL", "KV-cache manager", "KV usage", "lookahead", "memory budget", "memory map"),
+    *("OpenMetrics", "overlap schedule", "page", "pipeline parallelism (PP)", "pool", "VTC"),
+    *("prefill worker", "decode worker", "quantization", "recomputed", "replication", "retraction"),
+    *("request rate", "retention interval", "roofline", "session", "sliding window", "slot", "SLO"),
+    *("state", "step", "swap", "sweep", "think time", "throughput", "turn", "waiting", "waste"),
+    *("watermark", "workload"),
 )
 
 
-def test_the_glossary_has_the_terms_of_readme() -> None:
+def test_the_glossary_has_the_terms_of_the_first_minutes() -> None:
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
     headings = re.findall(r"^(\S.*)\n  \S", text, re.M)
     known = {term.strip() for heading in headings for term in [heading, *heading.split(",")]}

@@ -46,7 +46,10 @@ def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
 @OUT
 @JSON
 def capacity(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
-    """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
+    """Compute the memory budget and the requests that fit.
+
+    A closed form, without a simulation.
+    """
     from kvsim.engine.capacity import capacity as capacity_of
     from kvsim.report.capacity import capacity_table
 
@@ -63,7 +66,10 @@ def capacity(what: str | None, out: str | None, json_file: str | None, **options
 @OUT
 @JSON
 def train_memory(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
-    """Compute the memory of training by component, and what would make it fit: no simulation."""
+    """Compute the memory of training, and what would make it fit.
+
+    A closed form per component, without a simulation.
+    """
     from kvsim.report.training import training_table
     from kvsim.training.remedies import train_memory as train_memory_of
 
@@ -96,7 +102,10 @@ def roofline(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
+    """Compute what limits prefill and decode on a GPU.
+
+    Memory or arithmetic, in closed form, without a simulation.
+    """
     from kvsim.intensity.roofline import roofline as roofline_of
     from kvsim.report.roofline import roofline_tables
 

@@ -43,7 +43,10 @@ def calibrate(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Fit step-time and memory constants to your server, from its log and its benchmarks."""
+    """Fit step times and memory to the logs of your server.
+
+    Constants are fitted to benchmark results; memory is read from the start-up log.
+    """
     from kvsim.api.calibrate import fit_server
     from kvsim.report.calibration import sheet
 

@@ -28,7 +28,7 @@ from kvsim.cli.options import SectionedCommand, config_options, options_given
 def cliffs(
     what: str | None, vary: str, max_runs: int, json_file: str | None, **options: Any
 ) -> None:
-    """Find values of an option between which prefix hits or first tokens jump.
+    """Find option values between which hits or first tokens jump.
 
     A jump is 10 points of hit rate, or twice the time to first token, between two neighbouring
     values. The answer names its mechanism, and an option that removes it if a run shows one.

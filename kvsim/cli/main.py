@@ -136,7 +136,10 @@ def compare(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve one trace under several KV-cache managers, engines, or values of an option."""
+    """Serve one trace under several allocators or engines.
+
+    Or, with --vary, under several values of any option.
+    """
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
     from kvsim.report.terminal import comparison_table
@@ -241,7 +244,10 @@ def run(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve a trace under one configuration, from a TOML file, a model or flags."""
+    """Serve a trace under one configuration.
+
+    It comes from a TOML file, a model, a server's command line, or flags.
+    """
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import describe
@@ -329,7 +335,7 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
 @cli.command("list")
 @click.argument("kind", required=False)
 def list_(kind: str | None) -> None:
-    """List the available models, gpus, allocators, schedulers, cost-models, workloads, ..."""
+    """List the names of models, gpus, allocators, routers, ..."""
     from kvsim.report.listing import KINDS, listing
 
     if kind is None:

@@ -212,7 +212,7 @@ class SectionedCommand(click.Command):
         section_of = {name: title for title, names in self.sections.items() for name in names}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record is not None and record[1]:
                 title = section_of.get(parameter.name or "", "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():

@@ -10,7 +10,10 @@ import click
 @click.command(name="replay-live")
 @click.argument("file", metavar="FILE")
 def replay_live(file: str) -> None:
-    """Serve a record of kvsim serve again; exit 1 with the first difference, if any."""
+    """Serve a record of kvsim serve again, and compare.
+
+    Exits with 1 after the first difference, else with 0.
+    """
     from kvsim.serve.replaying import first_difference
 
     difference, number = first_difference(file)

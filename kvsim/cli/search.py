@@ -75,7 +75,10 @@ def search(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Find the highest request rate that meets latency targets, or the best configuration."""
+    """Find the highest request rate, or the cheapest deployment.
+
+    Both must meet the latency targets: --slo or --goodput.
+    """
     from kvsim.api.search import find
     from kvsim.report.search import sheet
 

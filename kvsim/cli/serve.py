@@ -40,7 +40,10 @@ from kvsim.kv_events import KVEventsConfig
     help="route to the replicas from one more port, the next after theirs",
 )
 def serve(model_name: str | None, **options: Any) -> None:
-    """Serve a model in real time over vLLM's HTTP protocol: an engine without a GPU."""
+    """Serve a model over vLLM's HTTP protocol, without a GPU.
+
+    In real time, or with --clock 10 ten times faster.
+    """
     if model_name is not None and model_name.endswith(".toml"):
         raise ValueError(
             f"{model_name}: is a fleet file, which kvsim serve does not serve; equal replicas are "

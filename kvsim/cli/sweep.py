@@ -48,7 +48,9 @@ def sweep(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Run every combination of option values; values of an option are separated by commas.
+    """Run every combination of option values.
+
+    Values of an option are separated by commas.
 
     Finished runs are stored in DIR; the same command continues an interrupted sweep.
     """
