@@ -71,7 +71,7 @@ def test_errors_of_benchmarks_are_rows_and_a_figure() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "calibrate needs --log SERVER.log, --bench RESULT.json or both"),
+        ({}, "calibrate needs --log SERVER.log, --bench RESULT.json or --collect URL"),
         ({"log": "no-such.log"}, "no-such.log: cannot be read"),
         ({"bench": "no-such.json", "model": "opt-13b"}, "no-such.json: cannot be read"),
         ({"log": "server.log", "cost_model": "roofline"}, "cost_model is not an option"),

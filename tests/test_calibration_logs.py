@@ -254,7 +254,7 @@ def test_groups_of_layers_are_pinned_by_their_bytes() -> None:
         (
             Startup("vllm", args={"model": "/models/our-own"}),
             {"gpu": "h100-sxm"},
-            "the log's model /models/our-own: not in the catalogue; give --model, or",
+            "--model: /models/our-own is not in the catalogue: give another, or",
         ),
     ],
 )

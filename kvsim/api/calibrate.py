@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -9,18 +11,22 @@ from kvsim.api.calibrate_result import Calibrated
 from kvsim.api.progress import progress_bar
 from kvsim.calibration.answer import answer_of, undecided, worse
 from kvsim.calibration.calibrate import calibrate as fit
+from kvsim.calibration.collect import about, collect, cost_of, loops_for, notes_on
 from kvsim.calibration.left_out import LEFT_OUT
 from kvsim.calibration.memory import overhead_of
 from kvsim.calibration.read_bench import read_bench
 from kvsim.calibration.read_log import read_startup
 from kvsim.calibration.server import server_of
+from kvsim.calibration.vllm_bench import runs
 from kvsim.config import Config
 from kvsim.errors import FieldError
+from kvsim.files import write_whole, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.calibration.bench import Measured
+    from kvsim.calibration.collect import Running
     from kvsim.options import Options
 
 
@@ -30,6 +36,8 @@ def calibrate(
     bench: str | Path | Sequence[str | Path] = (),
     hold_out: str | Path | None = None,
     random_range_ratio: float = 0.0,
+    collect: str | None = None,
+    keep: str | Path | None = None,
     **options: Unpack[Options],
 ) -> Calibrated:
     """Fit step-time and memory constants to your server, from its log and its benchmarks.
@@ -40,6 +48,8 @@ def calibrate(
     bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
     hold_out : the one of them that is not fitted on [the last]
     random_range_ratio : value of the client, for results without lengths
+    collect : address of your running server, which ten closed loops drive for some minutes
+    keep : file for the results of these, as ``bench`` takes them
     **options : of the server, where the log lacks them or they are others
 
     Raises
@@ -59,6 +69,8 @@ def calibrate(
         bench=[str(file) for file in files],
         hold_out=None if hold_out is None else str(hold_out),
         random_range_ratio=random_range_ratio,
+        collect=collect,
+        keep=None if keep is None else Path(keep),
     )
 
 
@@ -69,17 +81,25 @@ def fit_server(
     bench: Sequence[str],
     hold_out: str | None,
     random_range_ratio: float,
+    collect: str | None = None,
+    keep: Path | None = None,
     silent: bool = False,
 ) -> Calibrated:
     """Fit as the command line asks for it; see :func:`calibrate`. ``silent`` shows no progress."""
-    if log is None and not bench:
-        raise ValueError("calibrate needs --log SERVER.log, --bench RESULT.json or both")
+    if log is None and not bench and collect is None:
+        raise ValueError("calibrate needs --log SERVER.log, --bench RESULT.json or --collect URL")
     startup = None if log is None else read_startup(Path(log))
-    server = server_of(startup, dict(given))
+    running = None if collect is None else about(collect, given)
+    server = server_of(startup, ({} if running is None else running.options) | dict(given))
     is_vllm = startup is not None and startup.engine == "vllm"
     overhead = overhead_of(server) if is_vllm else None
     files = _read(bench, hold_out, random_range_ratio)
+    told: list[str] = []
+    if running is not None:
+        loops, told = _collected(running, server.options, keep, silent=silent)
+        files = {running.url: loops} | files
     fitted, held_out, notes = _split(files, hold_out)
+    notes += told
     found = None
     if fitted:
         with progress_bar("simulating", 100, silent=silent) as tick:
@@ -88,6 +108,26 @@ def fit_server(
     values = {} if found is None else found.values
     answer["notes"] += [*undecided(answer, values), *worse(answer)]
     return Calibrated(answer, values, server.options)
+
+
+def _collected(
+    running: Running,
+    options: Mapping[str, Any],
+    keep: Path | None,
+    *,
+    silent: bool,
+) -> tuple[list[Measured], list[str]]:
+    """Drive a running server, and keep what was measured before anything is fitted."""
+    loops = loops_for(options)
+    print(f"{running.url}: {cost_of(options, loops)}", file=sys.stderr, flush=True)  # noqa: T201
+    with progress_bar("measuring", len(loops), silent=silent) as tick:
+        results = collect(running, loops, on_progress=tick)
+    if keep is not None:
+        with writing(keep):
+            write_whole(keep, lambda out: out.write(json.dumps(results).encode()))
+    sent = 1 + sum(result["completed"] for result in results)
+    after = about(running.url, options)
+    return runs(running.url, results) or [], notes_on(running, after, sent)
 
 
 def _read(

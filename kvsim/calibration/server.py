@@ -75,7 +75,7 @@ def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
             notes.append("the log does not name vLLM's version: give --vllm-version")
     options |= _formats(args)
     if "model" in args and "model" not in given:
-        options["model"] = _model(str(args["model"]), given)
+        options["model"] = known_model(str(args["model"]), given)
     options |= given
     if "gpu" not in given:
         options["gpu"], note = _gpu(startup)
@@ -118,7 +118,7 @@ def _formats(args: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _model(name: str, given: dict[str, Any]) -> str:
+def known_model(name: str, given: dict[str, Any]) -> str:
     """Return a model by the server's name or path of it."""
     if "hf_config_path" in given:
         return PurePath(name).name
@@ -131,7 +131,7 @@ def _model(name: str, given: dict[str, Any]) -> str:
         except ValueError:
             continue
     raise ValueError(
-        f"the log's model {name}: not in the catalogue; give --model, or --hf-config-path with its "
+        f"--model: {name} is not in the catalogue: give another, or --hf-config-path with its "
         "config.json"
     )
 

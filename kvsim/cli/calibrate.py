@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +31,11 @@ from kvsim.config import RunConfig
     help="value of the client, for results without lengths",
     show_default=True,
 )
+@click.option(
+    "--collect",
+    metavar="URL",
+    help="drive your running server with ten closed loops; their results are saved next to --out",
+)
 @click.option("--out", metavar="FILE.toml", help="file for the constants")
 @config_options(leave_out=LEFT_OUT)
 @JSON
@@ -39,6 +45,7 @@ def calibrate(
     bench: tuple[str, ...],
     hold_out: str | None,
     random_range_ratio: float,
+    collect: str | None,
     out: str | None,
     json_file: str | None,
     **options: Any,
@@ -53,13 +60,15 @@ def calibrate(
     check_targets(None, json_file)
     if out is not None:
         check_file("--out", out)
-    given = with_beginning(what, options_given(options)) if log_file or bench else {}
+    given = with_beginning(what, options_given(options)) if log_file or bench or collect else {}
     found = fit_server(
         {k: v for k, v in given.items() if k not in LEFT_OUT},
         log=log_file,
         bench=bench,
         hold_out=hold_out,
         random_range_ratio=random_range_ratio,
+        collect=collect,
+        keep=None if out is None else Path(out).with_suffix(".bench.json"),
         silent=json_file == "-",
     )
     answer = found.answer
