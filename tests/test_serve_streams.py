@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import pickle
 import re
 
 import pytest
@@ -13,6 +15,7 @@ pytest.importorskip("prometheus_client")
 import prometheus_client as prometheus
 
 from kvsim.results.tables import FinishReason
+from kvsim.serve.block_names import BlockNames
 from kvsim.serve.histogram import MOST_WAITING, Histogram
 from kvsim.serve.messages import Completion, StreamOptions
 from kvsim.serve.metrics import GAPS
@@ -95,3 +98,29 @@ def test_a_stop_text_over_two_tokens_ends_an_answer_at_the_second():
     assert sample.text == text[: len(sample.text)]
     assert sample.stop_reason in sample.text
     assert sample.stop_reason not in "".join(one["text"] for one in choices(writes)[:-1])
+
+
+def test_blocks_have_the_names_that_vllms_sha256_gives_them():
+    """Equal tokens have equal names on every server, whatever numbers its engine gives them."""
+
+    def hashed(value):
+        return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
+
+    first = hashed((hashed("vllm-none-hash"), (1, 2), ("tenant",)))
+    chain = [first, hashed((first, (3, 4), None))]
+    chain.append(hashed((chain[1], (5, 6), None)))
+    sent = [int.from_bytes(one[-8:], "big") for one in chain]
+    stored = {"type": "BlockStored", "block_size": 2}
+    for number in (7, 900):
+        names = BlockNames()
+        two = names.rename(
+            stored
+            | {"block_hashes": [number, number + 1], "token_ids": [1, 2, 3, 4]}
+            | {"parent_block_hash": None, "extra_keys": [["tenant"], None]}
+        )
+        assert (two["block_hashes"], two["parent_block_hash"]) == (sent[:2], None)
+        third = stored | {"block_hashes": [number + 2], "token_ids": [5, 6]}
+        third = names.rename(third | {"parent_block_hash": number + 1})
+        assert (third["block_hashes"], third["parent_block_hash"]) == (sent[2:], sent[1])
+        gone = names.rename({"type": "BlockRemoved", "block_hashes": [number + 2, number]})
+        assert gone["block_hashes"] == [sent[2], sent[0]]

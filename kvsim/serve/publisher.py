@@ -14,6 +14,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from kvsim.serve.block_names import BlockNames
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -67,6 +69,7 @@ class Publisher:
         self.transport = transport
         self._topic = transport.topic.encode()
         self._next = 0
+        self._names = BlockNames()
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=transport.buffer_steps)
         context = zmq.asyncio.Context.instance()
         self._events = context.socket(zmq.PUB)
@@ -97,6 +100,7 @@ class Publisher:
         self._send([{"type": "AllBlocksCleared"}])
 
     def _send(self, events: list[dict[str, Any]]) -> None:
+        events = [self._names.rename(event) for event in events]
         payload = msgspec.msgpack.encode([time.time(), events, 0])
         self._sent.append((self._next, payload))
         frames = [self._topic, self._next.to_bytes(8, "big"), payload]

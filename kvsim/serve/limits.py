@@ -1,0 +1,87 @@
+"""Limits of a live endpoint on what clients may take: connections, and time to send and to read."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import TYPE_CHECKING, cast
+
+from kvsim.serve.messages import Refused
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+#: Limits: bytes of a body and of a header, seconds that an idle connection stays open and that a
+#: body takes, bytes of an answer that a client has not read, connections.
+MOST_BODY, MOST_HEADER, IDLE, BODY_TIME = 32 * 2**20, 16 * 2**10, 75.0, 30.0
+MOST_UNREAD, MOST_CONNECTIONS = 2**20, 10_000
+#: Seconds between two looks at what a client has not read.
+LOOK = 5.0
+#: Files that a server has open beside its connections.
+OTHER_FILES = 64
+
+
+async def take_body(request: web.Request) -> None:
+    """Read the body of a request.
+
+    Raises
+    ------
+    Refused
+        For a client that sends it too slowly.
+    """
+    try:
+        async with asyncio.timeout(BODY_TIME):
+            await request.read()
+    except TimeoutError:
+        raise Refused(f"the body did not arrive within {BODY_TIME:g} s", 408) from None
+
+
+async def wait_while_read(ended: asyncio.Event, transport: asyncio.WriteTransport) -> None:
+    """Wait for the end of a stream; the connection of a client that does not read is closed.
+
+    What has been sent to a closed connection is cancelled, and so is its request.
+    """
+    while not ended.is_set():
+        try:
+            async with asyncio.timeout(LOOK):
+                await ended.wait()
+        except TimeoutError:
+            if transport.get_write_buffer_size() > MOST_UNREAD:
+                transport.abort()
+
+
+class Full(asyncio.Protocol):
+    """Answers a connection over the limit with 503, and closes it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        refused = Refused("too many connections; try again later", 503)
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(refused.body)}\r\n"
+        sent = head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n"
+        writes = cast(asyncio.Transport, transport)
+        writes.write(sent + refused.body)
+        writes.close()
+
+
+class Door:
+    """Makes the protocol of each new connection.
+
+    Parameters
+    ----------
+    most : connections at once
+    """
+
+    def __init__(self, server: web.Server, most: int) -> None:
+        self._server, self._most = server, most
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        return Full() if len(self._server.connections) >= self._most else self._server()
+
+
+def most_connections() -> int:
+    """Return how many connections this process may have; raises its limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + OTHER_FILES
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(MOST_CONNECTIONS, soft - OTHER_FILES)
