@@ -382,7 +382,7 @@ def test_a_replay_says_the_first_difference(tmp_path, capsys):
     events = tmp_path / "live.jsonl.gz.events.jsonl"
     lines = events.read_text().splitlines()
     # One by a stop text, and three that the client left, if it did so in time.
-    assert sum('"abort"' in line for line in lines) in (1, 4)
+    assert 1 <= sum('"abort"' in line for line in lines) <= 4
     assert first_difference(str(record)) == (None, len(live))
     events.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:9])  # killed as it wrote
     assert first_difference(str(record)) == (None, len(live) - 1)

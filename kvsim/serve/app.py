@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from kvsim.serve.limits import MOST_BODY, take_body, wait_while_read
 from kvsim.serve.messages import (
     DEFAULT_TOKENS,
     MOST_PROMPTS,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: Limits: bytes of a body and of a header, seconds that an idle connection stays open.
-MOST_BODY, MOST_HEADER, IDLE = 32 * 2**20, 16 * 2**10, 75.0
 #: Samples of a prompt.
 MOST_SAMPLES = 1024
 VERSION = "0.33.0"
@@ -130,6 +129,7 @@ class Server:
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check_key(request)
+            await take_body(request)
             return await handler(request)
         except Refused as found:
             refused = found
@@ -247,7 +247,7 @@ class Server:
             raise ConnectionResetError("the client has disconnected")
         reply.send = transport.write
         reply.begin()
-        await reply.ended.wait()
+        await wait_while_read(reply.ended, transport)
         await response.write_eof()
         return response
 

@@ -57,7 +57,7 @@ class Full(asyncio.Protocol):
         refused = Refused("too many connections; try again later", 503)
         head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(refused.body)}\r\n"
         sent = head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n"
-        writes = cast(asyncio.Transport, transport)
+        writes = cast("asyncio.Transport", transport)
         writes.write(sent + refused.body)
         writes.close()
 

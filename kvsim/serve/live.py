@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from kvsim.serve.recording import Recording
     from kvsim.stepping.engine import Engine
     from kvsim.stepping.steps import EngineStep
+
+#: Seconds for which clients wait while steps are processed.
+LONGEST = 0.05
 
 
 def content_of(name: int) -> int:
@@ -67,7 +71,11 @@ class Live:
                 await asyncio.wait_for(self._wake.wait(), delay)
 
     def advance(self) -> None:
-        """Process every step that has ended by now, and send its tokens. Mutates."""
+        """Process every step that has ended by now, and send its tokens. Mutates.
+
+        An engine that falls behind its clock stops after a while, so that clients are heard.
+        """
+        begin = time.monotonic()
         for step in self.engine.steps_until(self.clock.now):
             self._send_next(step)
             for request, count in step.num_new_tokens.items():
@@ -80,6 +88,8 @@ class Live:
                 self._prompts.pop(request, None)
             for request in step.num_new_tokens.keys() & self._samples.keys():
                 self._samples[request].prepare()
+            if time.monotonic() - begin > LONGEST:
+                break
 
     def _send_next(self, step: EngineStep) -> None:
         """Send the tokens whose chunks are there, before anything is counted. Mutates."""

@@ -29,6 +29,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
         400: "BadRequestError",
         401: "AuthenticationError",
         404: "NotFoundError",
+        408: "RequestTimeoutError",
         413: "BadRequestError",
         429: "TooManyRequestsError",
         503: "ServiceUnavailableError",

@@ -14,9 +14,10 @@ from aiohttp import web
 
 import kvsim
 from kvsim.config import Config
-from kvsim.serve.app import IDLE, MOST_HEADER, VERSION, Server
+from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
+from kvsim.serve.limits import IDLE, MOST_HEADER, Door, most_connections
 from kvsim.serve.live import Live
 from kvsim.serve.metrics import Metrics
 from kvsim.serve.publisher import Publisher, Transport
@@ -136,9 +137,10 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
 
 async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
     stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, stopped.set)
-    runners = []
+        loop.add_signal_handler(one, stopped.set)
+    runners, doors, most = [], list[asyncio.Server](), most_connections() // len(pairs)
     try:
         for endpoint, server in pairs:
             if endpoint.events is not None:
@@ -152,12 +154,16 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
             )
             runners.append(runner)
             await runner.setup()
+            assert runner.server is not None
             listener = listening(endpoint.host, endpoint.port)
-            await web.SockSite(runner, listener).start()
+            door = Door(runner.server, most)
+            doors.append(await loop.create_server(door, sock=listener))
             say(endpoint, server, listener.getsockname()[1])
         gc.freeze()  # a full collection over what exists by now halts all streams for 0.1 s
         await stopped.wait()
     finally:
+        for closing in doors:
+            closing.close()
         for runner in reversed(runners):  # the router's port first
             await runner.cleanup()
         for _, server in pairs:
