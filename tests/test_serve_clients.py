@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("aiohttp")
@@ -15,8 +24,11 @@ import zmq
 import zmq.asyncio
 from aiohttp.test_utils import TestClient, TestServer
 
+import kvsim
 from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.start import Endpoint, make_server
+from kvsim.stepping.tokens import PromptTree
+from kvsim.trace import Trace
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 DEPLOYMENT = {
@@ -90,3 +102,93 @@ def test_dynamos_radix_tree_holds_the_blocks_of_the_server_at_ten_instants():
         hit for _, hit, _ in found
     ]
     assert sum(hit for _, hit, _ in found) > 50
+
+
+def free_ports(number):
+    """Return ports that nobody listens on."""
+    with ExitStack() as held:
+        made = [held.enter_context(socket.socket()) for _ in range(number)]
+        for one in made:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in made]
+
+
+def wait_for(url, seconds=60):
+    """Wait until a server answers its health check."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+def conversations(url, seed=3):
+    """Have conversations, one request at a time; return when each was sent, prompt and hit."""
+    rng, found, begin = random.Random(seed), [], time.monotonic()
+    prompts = {k: [1000 * (k % 7) + j for j in range(96)] for k in range(24)}
+    for k in sorted(list(range(24)) * 5, key=lambda _: rng.random()):
+        prompts[k] = prompts[k] + [rng.randint(100, 30_000) for _ in range(rng.randint(30, 120))]
+        body = json.dumps({"model": MODEL, "prompt": prompts[k], "max_tokens": 8}).encode()
+        kind = {"Content-Type": "application/json"}
+        sent = time.monotonic() - begin
+        with urllib.request.urlopen(urllib.request.Request(url, body, kind)) as answer:
+            usage = json.load(answer)["usage"]
+        found.append((sent, prompts[k], usage["prompt_tokens_details"]["cached_tokens"]))
+        time.sleep(0.03)  # for the events to arrive
+    return found
+
+
+@pytest.mark.slow
+def test_vllms_router_knows_the_hits_and_has_those_of_the_simulated_policy(tmp_path):
+    """Its kv_aware policy, before two servers: each decision's credit is the hit that follows.
+
+    With one request at a time it chooses by prefixes alone, as Dynamo's policy does in kvsim.
+    """
+    pytest.importorskip("vllm_router")
+    ports, speed = free_ports(8), 10
+    urls = [f"http://127.0.0.1:{port}" for port in ports[:3]]
+    options = {"gpu": "h100-sxm", "num_gpu_blocks_override": 4000, "max_model_len": 4096}
+    router = [str(Path(sys.executable).parent / "vllm-router"), "--port", str(ports[2])]
+    router += ["--worker-urls", *urls[:2], "--policy", "kv_aware", "--log-level", "debug"]
+    router += ["--kv-event-block-size", "16", "--kv-event-model", MODEL]
+    router += ["--worker-startup-check-interval", "1", "--prometheus-port", str(ports[7])]
+    log = tmp_path / "router.log"
+    with ExitStack() as running:
+
+        def start(line, out=subprocess.DEVNULL):
+            process = subprocess.Popen(line, stdout=out, stderr=out)
+            running.callback(process.wait)
+            running.callback(process.kill)
+
+        for k in range(2):
+            events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{ports[3 + k]}"}
+            events["replay_endpoint"] = f"tcp://127.0.0.1:{ports[5 + k]}"
+            line = [sys.executable, "-m", "kvsim", "serve", MODEL, "--port", str(ports[k])]
+            line += ["--backend", "python", "--clock", str(speed)]
+            line += ["--kv-events-config", json.dumps(events)]
+            for name, value in options.items():
+                line += [f"--{name.replace('_', '-')}", str(value)]
+            start(line)
+            router += ["--kv-event-source", f"{urls[k]}={events['endpoint']}"]
+            router += ["--kv-event-replay-source", f"{urls[k]}={events['replay_endpoint']}"]
+            wait_for(urls[k])
+        start(router, running.enter_context(log.open("w")))
+        wait_for(urls[2])
+        time.sleep(2)  # its subscribers connect
+        found = conversations(f"{urls[2]}/v1/completions")
+    text = re.sub(r"\x1b\[[0-9]*m", "", log.read_text())
+    credits = re.findall(r"KV prefix decision.*?credited_prefix_tokens=(\d+)", text)
+    assert [int(one) for one in credits] == [hit for *_, hit in found]
+    tree, sizes = PromptTree(), [len(prompt) for _, prompt, _ in found]
+    spans = [tree.spans(np.array(prompt), k) for k, (_, prompt, _) in enumerate(found)]
+    times = [sent * speed for sent, *_ in found]
+    trace = Trace.from_arrays(times, sizes, [8] * len(found), segments=spans)
+    policy = {"data_parallel_size": 2, "router": "dynamo", "backend": "python"}
+    table = kvsim.simulate(trace, model=MODEL, **options, **policy).requests
+    simulated = table["num_cached_tokens"].sum() / sum(sizes)
+    served = sum(hit for *_, hit in found) / sum(sizes)
+    assert served == pytest.approx(simulated, abs=0.02)
+    assert served > 0.5
