@@ -24,9 +24,13 @@ class FieldError(ValueError):
     """A wrong value of a configuration field; the command line names the flag instead."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field} {problem}")
         self.field = field
         self.problem = problem
+        super().__init__(self.said_of(field))
+
+    def said_of(self, name: str) -> str:
+        """Return the error with another name of the field, such as its flag."""
+        return f"{name}{':' if self.problem.startswith('unknown ') else ''} {self.problem}"
 
 
 def shown_numbers(numbers: Sequence[int]) -> str:

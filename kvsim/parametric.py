@@ -171,7 +171,7 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
     part, key, needs_number = SESSION_POLICIES.get(name, ("", "", True))
     is_right = bool(key) and _is_number(number, name) if equals else not needs_number
     if not is_right:
-        raise FieldError("session_policy", f"{ALLOWED}, got {policy}")
+        raise FieldError("session_policy", f"is {policy!r}: {ALLOWED}")
     text = f"+eviction={part}" + (f":{key}={number}" if equals else "")
     if name == "program":
         values = {"scheduling_policy": "priority"} | values

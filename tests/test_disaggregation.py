@@ -470,7 +470,7 @@ def test_lost_bytes_of_either_pool_are_found(replica: int) -> None:
             {"pool": [{"role": "decode"}, {"role": "prefill"}], "prefill_router": "random"},
             "prefill_router: conflicts with pool",
         ),
-        ({"pool": [{"role": "decode"}]}, "must be one mixed, or one prefill and one decode"),
+        ({"pool": [{"role": "decode"}]}, "must have mixed, or prefill and decode"),
         ({"pool": [{"role": "mixed", "replicas": 0}]}, "at least 1"),
         ({"pool": [{"role": "mixed", "gpus": "a100"}]}, "unknown option of pool 'mixed' 'gpus'"),
         ({"pool": [{"role": "mixed", "gpu": "b52"}]}, "pool 'mixed': unknown GPU 'b52'"),

@@ -43,8 +43,11 @@ def write(tmp_path):
         (b"\xff\xfe\x00rubbish\x80", ": is neither text (UTF-8) nor Parquet"),
         (b"a,b\n1,\0\n", ": is neither text (UTF-8) nor Parquet"),
         (b"PAR1 but not really", ": is a damaged or truncated Parquet file"),
-        ("a,b\n1,2\n", ": no known trace format has the columns a, b; none is near (kvsim list t"),
-        ('{"a": 1}\n', ": no known trace format has the columns a; none is near (kvsim list t"),
+        (
+            "a,b\n1,2\n",
+            ": no known trace format has the columns a, b; none is similar (kvsim list t",
+        ),
+        ('{"a": 1}\n', ": no known trace format has the columns a; none is similar (kvsim list t"),
         ("[]", ": holds no requests"),
         ("[1]", ", entry 1: must be a JSON object"),
         (MOONCAKE + "[]\n", ", line 2: must be a JSON object"),

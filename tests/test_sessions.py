@@ -228,10 +228,10 @@ def test_a_block_kept_for_a_session_is_evicted_before_a_request_waits():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"session_policy": "ttl=0"}, "must be none, ttl=SECONDS, .* or pin=SHARE, got ttl=0"),
-        ({"session_policy": "program"}, "or pin=SHARE, got program"),
-        ({"session_policy": "pin=2"}, "or pin=SHARE, got pin=2"),
-        ({"session_policy": "hints=3"}, "or pin=SHARE, got hints=3"),
+        ({"session_policy": "ttl=0"}, "is 'ttl=0': must be none, ttl=SECONDS, .* or pin=SHARE"),
+        ({"session_policy": "program"}, "is 'program': must be none"),
+        ({"session_policy": "pin=2"}, "is 'pin=2': must be none"),
+        ({"session_policy": "hints=3"}, "is 'hints=3': must be none"),
         (
             {"session_policy": "ttl=3", "eviction": "lfu"},
             "needs the allocator paged under LRU, got paged.eviction=lfu",

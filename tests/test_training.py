@@ -437,7 +437,7 @@ MISTAKES = [
     (("--model", "llama-3-8b", "--params", "7e9"), "--params conflicts with"),
     (("--model", "llama-3-8c"), "unknown model 'llama-3-8c'; did you mean"),
     (("--model", "mixtral-8x7b"), "a mixture of experts"),
-    (("--model", "deepseek-v3"), "only dense models"),
+    (("--model", "deepseek-v3"), "must be a dense model"),
     ((*WORDS, "--gpu", "h100-xsm"), "unknown GPU 'h100-xsm'"),
     ((*WORDS, "--zero-stage", "4"), "--zero-stage is '4'"),
     ((*WORDS, "--num-gpus", "0"), "--num-gpus is '0'"),

@@ -45,4 +45,8 @@ def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) ->
     if "arrival" in known:
         extra = [f"+{k}={v}" for k, v in keys.items() if k in of_process]
         params["arrival"] = process + "".join(extra)
-    return WORKLOADS.create(name, **params)
+    try:
+        return WORKLOADS.create(name, **params)
+    except ValueError as error:
+        said = str(error)
+        raise ValueError(said if name in said else f"workload {name!r}: {said}") from None

@@ -13,7 +13,7 @@ from kvsim.cli import main as cli
 
 HERE = Path(__file__).parent
 TUTORIAL = HERE.parent / "tutorial.md"
-COLOURS = 64
+COLOURS = 256
 MAXCOVERAGE = Image.Quantize.MAXCOVERAGE  # keeps the small patches of a legend
 
 #: Picture of the page: figure in the folders that the commands write.

@@ -229,8 +229,8 @@ def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
     tp = tensor_parallel_size
     if num_kv_heads % tp and tp % num_kv_heads:
         raise ValueError(
-            f"{num_kv_heads} KV heads cannot be divided over tensor_parallel_size {tp}: "
-            "one must divide the other"
+            f"{num_kv_heads} KV heads cannot be divided over tensor_parallel_size {tp}, "
+            "which must be a divisor or a multiple of them"
         )
     return max(1, num_kv_heads // tp)
 

@@ -401,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise error.__cause__ from None
         _fail("interrupted; no file is incomplete", INTERRUPTED)
     except FieldError as error:
-        _fail(f"{flag(error.field)} {error.problem}", 2)
+        _fail(error.said_of(flag(error.field)), 2)
     except (ValueError, UnfinishedError) as error:
         _fail(" ".join(str(error).split()), 2 if isinstance(error, ValueError) else 1)
     except (MemoryError, OverflowError) as error:

@@ -54,7 +54,7 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
         return config.pool[0], None
     if sorted(roles) != ["decode", "prefill"]:
         raise ValueError(
-            f"pool: roles are {', '.join(roles)}: must be one mixed, or one prefill and one decode"
+            f"pool: has the roles {', '.join(roles)}: must have mixed, or prefill and decode"
         )
     first, second = config.pool
     return (second, first) if first.role == "prefill" else (first, second)

@@ -52,7 +52,8 @@ def _hash_aliases(config: Config, summary: Mapping[str, Any]) -> str:
     replicas = len(summary.get("replicas") or (None,))
     times = f", {replicas} replicas" if replicas > 1 else ""
     if summary.get("scaling"):  # one after the other, too
-        times = f", up to {summary['scaling']['peak_replicas']} replicas"
+        most = summary["scaling"]["peak_replicas"]
+        times = f", up to {most} replica{'s' if most > 1 else ''}"
     return f"{several}{get_gpu(config.gpu).name}{times}"
 
 

@@ -72,7 +72,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             raise ValueError(f"{path}, line {number}: is not JSON") from None
     if not found:
-        raise ValueError(f"{path}: is empty")
+        raise ValueError(f"{path}: has no complete line of a record")
     return found
 
 

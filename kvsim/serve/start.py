@@ -181,7 +181,8 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=1024)
     except OSError as error:
-        raise ValueError(f"--host {host} --port {port}: {error.strerror or error}") from None
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address, once more
+        raise ValueError(f"--host {host} --port {port}: {reason}") from None
 
 
 def say(endpoint: Endpoint, server: Server, port: int) -> None:

@@ -98,7 +98,7 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
     model = get_model(config.model)
     if model.is_moe or model.is_mla:
         what = "a mixture of experts" if model.is_moe else "latent attention (MLA)"
-        raise FieldError("model", f"{model.name} has {what}: only dense models with K and V")
+        raise FieldError("model", f"{model.name} has {what}: must be a dense model with K and V")
     if model.num_state_layers:
         raise FieldError(
             "model",

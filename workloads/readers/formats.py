@@ -125,7 +125,7 @@ def _nearest(found: Sequence[str]) -> str:
         }
         near = [n for n in sorted(alike, key=lambda n: (-alike[n], n)) if alike[n]][:2]
     if not near:
-        return f"none is near {listed}"
+        return f"none is similar {listed}"
     told = [f"{name} (lacks {', '.join(lacking[name])})" for name in near]
     return f"nearest: {'; '.join(told)} {listed}"
 
