@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """The options of :func:`kvsim.simulate` and its like: fields of :class:`kvsim.Config`.
+    """The options of :func:`kvsim.simulate` and similar functions: fields of :class:`kvsim.Config`.
 
     ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None is the
     choice of the engine for model and GPU. An option without a value is left out.

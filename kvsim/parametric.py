@@ -60,7 +60,7 @@ PartLike = str | Parametric | Callable[..., object]
 
 
 def is_part(value: object) -> bool:
-    """Return whether a value of an option is a part, not its name."""
+    """Return True if a value of an option is a part, not its name."""
     return isinstance(value, Parametric) or callable(value)
 
 
@@ -187,7 +187,7 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(text: str, name: str) -> bool:
-    """Return whether a text is a time above 0, or a share of a pool."""
+    """Return True if a text is a time above 0, or a share of a pool."""
     try:
         return 0.0 < float(text) < float("inf") and (name != "pin" or float(text) <= 1.0)
     except ValueError:

@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Return whether constants may be fitted on the log."""
+        """Return True if constants may be fitted on the log."""
         return is_fitted(self.log)
 
 

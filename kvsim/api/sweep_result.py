@@ -67,7 +67,7 @@ class Sweep(Tabular):
         Raises
         ------
         ValueError
-            If another number of options is varied than one or two, or none of them is a number.
+            Unless one or two options vary, at least one of them a number.
         """
         from kvsim.report.plots.sweep import axes_of
         from kvsim.report.plots.sweep import sweep as draw

@@ -60,7 +60,7 @@ def version_of(vllm_version: str) -> tuple[int, int]:
 
 
 def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
-    """Return whether a version is older than a release; ``0.7`` means the last 0.7 release."""
+    """Return True if a version is older than a release; ``0.7`` means the last 0.7 release."""
     version = version_of(vllm_version)
     if version != release[:2]:
         return version < release[:2]
@@ -77,8 +77,8 @@ def engine_of(vllm_version: str) -> Engine:
 class Budget(NamedTuple):
     """GPU memory at start-up, bytes on one GPU. ``total`` is utilisation times memory.
 
-    ``adapters`` are LoRA's, ``drafter`` the weights of speculative decoding; with logged weights
-    both are among them. ``encoder_cache`` holds the outputs of an image or audio encoder.
+    ``adapters`` are LoRA's, ``drafter`` the weights of speculative decoding; logged weights
+    include both. ``encoder_cache`` holds the outputs of an image or audio encoder.
     """
 
     total: int

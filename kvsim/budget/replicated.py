@@ -1,10 +1,10 @@
-"""Weights that every tensor-parallel rank has whole, or a second time.
+"""Weights that every tensor-parallel rank holds whole, or twice.
 
-Ranks share out what has heads or a width to cut (vLLM, read). Whole are routers, the projections of
-latents before their heads, and indexers; latents' up-projections lie there twice, the second time
-in 16 bits for decodes. Logged weights of one GPU, here, and were all shared out: DeepSeek-R1 over
-eight 79.74, 79.52, 78.35 GiB; GLM-5.2 in NVFP4 over four 106.86, 106.09, 103.4; Kimi-K2.5 over
-eight 73.58, 71.18, 69.28.
+Ranks split tensors that have heads or a width (read in vLLM's code). Each rank holds all of the
+routers, the projections of latents before their heads, and the indexers. It holds the
+up-projections of latents twice, the second time in 16 bits for decodes. Weights of one GPU as
+logged, as computed here, and if all were split: DeepSeek-R1 over eight 79.74, 79.52, 78.35 GiB;
+GLM-5.2 in NVFP4 over four 106.86, 106.09, 103.4; Kimi-K2.5 over eight 73.58, 71.18, 69.28.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Config:
 
 
 def _decoder(config: Config) -> Fields:
-    """Sizes under the names nearly every family uses. No KV heads means one for every head."""
+    """Read sizes under the usual names. Without a number of KV heads every head has its own."""
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", minimum=1)
     return {

@@ -195,7 +195,7 @@ def _point(value: float, result: Result) -> Point:
 
 
 def _is_noise(served: _Served, jump: Jump) -> bool:
-    """Return whether seeds differ so much that the jump may be chance."""
+    """Return True if seeds differ so much that the jump may be chance."""
     first = served.results[jump.below.value].config
     if getattr(first, "trace", None) is not None:
         return False

@@ -88,7 +88,7 @@ def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDAr
 def routing(
     num_experts: int, num_chosen: int, skew: float, num_ranks: int, num_tokens: int
 ) -> Routing:
-    """Count the experts that up to ``num_tokens`` tokens use; a fixed shuffle places the experts.
+    """Return the number of experts that 0 to ``num_tokens`` tokens use, placed by a fixed shuffle.
 
     If one token visits an expert with probability p, m tokens touch it with probability
     1 - (1 - p)^m. The table ends where nearly all experts are touched.

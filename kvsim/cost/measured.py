@@ -135,7 +135,7 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
 
 
 def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
-    """Read one table, cut to a card, a framework and 16-bit kernels."""
+    """Read the rows of a table for a card, a framework and 16-bit kernels."""
     import pandas as pd
     from pyarrow.parquet import read_metadata
 

@@ -43,7 +43,7 @@ class Submissions:
         self.sees_late = per_token > 0.0
 
     def add(self, request_ids: Ints, arrival_times: Floats) -> None:
-        """Append requests, none earlier than those before. Mutates."""
+        """Append requests, in the order of their arrival. Mutates."""
         trace, count = self._trace, len(request_ids)
         stop = trace.num_arrivals
         if stop + count > len(self._ids):

@@ -55,7 +55,7 @@ class Clients:
 
     @property
     def waits(self) -> bool:
-        """Return whether requests may wait for others to end."""
+        """Return True if requests may wait for others to end."""
         return self._places < math.inf or self._waits is not None
 
     @property

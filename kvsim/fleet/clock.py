@@ -102,7 +102,7 @@ class FleetClock:
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether no replica has an event of its own."""
+        """Return True if no replica has an event of its own."""
         return bool(self.rack.times.min(initial=math.inf) == math.inf)
 
     def _reach(self, target: float) -> bool:

@@ -27,7 +27,7 @@ class Host(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Return whether all requests have been sent and have ended."""
+        """Return True if all requests have been sent and have ended."""
 
     def place(self, row: int, now: float) -> None:
         """Assign a request to a replica, when there is one. Mutates."""
@@ -111,7 +111,7 @@ class Feature:
     # -- replicas start and stop -----------------------------------------------------------------
 
     def waits_for(self, member: Member) -> bool:
-        """Return whether a request is in transfer from or to a replica."""
+        """Return True if a request is in transfer from or to a replica."""
         return False
 
     def on_lost(self, member: Member) -> None:

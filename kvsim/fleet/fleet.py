@@ -176,7 +176,7 @@ class Fleet:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all requests have been sent and have ended."""
+        """Return True if all requests have been sent and have ended."""
         if not self.clients.all_sent or self.unplaced:
             return False
         if any(feature.num_held_back or feature.num_open for feature in self.features):

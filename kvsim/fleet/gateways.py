@@ -114,7 +114,7 @@ class Gateways:
             self._start(setup, start_time, role, fetch_time)
 
     def _watches_requests(self, *, shares: bool) -> bool:
-        """Return whether a router reads the lifecycle events of its own requests."""
+        """Return True if a router reads the lifecycle events of its own requests."""
         return (self.looks and shares) or any(one.watches_requests for one in self._routers)
 
     def _start(
@@ -261,7 +261,7 @@ class Gateways:
         return int(self.decisions.predicted[request_id])
 
     def _deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica with most of a prompt, if known without looking up all of them."""
+        """Return the replica that caches most of a prompt; None if an index does not know it."""
         everyone = len(self._shown) == len(self._replicas)
         for reader in self._readers.values() if everyone else ():
             return reader.deepest(request)

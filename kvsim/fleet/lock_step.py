@@ -35,7 +35,7 @@ SYNC_INTERVAL = 16
 
 
 def shares_experts(setup: Setup) -> bool:
-    """Return whether the replicas of a configuration are ranks that share routed experts."""
+    """Return True if the replicas of a configuration are ranks that share routed experts."""
     return setup.memory.model.is_moe and expert_replicas(setup.config) > 1
 
 
@@ -95,7 +95,7 @@ class LockStep(Feature):
 
     @property
     def is_running(self) -> bool:
-        """Return whether a wave of passes is running."""
+        """Return True if a wave of passes is running."""
         return self._num_of_wave > 0
 
     def begin(self, time: float) -> None:

@@ -83,12 +83,12 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the replica's engine runs."""
+        """Return True if the replica's engine runs."""
         return self.life in (Life.READY, Life.DRAINING)
 
     @property
     def is_choosable(self) -> bool:
-        """Return whether gateways may choose it: it is not draining, and no failure is detected."""
+        """Return True if gateways may choose it: it is not draining, and no failure is detected."""
         return self.life in (Life.READY, Life.FAILED) and self.drain_time == -math.inf
 
     def withdraw(self, request_id: int, time: float) -> None:

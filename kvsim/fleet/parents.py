@@ -51,7 +51,7 @@ class Parents(Clients):
 
     @property
     def waits(self) -> bool:
-        """Return whether requests may wait for others to end."""
+        """Return True if requests may wait for others to end."""
         return self._clients.waits
 
     @property

@@ -96,18 +96,18 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Return whether replicas start, drain or fail during the run."""
+        """Return True if replicas start, drain or fail during the run."""
         return self.failures is not None or any(one.autoscaler for one in self.pools)
 
     @property
     def couples(self) -> bool:
-        """Return whether the end of a request on one replica may reach another replica."""
+        """Return True if the end of a request on one replica may reach another replica."""
         moves = self.store is not None or self.migration is not None or self.prefill is not None
         return self.waits or moves or self.flow_control is not None or self.in_step
 
     @property
     def resumes(self) -> bool:
-        """Return whether requests may continue on another replica with the tokens they have."""
+        """Return True if requests may continue on another replica with the tokens they have."""
         fails_over = self.failures is not None and self.failures.migrates
         return fails_over or self.migration is not None
 

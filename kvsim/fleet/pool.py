@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def is_choosable(self) -> bool:
-        """Return whether the gateways may choose any replica."""
+        """Return True if the gateways may choose any replica."""
         return any(one is not None and one.is_choosable for one in self.places)
 
     def served(self) -> NDArray[Any]:

@@ -269,7 +269,7 @@ def _provenance(
 
 
 def _has_turns(trace: Trace) -> bool:
-    """Return whether some session has a second turn."""
+    """Return True if some session has a second turn."""
     sessions = trace.session_id[trace.session_id >= 0]
     return len(np.unique(sessions)) < len(sessions)
 
@@ -356,7 +356,7 @@ HOPELESS = ("prompt not below", "more sequences than", "needs more KV memory")
 
 
 def is_hopeless(reason: str) -> bool:
-    """Return whether a reason of ``rejections`` would hold at any load."""
+    """Return True if a reason of ``rejections`` would hold at any load."""
     return reason.startswith(HOPELESS)
 
 

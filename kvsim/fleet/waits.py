@@ -39,7 +39,7 @@ class Waits:
             self._awaiting[code].append(row)
 
     def has_plan(self, row: int) -> bool:
-        """Return whether a request has a planned time that has not come."""
+        """Return True if a request has a planned time that has not come."""
         return not self._is_due[row]
 
     def come(self, row: int) -> float | None:

@@ -29,7 +29,7 @@ class Paths:
 
     Attributes
     ----------
-    requests : what the rules serve
+    requests : the requests in the form that the rules read
     num_blocks : number of different blocks
     """
 

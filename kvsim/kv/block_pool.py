@@ -114,7 +114,7 @@ class BlockPool:
 
     @property
     def ref_cnt(self) -> list[int]:
-        """Tables that hold each block."""
+        """Number of block tables that hold each block."""
         return column(self.kv.pool.blocks, "ref_cnt")
 
     def free_queue(self) -> Iterator[int]:

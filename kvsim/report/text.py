@@ -105,7 +105,7 @@ def without_paths(texts: Sequence[str]) -> list[str]:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """Return a text with values of a summary in it, each in a format of :data:`FORMATS`.
+    """Fill a text with values of a summary, each in a format of :data:`FORMATS`.
 
     Examples
     --------

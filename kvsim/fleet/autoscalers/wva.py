@@ -1,4 +1,4 @@
-"""llm-d's workload variant autoscaler: how far replicas are from saturation."""
+"""llm-d's workload variant autoscaler: scales by the distance of the replicas from saturation."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Handoff:
 
     @property
     def has_asked(self) -> bool:
-        """Return whether the target has blocks for the tokens it lacks."""
+        """Return True if the target has blocks for the tokens it lacks."""
         return self.num_tokens >= 0
 
     @property

@@ -161,7 +161,7 @@ class Handoffs(Feature):
         begin_anew(self._prefill.table, [row])
 
     def has_stayed(self, row: int) -> bool:
-        """Return whether a prefill replica serves, or has served, the whole request."""
+        """Return True if a prefill replica serves, or has served, the whole request."""
         return row in self._stayed
 
     def write_down(self, row: int) -> None:
@@ -314,7 +314,7 @@ class Handoffs(Feature):
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
     def is_open(self, row: int) -> bool:
-        """Return whether a request is between two replicas."""
+        """Return True if a request is between two replicas."""
         return row in self._open
 
     def holders(self) -> list[int]:
@@ -341,7 +341,7 @@ class Handoffs(Feature):
     # -- replicas start and stop -------------------------------------------------------------------
 
     def waits_for(self, member: Member) -> bool:
-        """Return whether a request is in handoff from or to a replica."""
+        """Return True if a request is in handoff from or to a replica."""
         return any(member in (one.source, one.target) for one in self._open.values())
 
     def on_lost(self, member: Member) -> None:

@@ -79,7 +79,7 @@ class Network:
         return done
 
     def _is_done(self, transfer: Transfer) -> bool:
-        """Return whether all bytes have arrived, or the rest takes less than the clock resolves."""
+        """Return True if all bytes have arrived, or the rest takes less than the clock resolves."""
         rest = transfer.remaining
         return rest <= CRUMB or self._now + rest / self._rate(transfer) == self._now
 

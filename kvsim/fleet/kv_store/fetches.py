@@ -59,12 +59,12 @@ class Fetch:
 
     @property
     def has_sources(self) -> bool:
-        """Return whether all its source replicas are alive."""
+        """Return True if all its source replicas are alive."""
         return all(is_there(one) for one in self.sources)
 
 
 def is_there(member: Member | None) -> bool:
-    """Return whether a replica's memory can be read and written."""
+    """Return True if a replica's memory can be read and written."""
     return member is not None and member.life in (Life.READY, Life.DRAINING)
 
 
@@ -105,7 +105,7 @@ class Fetches(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Return whether a fetch is under way."""
+        """Return True if a fetch is under way."""
         return any(one.start_time < math.inf for one in self._open.values())
 
     # -- a request arrives -------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Migration(Parametric, ABC):
 
     @abstractmethod
     def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:
-        """Return whether a request of ``num_blocks`` blocks should move."""
+        """Return True if a request of ``num_blocks`` blocks should move."""
 
 
 #: Factories take keyword parameters only.

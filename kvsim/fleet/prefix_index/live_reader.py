@@ -27,7 +27,7 @@ LONGEST_DELAY = 0.05
 
 
 def is_live(replicas: Sequence[Any], delay: float) -> bool:
-    """Return whether pools can be looked up: one kind of blocks, and LRU eviction."""
+    """Return True if pools can be looked up: one kind of blocks, and LRU eviction."""
     there = [one for one in replicas if one.address]
     return delay <= LONGEST_DELAY and all(variant_of(one.state) == "with-events" for one in there)
 
@@ -151,7 +151,7 @@ class LiveReader(EventReader):
 
     @property
     def names_whole_blocks(self) -> bool:
-        """Return whether its entries are prompt blocks, and their keys name nothing else."""
+        """Return True if its entries are prompt blocks, and their keys name nothing else."""
         return self._per_entry == 1 and self._ahead == 0
 
     def columns(self) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ class PromptKeys:
 
     Parameters
     ----------
-    trace : the requests; their keys are read in order, or nearly so
+    trace : the requests; their keys are read nearly in order
     compiled : compute them one by one, in compiled code
     """
 

@@ -91,7 +91,7 @@ class Conductor(Router):
         return choice
 
     def _reads(self, cached: int, longest: int) -> bool:
-        """Return whether a replica reads the best match of another one."""
+        """Return True if a replica reads the best match of another one."""
         return self.facts.fetch_time is not None and longest >= self._threshold * cached
 
     def _time(self, prompt: int, cached: int, longest: int) -> float:
@@ -114,7 +114,7 @@ class Conductor(Router):
         return steps
 
     def _is_late(self, ttft: float, step: float) -> bool:
-        """Return whether a request's first token would be too late, or steps too slow."""
+        """Return True if a request's first token would be too late, or steps too slow."""
         late = self._ttft_slo is not None and ttft > self._ttft_slo
         return late or (self._tbt_slo is not None and step > self._tbt_slo)
 

@@ -125,7 +125,7 @@ class Dynamo(RuleRouter):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the router picks the smallest cost, by the replicas' events."""
+        """Return True if the router picks the smallest cost, by the replicas' events."""
         return self._events and not self._temperature and not self.facts.decodes_only
 
     def make_state(self, memory: Memory) -> CostWeights:

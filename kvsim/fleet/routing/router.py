@@ -57,7 +57,7 @@ class Router(Parametric, ABC):
 
     @property
     def looks(self) -> bool:
-        """Return whether choices depend on the replicas in any way."""
+        """Return True if choices depend on the replicas in any way."""
         asks = self.scrape_interval is not None or self.event_delay is not None
         return self.looks_at_replicas or self.needs_prefix_cache or self.watches_requests or asks
 

@@ -32,7 +32,7 @@ class Headroom(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Return whether both targets would be met."""
+        """Return True if both targets would be met."""
         return self.ttft >= 0 and self.tpot >= 0
 
 
@@ -42,7 +42,7 @@ def meeting(headrooms: Sequence[Headroom]) -> list[int]:
 
 
 def can_be_shed(headrooms: Sequence[Headroom], replicas: Sequence[ReplicaView]) -> bool:
-    """Return whether no replica would meet the targets, and none is idle or cold."""
+    """Return True if no replica would meet the targets, and none is idle or cold."""
     busy = (r.scraped.num_running > 0 and r.scraped.kv_usage >= COLD for r in replicas)
     return not meeting(headrooms) and all(busy)
 

@@ -24,7 +24,7 @@ class Peer(Store):
 
     Parameters
     ----------
-    delay : seconds until others know of a block
+    delay : seconds until other replicas know of a new block
     """
 
     reads_replicas = True

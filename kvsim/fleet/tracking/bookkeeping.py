@@ -44,7 +44,7 @@ class Decisions:
 
     @property
     def is_compared(self) -> bool:
-        """Return whether the next decision is compared with the best one."""
+        """Return True if the next decision is compared with the best one."""
         return self._compares and self.num_noted % self._stride == 0
 
     def note(self, request_id: int, router: Router) -> None:

@@ -30,7 +30,7 @@ class AdapterSettings:
     lora_drain_wait_threshold: float = 0.0
 
     def lay_out(self, state: Replica, memory: Memory) -> None:
-        """Make empty buffers but for the base model's."""
+        """Make the buffers, all empty except the base model's."""
         adapters: Adapters = state.engines.sglang.adapters
         most = adapters.most = self.max_loras_per_batch
         adapters.is_on = state.limits.has_loras = True
