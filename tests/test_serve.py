@@ -488,14 +488,6 @@ def test_what_is_no_record_is_refused(tmp_path, text):
         first_difference(str(record))
 
 
-def test_a_fleet_file_is_refused_in_one_line(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", "fleet.toml"])
-    said = capsys.readouterr().err
-    assert "fleet.toml: is a fleet file" in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize("text", ["virtual", "0", "fast", "-1", "inf"])
 def test_a_wrong_clock_is_refused(text):
     with pytest.raises(ValueError, match="--clock"):

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from kvsim.cli.beginning import with_model
+from kvsim.cli.beginning import with_beginning
 from kvsim.cli.options import ENGINE_SECTIONS, SectionedCommand, config_options, options_given
 from kvsim.config import Config
 from kvsim.kv_events import KVEventsConfig
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("model_name", metavar="[MODEL]", required=False)
+@click.argument("model_name", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(
     only=(
         *("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"),
@@ -44,14 +44,9 @@ def serve(model_name: str | None, **options: Any) -> None:
 
     In real time, or with --clock 10 ten times faster.
     """
-    if model_name is not None and model_name.endswith(".toml"):
-        raise ValueError(
-            f"{model_name}: is a fleet file, which kvsim serve does not serve; equal replicas are "
-            "served with MODEL --data-parallel-size N --router NAME"
-        )
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
     mine = {name: options.pop(name) for name in (*own, "queue_limit", "router")}
-    given = with_model(model_name, options_given(options))
+    given = with_beginning(model_name, options_given(options))
     try:
         from kvsim.serve.publisher import Transport
         from kvsim.serve.start import Endpoint, serve_until_stopped

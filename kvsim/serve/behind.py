@@ -92,6 +92,7 @@ class Behind(Server):
             first.live, first.tokenizer, first.names, first.facts, api_key=first.api_key
         )
         self._servers = servers
+        self.facts = first.facts | {"data_parallel_size": len(servers)}
         self._router = live_router(router)
         self._router.start(facts_for(dict(deployment), len(servers)))
         shown: list[Any] = [Shown(one.live) for one in servers]

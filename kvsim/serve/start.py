@@ -8,12 +8,13 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 import kvsim
 from kvsim.config import Config
+from kvsim.fleet.pool_setups import pools_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
@@ -24,6 +25,9 @@ from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.recording import Recording
 from kvsim.serve.tokens import OfFile, StandIn
 from kvsim.stepping.engine import Engine
+
+if TYPE_CHECKING:
+    from kvsim.pool_config import PoolConfig
 
 #: Addresses that only this machine reaches.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -119,9 +123,12 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     ValueError
         For wrong options, or an address that cannot be used.
     """
-    deployment = dict(deployment)
-    number = Config.build(**deployment).data_parallel_size
-    deployment.pop("data_parallel_size", None)
+    pool = pool_of(deployment)
+    number, router = pool.replicas, endpoint.router or pool.router or deployment.get("router")
+    endpoint = replace(endpoint, router=router)
+    whole = ("data_parallel_size", "pool", "router")
+    deployment = {name: value for name, value in deployment.items() if name not in whole}
+    deployment |= dict(pool.options)
     if number > 1 and deployment.get("enable_expert_parallel"):
         raise ValueError("--data-parallel-size: must be 1 with --enable-expert-parallel")
     endpoints = [endpoint]
@@ -133,6 +140,25 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
         pairs.append((replace(endpoint.of_replica(number), events=None), front))
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         runner.run(_serve(pairs))
+
+
+def pool_of(deployment: dict[str, Any]) -> PoolConfig:
+    """Return the replicas of a deployment.
+
+    Raises
+    ------
+    ValueError
+        For replicas that do a part of each request, and for a number of them that changes.
+    """
+    pool, prefill = pools_of(Config.build(**deployment))
+    if prefill is not None:
+        raise ValueError(
+            "kvsim serve has no KV connector: replicas must do whole requests (role mixed), and "
+            f"pool {prefill.name!r} does prefill"
+        )
+    if pool.autoscaler is not None:
+        raise ValueError(f"pool {pool.name!r}: autoscaler: kvsim serve has a fixed number of ports")
+    return pool
 
 
 async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
