@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import replace
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 import kvsim
+from experiments.validation import relatives
+from experiments.validation.trust import RECORDS as DOCS
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cost.efficiency import basis_of, efficiency_of, measured_card
 from kvsim.cost.experts import FEW_EXPERTS, choice_probabilities, routing
 from kvsim.cost.model import CostConfig
+from kvsim.cost.relative import SPREAD
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.work import WorkCounter
 from kvsim.lora import LoRAConfig
@@ -327,8 +331,20 @@ def test_a_card_of_simple_tests_takes_the_h100s_constants_as_these_compare() -> 
     ):
         assert of(mi300x) / of(h100) == pytest.approx(expected, rel=2e-3)
     assert efficiency_of("mi325x") == mi300x
-    assert "scaled by simple tests of it" in basis_of("mi300x")
+    assert efficiency_of("mi355x") == mi300x
+    assert "scaled by simple tests of mi300x" in basis_of("mi355x")
     assert "simple tests" not in basis_of("rtx-4090")
+
+
+def test_the_spread_of_cards_without_tables_is_that_of_the_loops_left_out() -> None:
+    with (DOCS / relatives.FILE).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for name, stated in SPREAD.items():
+        found = np.quantile([abs(float(row[name])) for row in rows], [0.5, 0.9])
+        assert [round(float(one)) for one in found] == list(stated)
+        assert f"{name} by {stated[0]}" in basis_of("rtx-4090")
+    assert {row["card"] for row in rows} == set(relatives.RELATIVES)
+    assert "such fractions" not in basis_of("h100-sxm")
 
 
 def test_constants_by_format_are_read_and_checked(tmp_path) -> None:

@@ -62,6 +62,12 @@ def questions(folder: Path) -> Iterator[Question]:
     record = "validate_kernels.json"
     errors = _numbers(row["median_percent"] for row in read(folder, record)["kernels"])
     yield Question("time of a kernel (medians by kind and card)", errors, record)
+    record = "relatives.csv"
+    with (folder / record).open(encoding="utf-8") as file:
+        loops = list(csv.DictReader(file))
+    for name in ("TPOT", "TTFT"):
+        errors = _numbers(row[name] for row in loops)
+        yield Question(f"{name} of a card without kernel tables, left out in turn", errors, record)
     record = "startup.csv"
     with (folder / record).open(encoding="utf-8") as file:
         errors = _numbers(row["error"] for row in csv.DictReader(file) if row["half"] == "other")

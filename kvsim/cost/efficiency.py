@@ -1,8 +1,9 @@
 """Fractions of a card's peaks that each kind of work reaches: the only constants of the roofline.
 
 ``efficiency.toml`` holds them with the error of each fit; ``python -m experiments.calibrate`` makes
-them. A card without measurements takes the fractions of the nearest measured generation, applied to
-its own peaks and scaled where simple tests of it were timed (:mod:`kvsim.cost.relative`).
+them. A card without measurements takes the fractions of its generation's measured card, else the
+H100's, applied to its own peaks and scaled where simple tests of it or of its maker's were timed
+(:mod:`kvsim.cost.relative`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from kvsim.cost.relative import ratios_of, scaled
+from kvsim.cost.relative import ratios_of, scaled, spread, tested
 from kvsim.errors import unknown_name
 
 TABLE = Path(__file__).with_name("efficiency.toml")
@@ -194,13 +195,12 @@ def basis_of(gpu_name: str) -> str:
     """Return a text on the source of a card's constants."""
     card = measured_card(gpu_name)
     errors = read_table()[card].get("errors")
-    if card != hash_alias_of(gpu_name):
-        simple = (
-            "" if ratios_of(hash_alias_of(gpu_name)) is None else ", scaled by simple tests of it"
-        )
+    own = hash_alias_of(gpu_name)
+    if card != own:
+        simple = "" if ratios_of(own) is None else f", scaled by simple tests of {tested(own)}"
         return (
             f"no kernels of {gpu_name} were measured: the {card.upper()}'s fractions of its peaks"
-            f"{simple}"
+            f"{simple}; {spread()}"
         )
     if errors is None:
         return f"declared for the {card}, without measured kernels"

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from kvsim.cost.efficiency import Efficiency
 
 TABLE = Path(__file__).with_name("relative.toml")
-#: Cards with the same chips as one of the table.
-SAME_CHIPS = {"mi325x": "mi300x"}
+#: Cards of the same maker as one of the table, the first with the same chips.
+TESTED = dict.fromkeys(("mi325x", "mi355x", "mi250x", "mi210"), "mi300x")
+#: How far fractions of another card move TPOT and TTFT of measured cards, percent: median and ninth
+#: decile of 68 closed loops, each card left out in turn (``experiments.validation.relatives``).
+SPREAD = {"TPOT": (4, 22), "TTFT": (5, 23)}
 #: Constants that each test scales, of a card and of a format of weights.
 TESTS: dict[str, tuple[str, ...]] = {
     "gemm": ("gemm", "latent_prefill"),
@@ -27,11 +30,25 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 
 
+def tested(card: str) -> str:
+    """Return the card with the tests that a card takes, mostly itself."""
+    return TESTED.get(card, card)
+
+
 @cache
 def ratios_of(card: str) -> dict[str, float] | None:
     """Return a card's ratios by test, None if it has none."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    return table.get(SAME_CHIPS.get(card, card))
+    return table.get(tested(card))
+
+
+def spread() -> str:
+    """Return a text on the error of taking another card's fractions."""
+    (half, most), (half_first, most_first) = SPREAD["TPOT"], SPREAD["TTFT"]
+    return (
+        f"on NVIDIA cards with tables such fractions move TPOT by {half} % at the median and "
+        f"{most} % in one of ten loops, TTFT by {half_first} and {most_first} %"
+    )
 
 
 def scaled(rate: Efficiency, ratios: dict[str, float]) -> Efficiency:
