@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba.extending import overload, register_jitable
+from typing import Any
+
+from numba import types
+from numba.extending import lower_builtin, register_jitable, type_callable
 
 from kvsim.compiled.passes import INNER
 from kvsim.rules.blocks.keys import fold, mix, mix_span, times_plus
@@ -12,10 +14,18 @@ from kvsim.rules.blocks.keys import fold, mix, mix_span, times_plus
 KEY_RULES = (fold, mix, mix_span)
 
 
-@overload(times_plus, inline="always")
-def _times_plus(a, b, c):
-    # Unsigned: compiled signed integers must never overflow.
-    return lambda a, b, c: np.int64(np.uint64(a) * np.uint64(b) + np.uint64(c))
+@type_callable(times_plus)
+def _type_times_plus(context: Any) -> Any:
+    return lambda a, b, c: types.int64
+
+
+@lower_builtin(times_plus, types.Integer, types.Integer, types.Integer)
+def _times_plus(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    a, b, c = (
+        context.cast(builder, value, kind, types.int64)
+        for value, kind in zip(args, signature.args, strict=True)
+    )
+    return builder.add(builder.mul(a, b), c)  # wraps around, which signed products must not
 
 
 # Tables and replicas link in two ways (:mod:`kvsim.compiled.linking`); what both call in common
