@@ -42,6 +42,7 @@ TEXTS = (
     "llm-d+picker=random",
     "llm-d-token-aware+max-wait=0.001",
     "llm-d-token-aware+index=approximate",
+    "production-stack",
     "production-stack+policy=loadaware",
 )
 #: Runs by default; the others are long.

@@ -32,6 +32,7 @@ _ring, _weights = record_at(BoundedRing, ""), record_at(ScoreWeights, "")
 _cost_weights = record_at(CostWeights, "")
 
 _least_loaded, _least_of_two = pick.least_loaded, pick.least_of_two
+_any_longest_match = pick.any_longest_match
 _least_kv, _vllm_dp = by_load.choose_least_kv, by_load.choose_vllm_dp
 _throughput, _chwbl = by_load.choose_aibrix_throughput, by_load.choose_chwbl
 _cache_aware, _ray = by_match.choose_cache_aware, by_match.choose_ray_prefix_aware
@@ -48,6 +49,12 @@ def least_outstanding(router, placement, unused):
 @njit(cache=True, error_model="numpy")
 def power_of_two(router, placement, unused):
     return _least_of_two(_placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
+def any_longest_match(router, placement, unused):
+    """Apply the rule of production-stack's policy prefixaware."""
+    return _any_longest_match(_placement(placement))
 
 
 @njit(cache=True, error_model="numpy")
@@ -113,6 +120,7 @@ def smallest_cost(router, placement, unused):
 ENTRIES: dict[Callable[..., int], Any] = {
     _least_loaded: least_outstanding,
     _least_of_two: power_of_two,
+    _any_longest_match: any_longest_match,
     _least_kv: least_kv,
     _vllm_dp: vllm_dp,
     _throughput: aibrix_throughput,

@@ -80,7 +80,7 @@ class Fleet:
         """Serve the whole trace. Mutates."""
         self.clients = clients
         is_fixed = not self._coupled and not self._changes
-        if is_fixed and not self._main.gateways.looks:
+        if is_fixed and not self._main.gateways.looks and not self._decides_by_rule():
             clients.send_all()
             self._deal_out()
             return
@@ -97,14 +97,18 @@ class Fleet:
         self._world.process(self.drive.process())
         self._world.run()
 
+    def _decides_by_rule(self) -> bool:
+        """Return whether one loop can route all requests."""
+        return can_route(self._main.gateways, [one.replica for one in self._main.members])
+
     def _decide_together(self) -> bool:
         """Route all requests in one loop, if there is one for their router. Mutates."""
+        if not self._decides_by_rule():
+            return False
         gateways, replicas = self._main.gateways, [one.replica for one in self._main.members]
         rows = np.flatnonzero(self._admissible)
         outputs = np.ascontiguousarray(self._trace.output_content_id)
         given = rows, self._trace.arrival_time[rows], outputs
-        if not can_route(gateways, replicas):
-            return False
         table = self._main.table
         ArrivalLoop(
             gateways, replicas, self.drive.rack, table, *given, start_time=self._world.now

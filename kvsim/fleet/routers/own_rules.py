@@ -28,7 +28,7 @@ class OwnRouter(RuleRouter):
         self._rules = rules
         self.watches_requests, self.scrape_interval = rules.watches_requests, rules.scrape_interval
         self.event_delay = rules.event_delay if rules.knows == "precise" else None
-        self.branches = rules.branches  # type: ignore[misc]
+        self.branches = rules.branches
 
     def start(self, facts: Facts) -> None:
         super().start(facts)

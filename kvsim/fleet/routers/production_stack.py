@@ -23,6 +23,7 @@ from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.records.routing import Balance
 from kvsim.rules.routing.by_match import choose_load_aware
+from kvsim.rules.routing.pick import any_longest_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,6 @@ class ProductionStack(RuleRouter):
     chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
     """
 
-    rule = staticmethod(choose_load_aware)
-    branches = ("weighed",)
     prefixes: PrefixAffinity
 
     def __init__(
@@ -82,6 +81,10 @@ class ProductionStack(RuleRouter):
         chunk_tokens: Count | None = None,
     ) -> None:
         self._policy = policy
+        if policy == "prefixaware":
+            self.rule, self.branches = any_longest_match, ("anybody", "matched")
+        else:
+            self.rule, self.branches = choose_load_aware, ("weighed",)
         why = f"with policy={policy}"
         if policy != "kvaware":
             refuse_unread(why, threshold=threshold, relief=relief)
@@ -106,35 +109,28 @@ class ProductionStack(RuleRouter):
         self._ring = HashRing(facts.num_replicas, POINTS)
         self._rate = RequestRate(facts.num_replicas, WINDOW)
 
-    def make_state(self, memory: Memory) -> Balance:
+    def make_state(self, memory: Memory) -> Balance | None:
+        if self._policy == "prefixaware":
+            return None
         state = memory.one(Balance)
         state.ratio = self._beta
         return state
 
     @property
     def is_plain(self) -> bool:
-        return self._policy == "loadaware"
+        return self._policy != "kvaware"
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         if self.is_plain:
             return super().choose(request, replicas)
         cached = self.prefixes.cached_tokens(request)
-        choice: int | None
-        if self._policy == "kvaware":
-            choice = self._relieve(replicas)
-            if choice is None:
-                choice = self._look_up(request, cached)
-        else:
-            choice = self._draw(cached)
+        choice = self._relieve(replicas)
+        if choice is None:
+            choice = self._look_up(request, cached)
         self.prefixes.sent(request, choice)
         self._rate.count(choice, request.arrival_time)
         self.predicted_tokens = cached[choice]
         return choice
-
-    def _draw(self, cached: Sequence[int]) -> int:
-        self.branch = "matched" if any(cached) else "anybody"
-        longest = [i for i, tokens in enumerate(cached) if tokens == max(cached)]
-        return longest[int(self.facts.rng.integers(len(longest)))]
 
     def _relieve(self, replicas: Sequence[ReplicaView]) -> int | None:
         """Return the replica with the fewest in flight, if another has far more; else None."""

@@ -41,8 +41,8 @@ class RuleRouter(Router):
     prefixes : what the router knows of cached prefixes, None for nothing
     """
 
-    rule: ClassVar[Callable[..., int]]
-    branches: ClassVar[tuple[str, ...]] = ("",)
+    rule: Callable[..., int]
+    branches: tuple[str, ...] = ("",)
     follows_prompts: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     prefixes: PrefixAffinity | TextTree | None = None
@@ -78,7 +78,7 @@ class RuleRouter(Router):
         """Return the address of the rule's machine code; 0 if it has none."""
         from kvsim.compiled.cache import load_routers
 
-        return int(load_routers().address_of(type(self).rule))
+        return int(load_routers().address_of(self.rule))
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
         """Write a request and its cached prefixes into the placement. Mutates."""
@@ -132,7 +132,7 @@ class RuleRouter(Router):
         """Apply the rule to the placement, and note its branch. Mutates."""
         draw_words(self.placement.draws, self.facts.rng)
         given = (self.placement,) if self.state is None else (self.state, self.placement)
-        place = type(self).rule(*given)
+        place = self.rule(*given)
         self.branch = self.branches[self.placement.branch]
         return place
 

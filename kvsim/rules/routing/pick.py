@@ -63,6 +63,15 @@ def any_least_cost(costs: list[float], number: int, draws: Draws) -> int:
     return place
 
 
+def any_longest_match(placement: Placement) -> int:
+    """Return a candidate that holds most of the prompt, at random among equals."""
+    for k in range(placement.num_candidates):
+        placement.costs[k] = -float(placement.candidates[k].cached_tokens)
+    choice = any_least_cost(placement.costs, placement.num_candidates, placement.draws)
+    placement.branch = 1 if placement.candidates[choice].cached_tokens > 0 else 0
+    return choice
+
+
 def least_of_two(placement: Placement) -> int:
     """Draw two different candidates; the smaller load wins, the first drawn of equals."""
     number, candidates = placement.num_candidates, placement.candidates
