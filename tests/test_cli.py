@@ -43,6 +43,7 @@ def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
+@pytest.mark.long  # compiles the variant of all kinds
 def test_compare_prints_a_table_and_says_how_to_write(call) -> None:  # type: ignore[no-untyped-def]
     answer = call("compare", *SMALL, "--allocators", "contiguous-max,paged")
     assert answer.code == 0
@@ -53,6 +54,7 @@ def test_compare_prints_a_table_and_says_how_to_write(call) -> None:  # type: ig
     assert max(map(len, answer.out.splitlines())) <= 100
 
 
+@pytest.mark.long
 def test_compare_json_has_the_four_fractions(call) -> None:  # type: ignore[no-untyped-def]
     answer = call("compare", *SMALL, "--json", "-")
     rows = json.loads(answer.out)["rows"]

@@ -277,6 +277,7 @@ def assert_equal(python: kvsim.Result, compiled: kvsim.Result) -> None:
     assert python.summary == compiled.summary
 
 
+@pytest.mark.long  # compiles the variant of all kinds
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_engines_agree_to_the_bit(name: str) -> None:
     seen: Counter[str] = Counter()

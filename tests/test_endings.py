@@ -87,6 +87,7 @@ def test_drafts_behind_the_end_are_dropped_and_the_surplus_step_holds_drafts() -
     assert num_computed(unknown) == num_computed(known) + 1 + 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

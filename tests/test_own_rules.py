@@ -60,6 +60,7 @@ def test_a_policy_of_rules_keeps_its_promises():
     check_eviction(TtlLru, num_runs=3)
 
 
+@pytest.mark.long
 def test_the_state_of_a_compiled_policy_with_parameters_is_checked():
     trace = workloads.WORKLOADS.create("multi-turn", num_requests=10, seed=3, request_rate=4)
     options = {"model": "llama-3-8b", "gpu": "l4", "num_gpu_blocks_override": 700}

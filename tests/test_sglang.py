@@ -130,7 +130,7 @@ def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_preemption_that_gives_nobody_a_token_ends(backend: str) -> None:
     """Two who share a beginning go first and are preempted, in turns, for one not admitted."""
     segments = [

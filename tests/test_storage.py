@@ -74,6 +74,7 @@ def serve(trace: Trace, **options: Any) -> Result:
     return compiled
 
 
+@pytest.mark.long
 def test_a_request_waits_for_what_another_replica_has_computed() -> None:
     for policy in ("wait_complete", "timeout"):
         result = serve(again(16), hicache_storage_prefetch_policy=policy)
