@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.clients import Clients
 from kvsim.fleet.clock import FleetClock
+from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.routing.router import Router
 from kvsim.fleet.routing.view import ReplicaView
 from kvsim.fleet.world import Phase, World
@@ -72,6 +75,46 @@ def test_dealing_out_beforehand_equals_sending_one_by_one(
     dealt = kvsim.simulate(trace, record_steps=True, **options)
     sent = kvsim.simulate(trace, record_steps=True, **{**options, "max_concurrency": 10**6})
     assert same(dealt, sent)
+
+
+@pytest.mark.parametrize("router", ["session", "llm-d"])
+@pytest.mark.parametrize("pause", [0.01, 3.0])
+def test_replicas_run_ahead_while_no_client_can_answer(router: str, pause: float) -> None:
+    """Until the least pause after an end, which with scrapes must be longer than their interval."""
+    trace = workloads.agentic(
+        num_requests=40, request_rate=40, turns=4.0, sub_agents=60.0, think_time=pause,
+        system=100, first=400, growth=50, output=30, max_prompt=4000,
+    )  # fmt: skip
+    options: dict[str, Any] = {"model": "llama-3-8b", "gpu": "h100-sxm", "data_parallel_size": 3}
+    options["backend"] = "python" if router == "llm-d" else "auto"
+    ahead = kvsim.simulate(trace, router=router, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fleet, "ahead", lambda _: 0.0)
+        assert same(ahead, kvsim.simulate(trace, router=router, **options))
+
+
+def test_the_least_pause_is_that_of_requests_in_flight() -> None:
+    trace = Trace.from_arrays(
+        [0, 1, 2, 3], [9] * 4, [1] * 4, after=[[], [], [0, 1], [1]], think_time=[0, 0, 5.0, 2.0]
+    )
+    clients = Clients(World(initial_time=0.0), trace, lambda row: None)
+    assert clients.least_pause == math.inf
+    for row, pause in ((0, 5.0), (1, 2.0)):
+        clients._queue(row)
+        assert clients.least_pause == pause
+    clients._free([1])
+    assert clients.least_pause == 5.0
+
+
+@pytest.mark.parametrize(("pause", "ahead"), [(5.0, 3.0), (1.0, 0.0)])
+def test_a_replica_stops_for_the_scrape_before_what_follows_a_pause(
+    pause: float, ahead: float
+) -> None:
+    pool = SimpleNamespace(gateways=SimpleNamespace(scrape_interval=2.0))
+    fleet: Any = SimpleNamespace(
+        _only_waits=True, pools=[pool], clients=SimpleNamespace(least_pause=pause)
+    )
+    assert Fleet.ahead(fleet) == ahead
 
 
 def serve(trace: Trace, **options: Any) -> kvsim.Result:

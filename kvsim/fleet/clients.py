@@ -51,12 +51,20 @@ class Clients:
         self._waits = waits_of(trace, think_time)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
+        self._pauses: dict[int, float] = {}  # at least, after each request in flight
         self.sent_time = np.full(len(trace), math.nan)
 
     @property
     def waits(self) -> bool:
         """Return True if requests may wait for others to end."""
         return self._places < math.inf or self._waits is not None
+
+    @property
+    def least_pause(self) -> float:
+        """Return the least time between the end of a request in flight and what waits for it."""
+        if self._places < math.inf:
+            return 0.0
+        return min(self._pauses.values(), default=math.inf)
 
     @property
     def all_sent(self) -> bool:
@@ -94,6 +102,7 @@ class Clients:
         self._places += len(rows)
         if self._waits is not None:
             for row in rows:
+                self._pauses.pop(row, None)
                 for later, time in self._waits.ended(row, self._world.now):
                     self._later(later, time)
         self._serve_line()
@@ -116,6 +125,8 @@ class Clients:
             self._places -= 1
             self._num_sent += 1
             self.sent_time[row] = self._world.now
+            if self._waits is not None:
+                self._pauses[row] = self._waits.least_pause(row)
             self._send(row)
             if self._waits is not None:
                 for later, time in self._waits.sent(row, self._world.now):

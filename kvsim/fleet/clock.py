@@ -1,7 +1,8 @@
 """One timeline for the replicas of a fleet and all events around them.
 
 A replica runs by itself up to the earliest time at which anything can reach it: an event of the
-SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event.
+SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event, and
+the least pause of a client after it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class Watcher(Protocol):
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Handle a request that needs external KV."""
+
+    def ahead(self) -> float:
+        """Return the seconds that pass at least until the end of a request reaches a replica."""
 
     def next_scrape(self, now: float, limit: float) -> float:
         """Return the next time up to a limit at which all replicas must be scraped."""
@@ -112,12 +116,13 @@ class FleetClock:
                 if self._members[place].is_followed:
                     self._tell_ended(self._members[place])
             return self._world.peek() >= target
+        ahead = self._watcher.ahead()
         waits: set[int] = set()  # replicas that can only start a step at the target itself
         while True:
             place, first, second = self._earliest(waits)
             if first > target or first == math.inf:
                 return True
-            horizon = min(target, max(second, math.nextafter(first, math.inf)))
+            horizon = min(target, max(second + ahead, math.nextafter(first, math.inf)))
             self._advance(place, horizon)
             if self.rack.times[place] == first and first >= horizon:
                 waits.add(place)

@@ -62,6 +62,7 @@ class Fleet:
         self._admissible = admissible
         self.pools, self._main = pools, pools[-1]
         self._coupled, self._changes = plan.couples, plan.changes
+        self._only_waits = not (plan.meets or plan.changes)
         self.drive: FleetClock
         self.features: list[Feature] = []
         if plan.in_step:
@@ -209,11 +210,21 @@ class Fleet:
 
     # -- scrapes ---------------------------------------------------------------------------------
 
+    def ahead(self) -> float:
+        """Return how long no end reaches a replica; see :class:`kvsim.fleet.clock.Watcher`.
+
+        What is sent after a pause needs a scrape before, for which replicas must not be too far.
+        """
+        if not self._only_waits:
+            return 0.0
+        longest = max(pool.gateways.scrape_interval for pool in self.pools)
+        return max(self.clients.least_pause - longest, 0.0)
+
     def next_scrape(self, now: float, limit: float) -> float:
         """Return the time of the routers' next scrape; see :class:`kvsim.fleet.clock.Watcher`."""
         if self.clients.all_sent and not any(one.num_held_back for one in self.features):
             return math.inf
-        every = self._coupled
+        every = self._coupled and self.ahead() <= 0.0
         return min(pool.gateways.next_scrape(now, limit, every=every) for pool in self.pools)
 
     def look(self, time: float) -> None:

@@ -334,6 +334,11 @@ class Gateways:
 
     # -- metrics that replicas must stop for -----------------------------------------------------
 
+    @property
+    def scrape_interval(self) -> float:
+        """The longest time between two scrapes, 0 without any."""
+        return max((scraper.interval for scraper in self._scrapers.values()), default=0.0)
+
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return the time of a scrape after now and up to a limit, ``inf`` for never.
 

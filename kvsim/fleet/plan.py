@@ -102,8 +102,13 @@ class Plan:
     @property
     def couples(self) -> bool:
         """Return True if the end of a request on one replica may reach another replica."""
+        return self.waits or self.meets
+
+    @property
+    def meets(self) -> bool:
+        """Return True if replicas reach each other otherwise than by clients that wait."""
         moves = self.store is not None or self.migration is not None or self.prefill is not None
-        return self.waits or moves or self.flow_control is not None or self.in_step
+        return moves or self.flow_control is not None or self.in_step
 
     @property
     def resumes(self) -> bool:

@@ -38,6 +38,10 @@ class Waits:
         for row, code in zip(later.tolist(), after.tolist(), strict=True):
             self._awaiting[code].append(row)
 
+    def least_pause(self, row: int) -> float:
+        """Return the least time from a request's end until it lets another one be sent."""
+        return min((self._think_time[k] for k in self._awaiting.get(row, ())), default=math.inf)
+
     def has_plan(self, row: int) -> bool:
         """Return True if a request has a planned time that has not come."""
         return not self._is_due[row]

@@ -29,7 +29,7 @@ class Scraper:
 
     def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:
         self._replicas = list(replicas)
-        self._interval = interval
+        self.interval = interval
         self.start_time = start_time
         self.values = [Scraped(start_time) for _ in replicas]
 
@@ -40,14 +40,14 @@ class Scraper:
 
     def last_time(self, now: float) -> float:
         """Return the time of the last scrape up to now."""
-        return self.start_time + self._last(now) * self._interval
+        return self.start_time + self._last(now) * self.interval
 
     def next_time(self, now: float) -> float:
         """Return the time of the first scrape after now."""
-        return self.start_time + (self._last(now) + 1) * self._interval
+        return self.start_time + (self._last(now) + 1) * self.interval
 
     def _last(self, now: float) -> int:
-        return last_scrape(now, self.start_time, self._interval)
+        return last_scrape(now, self.start_time, self.interval)
 
     def ask(self, place: int, time: float) -> None:
         """Scrape a replica that has reached the time of a scrape. Mutates."""
