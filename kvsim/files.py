@@ -94,7 +94,7 @@ def check_parquet(metadata: Any, names: Iterable[str] | None = None) -> None:
 
     Parameters
     ----------
-    metadata : of the file, by pyarrow
+    metadata : metadata of the file, by pyarrow
     names : the columns that will be read, all by default
 
     Raises

@@ -161,8 +161,7 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For an unknown policy, a wrong time, and an allocator or eviction policy beside which it
-        cannot be.
+        For an unknown policy, a wrong time, or a conflicting allocator or eviction policy.
     """
     policy = values.get("session_policy", "none")
     if policy in (None, "none"):

@@ -101,9 +101,9 @@ class Registry(Generic[T]):
     what : name of the kind in errors, e.g. ``"scheduler"``
     package : its modules, and those of the same name in the folders of engines, are imported
         before the first look-up, so that a new component is one new file there
-    kind : what every factory must make; a class that is none of it is refused by its name
-    group : of the entry points by which installed packages add names; a part of theirs is imported
-        when its name is used
+    kind : class of the parts; a factory that makes another one is refused by its name
+    group : group of the entry points by which installed packages add names; a part of theirs is
+        imported when its name is used
     """
 
     def __init__(

@@ -57,8 +57,8 @@ class DraftSlots:
     num_lookahead_tokens : slots beyond the scheduled tokens
     num_draft_tokens : most tokens of a step that are only drafts
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
-    num_unnamed_tokens : at the end of the computed tokens; their blocks have no keys yet
-    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
+    num_unnamed_tokens : tokens at the end of the computed ones; their blocks have no keys yet
+    num_prefill_lookahead_tokens : tokens that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
     draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     """

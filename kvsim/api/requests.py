@@ -58,7 +58,7 @@ def source_of(
     Parameters
     ----------
     requests : a trace; a workload's text; or None, where options name a workload or a trace file
-    options : of the call
+    options : options of the call
 
     Raises
     ------

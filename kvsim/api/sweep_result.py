@@ -37,7 +37,7 @@ class Sweep(Tabular):
         intervals in ``..._ci95``; empty if there is one seed
     varied : options with several values, the seed left out
     header : model, card and requests, in words
-    notes : what to know of the runs
+    notes : notes on the runs
     """
 
     cells: list[Row]

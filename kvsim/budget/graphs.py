@@ -133,8 +133,8 @@ def graph_bytes(num_layers: int, count: int, *, num_ranks: int = 1, narrow_kv: b
 
     Parameters
     ----------
-    num_layers : that the GPU holds, a drafter's included
-    count : of graphs
+    num_layers : layers on the GPU, a drafter's included
+    count : number of graphs
     num_ranks : GPUs that share each layer
     narrow_kv : whether KV is in FP8
     """

@@ -38,7 +38,7 @@ def default_block_size(model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: st
     Parameters
     ----------
     gpu : the catalogue's name
-    kv : how keys and values are stored
+    kv : data type of keys and values
     """
     card = capability(gpu)
     if card is None or version_of(vllm_version) < FIRST_CHOICE:

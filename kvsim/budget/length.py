@@ -27,7 +27,7 @@ def longest_that_fits(
     Parameters
     ----------
     limits : with the model's own length
-    kv_bytes : of one GPU
+    kv_bytes : KV memory of one GPU
     plan_for : makes the plan for a ``max_model_len``
 
     Raises

@@ -57,9 +57,9 @@ class Calibration(NamedTuple):
 
     Attributes
     ----------
-    estimates : of every knob
-    values : of those that the data determine, by name
-    errors : of each run used for fitting
+    estimates : the estimate of every constant
+    values : the constants that the data determine, by name
+    errors : errors of each run used for fitting
     held_out : errors of the other runs
     """
 
@@ -80,7 +80,7 @@ def calibrate(
 
     Parameters
     ----------
-    options : of the server, as :func:`kvsim.calibration.server.server_of` gives them
+    options : options of the server, as :func:`kvsim.calibration.server.server_of` gives them
     runs, held_out : to fit on, and to judge the fit by
     on_progress : called with the number of times that all runs were simulated
 

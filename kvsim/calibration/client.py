@@ -32,7 +32,7 @@ class Client:
 
     Parameters
     ----------
-    url : of the server, with or without ``/v1``; the key of OPENAI_API_KEY is sent, if set
+    url : address of the server, with or without ``/v1``; the key of OPENAI_API_KEY is sent, if set
     """
 
     def __init__(self, url: str) -> None:

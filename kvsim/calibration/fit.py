@@ -37,8 +37,8 @@ class Fitted(NamedTuple):
     Attributes
     ----------
     x : the numbers
-    half_widths : of their 95 % intervals, by Student's t over the degrees that are left
-    slope : of the residuals along each number, at ``x``
+    half_widths : half-widths of their 95 % intervals, by Student's t over the degrees that are left
+    slope : slope of the residuals along each number, at ``x``
     residuals, weights : at ``x``, and how much each counts
     """
 
@@ -66,8 +66,8 @@ def fit(
 
     Parameters
     ----------
-    residuals : of the numbers; more of them than numbers
-    start, bounds : where to begin, and between what each number stays
+    residuals : residuals of the numbers; more residuals than numbers
+    start, bounds : first values, and the range of each number
     kinds : of each residual
     steps : at most
     """

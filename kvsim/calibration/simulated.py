@@ -30,7 +30,7 @@ class Simulator:
 
     Parameters
     ----------
-    options : of the server
+    options : options of the server
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -17,9 +17,9 @@ class Startup:
     version : e.g. ``0.19.0``; empty if not logged
     args : options by vLLM's names, as the server resolved them
     memory : GiB on one GPU by part, as ``--logged`` has them
-    num_gpu_blocks, num_tokens : of the KV cache
+    num_gpu_blocks, num_tokens : size of the KV cache
     device : the GPU's name in the driver; empty if not logged
-    notes : what is special about the log
+    notes : peculiarities of the log
     """
 
     engine: str

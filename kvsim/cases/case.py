@@ -1,7 +1,7 @@
 """A case: a small workload, a configuration, and the log of every step of its schedule.
 
-The form is that of the recorded schedules of the real vLLM 0.33, plain JSON; what kvsim adds for
-other allocators and schedulers is optional.
+The form is that of the recorded schedules of the real vLLM 0.33, plain JSON; fields for
+other allocators and schedulers are optional.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class CaseRequest(Part):
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
     its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
-    verification by verification, and ``drafts`` those proposed time by time, each over and over.
+    verification by verification, and ``drafts`` the proposed ones of each step; both repeat.
     It is aborted at the beginning of ``abort_step``, unless it has ended; ``kv`` is its transfer.
     ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` is the
     number of its samples, and its ``stop_at``-th output token is a stop token (0: none), a list if

@@ -44,8 +44,8 @@ class EncoderLog(Feature):
 
     Parameters
     ----------
-    names : of the requests, by row
-    hashes : of the contents, by number
+    names : names of the requests, by row
+    hashes : hashes of the contents, by number
     """
 
     def __init__(

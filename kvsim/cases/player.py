@@ -75,7 +75,7 @@ class Player(ABC):
 
     Parameters
     ----------
-    parts : what the replica is made of
+    parts : the parts of the replica
     contents : the requests by row
     compiled : run the compiled engine
 

@@ -42,7 +42,7 @@ def record(trace: Trace, path: str | Path | None = None, **options: Any) -> Case
     Parameters
     ----------
     trace : the requests, for one replica; with more than 256 the log keeps counts and checksums
-    path : where to write the case, if anywhere
+    path : file for the case, optional
     **options : as for :func:`kvsim.simulate`
 
     Raises

@@ -20,6 +20,6 @@ def capability(name: str) -> int | None:
 
     Parameters
     ----------
-    name : of the catalogue
+    name : name in the catalogue
     """
     return next((number for begin, number in CAPABILITIES if name.startswith(begin)), None)

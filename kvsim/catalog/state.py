@@ -19,11 +19,11 @@ class StateLayer(NamedTuple):
 
     Parameters
     ----------
-    form : how it is made
-    num_heads, head_dim : of the values; Mamba has one head of all channels
+    form : kind of the layer
+    num_heads, head_dim : sizes of the values; Mamba has one head of all channels
     num_groups, size : heads of the keys (Mamba: groups of B and C), and their width
     conv_kernel : inputs that the convolution sees
-    dtype : of the matrix; None: that of the weights
+    dtype : data type of the matrix; None: that of the weights
     full_gate : the output's gate is one matrix
     """
 

@@ -23,10 +23,10 @@ class ServerFlag(NamedTuple):
     Parameters
     ----------
     names : as the server takes it, the usual one first
-    negatives : what switches it off
+    negatives : flags that switch it off
     takes : ``switch``, ``value`` or ``values``
     defaults : values without effect
-    does : what kvsim does with it
+    does : the treatment by kvsim
     about : kvsim's own name, what is assumed in spite of it, or why it is refused
     """
 

@@ -37,7 +37,7 @@ class Missing(NamedTuple):
 
     Parameters
     ----------
-    kind : of the layers, in words
+    kind : the kind of the layers, in words
     block : place in the prompt, 0 for its first block
     num_missing, num_needed : blocks
     """
@@ -53,10 +53,10 @@ def missing_blocks(config: Config, trace: Trace, row: int, time: float, hit: int
 
     Parameters
     ----------
-    config : of one replica with a paged KV cache
+    config : configuration of one replica with a paged KV cache
     trace : the requests
-    row : of the request
-    time : when it is scheduled first, seconds
+    row : row of the request
+    time : time at which it is first scheduled, seconds
     hit : tokens of the hit that is asked for
     """
     replicas: list[Replica] = []

@@ -20,7 +20,7 @@ class ReplicaEventLog:
     Parameters
     ----------
     pool : the block pool that the log belongs to
-    memory : where the log lies
+    memory : memory of the log
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ class IncomingRequest:
     ----------
     trace : the requests
     request_id : row of the trace
-    arrival_time : when it was sent, seconds
+    arrival_time : time at which it was sent, seconds
     """
 
     __slots__ = ("_keys", "_request", "_trace", "arrival_time", "request_id")

@@ -65,10 +65,10 @@ class Replica:
     Parameters
     ----------
     index : number of the replica
-    setup : what it is made of
+    setup : parts of the replica
     contents : the requests by row; only submitted ones are served
     requests : the run's requests table, shared by all replicas
-    start_time : when the run begins, seconds
+    start_time : start of the run, seconds
     end_time : start no step from then on
     on_end : called after each request's end
     observer : called after every step

@@ -24,7 +24,7 @@ class ReplicaSet:
 
     Attributes
     ----------
-    times : when each does something next if nothing reaches it, seconds
+    times : time of the next event of each replica, seconds
     """
 
     def __init__(self) -> None:

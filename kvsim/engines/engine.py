@@ -64,7 +64,7 @@ class Engine:
     Attributes
     ----------
     title : the engine's name in prose
-    scheduler, allocator : that the engine runs unless others are given; None for the usual ones.
+    scheduler, allocator : the engine's defaults; None for the usual ones.
         They decide its steps and own its KV
     policies : numbers of the schedulers with rules that are this engine's
     launchers : modules and words that start a server of it, as on its command lines
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def log_mark(self) -> str | None:
-        """A pattern that occurs only in its start-up log, None if kvsim reads none."""
+        """A pattern that occurs only in the engine's start-up log; None if kvsim reads none."""
         return None
 
     def _lacks(self, method: str) -> ValueError:

@@ -2,8 +2,8 @@
 
 The samples of the memory table say, for each step with a queue, whether the head was refused for
 lack of KV memory, or found the batch full, or neither: then the step's token budget was used up.
-A limit on the batch binds only as long as raising it would serve more: where its last doubling adds
-less than a tenth, the work itself binds, of prompts or of decodes.
+A limit on the batch is the bottleneck only if a larger one would serve more. If its last doubling
+adds less than a tenth, the bottleneck is the work itself: prefill or decode.
 """
 
 from __future__ import annotations

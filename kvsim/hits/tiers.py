@@ -46,7 +46,7 @@ def deployment_of(
 
     Parameters
     ----------
-    options : of :func:`kvsim.capacity`
+    options : options of :func:`kvsim.capacity`
     config : the same, checked; its ``kv_offloading_size`` is the host memory, GiB
     disk_size : GiB
     """

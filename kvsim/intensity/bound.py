@@ -19,8 +19,8 @@ class Row:
     ----------
     phase, part : prefill or decode; GEMMs (LM head included), attention, or the whole step
     flops, num_bytes : operations, and bytes through HBM
-    peak_flops_per_s : of the arithmetic used; of a step that uses two, what its mix can reach
-    bandwidth_bytes_per_s : of HBM
+    peak_flops_per_s : peak of the arithmetic used, or of the mix of a step that uses two
+    bandwidth_bytes_per_s : bandwidth of HBM
     seconds : modelled, by :class:`kvsim.cost.roofline.RooflineCost`; a step's has overheads,
         elementwise kernels and all-reduces in it, too
     """

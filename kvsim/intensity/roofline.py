@@ -49,8 +49,8 @@ class Roofline(Tabular):
 
     Parameters
     ----------
-    arithmetic : of the GEMMs: fp8, int8 or 16-bit; attention's is 16-bit
-    peak_flops_per_s, ridge_point : of the GEMMs, and FLOPs per byte of HBM
+    arithmetic : arithmetic of the GEMMs: fp8, int8 or 16-bit; attention's is 16-bit
+    peak_flops_per_s, ridge_point : peak of the GEMMs, and FLOPs per byte of HBM
     rows : prefill of ``batch_size`` prompts of ``context_len`` tokens, and one decode of as many
         requests at that context length, each as GEMMs, attention and step
     compute_bound_batch_size : of decodes, by part: fewest requests at which arithmetic limits it,

@@ -1,1 +1,1 @@
-"""KV-cache managers: block pool, block tables, prefix cache, contiguous pieces, windows."""
+"""KV-cache managers: block pool, block tables, prefix cache, contiguous allocations, windows."""

@@ -76,7 +76,7 @@ class AllocatorRules(RulePart, ABC):
 
     @abstractmethod
     def allocate(self, request: Request, num_tokens: int) -> int:
-        """Make room for the first tokens of a request; return for how many there is room then.
+        """Make room for the first tokens of a request; return the number of tokens with room.
 
         Called for a request without memory, and whenever it outgrows its room. A number below
         ``num_tokens`` refuses; then nothing may have changed.

@@ -30,7 +30,7 @@ def plain_table(
     ----------
     rows : cells as they are shown; a row None draws a line
     sides : l or r per column, the last for all that follow; capitals are never wrapped
-    padding, overflow, min_width : of every cell, as Rich takes them
+    padding, overflow, min_width : style of every cell, as Rich takes it
     caption : a line below
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ class NarrowTable:
 
     Parameters
     ----------
-    headings : of the columns; the first is aligned to the left
+    headings : headings of the columns; the first is aligned to the left
     rows : cells as they are shown
     dropped : headings of columns that may be left out, the first to go first
     """

@@ -81,7 +81,7 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
     Parameters
     ----------
     events : rows of :data:`BLOCK_EVENTS`
-    end_time : when the last stretches end, seconds
+    end_time : end of the last intervals, seconds
 
     Returns
     -------

@@ -25,9 +25,9 @@ class Comparison(Tabular):
 
     Attributes
     ----------
-    workload : what was served: number of requests, mean lengths, rate, digest
+    workload : facts of the trace: number of requests, mean lengths, rate, digest
     results : name as given -> its run
-    by : what the names are, "allocator" or "engine"
+    by : kind of the names, "allocator" or "engine"
     """
 
     shown_by: ClassVar[str] = "kvsim.report.terminal.comparison_table"

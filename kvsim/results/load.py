@@ -53,7 +53,7 @@ def offered_rate(
     Parameters
     ----------
     requests : the requests table, shape (requests,)
-    planned_time : when each was planned to be sent, seconds, shape (requests,)
+    planned_time : planned send time of each request, seconds, shape (requests,)
     is_closed : clients wait for places (``max_concurrency``)
     """
     sent = np.ascontiguousarray(requests["finish_reason"]) != FinishReason.UNSENT

@@ -76,13 +76,13 @@ def summarize(
     requests : the requests table; rows that were not sent by the horizon do not count
     totals : one per replica
     pool : KV memory of one replica
-    end_time : when the last event happened, seconds
+    end_time : time of the last event, seconds
     goodput : targets in ms by metric
     front_end_latency : seconds in every TTFT and E2E before and after the server
     replica_seconds : sum of the replicas' lifetimes; by default each lives for the whole run
     served : rows that the replicas served, where samples are requests to them; hits and gaps
         between tokens are theirs
-    num_samples : of each request
+    num_samples : samples of each request
     """
     total = Totals()
     for one in totals:
@@ -143,7 +143,7 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
     Parameters
     ----------
     requests : the requests table
-    session_id : of each row, -1 for a request without a session
+    session_id : session of each row, -1 for a request without a session
 
     Turns that were not sent by a horizon are none.
 

@@ -47,8 +47,8 @@ def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Ph
 
     Parameters
     ----------
-    row : of the requests table
-    marks : of :func:`marks_of`; none: preemptions and transfers are not distinguished
+    row : row of the requests table
+    marks : result of :func:`marks_of`; none: preemptions and transfers are not distinguished
     end_time : seconds; where the phases of a request that has not ended are cut
     """
     if int(row["finish_reason"]) == FinishReason.UNSENT:

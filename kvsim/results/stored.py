@@ -26,7 +26,7 @@ class StoredRun:
 
     Parameters
     ----------
-    folder : where the run was saved
+    folder : folder of the saved run
 
     Raises
     ------

@@ -34,7 +34,7 @@ def describe_tenants(
     ----------
     requests : the requests table
     trace : the requests, in the same order
-    end_time : when the last event happened, seconds: what is in flight has its tokens by then
+    end_time : time of the last event, seconds: requests in flight have their tokens by then
     front_end_latency : seconds in every TTFT before and after the server
     """
     if not trace.has("tenant"):
@@ -125,7 +125,7 @@ def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
     Parameters
     ----------
     tenants : the rows of each tenant in the requests table
-    end_time : when the run ended, seconds
+    end_time : end of the run, seconds
     """
     tenants = [rows for rows in tenants if len(rows)]
     if len(tenants) < 2:

@@ -410,7 +410,7 @@ class Scheduler(Parametric, ABC):
         rules.grow_running(self.state, plan.batch)
 
     def preempt(self, plan: StepPlan, victim: Request) -> None:
-        """Preempt a running request: its KV is computed again, output so far included."""
+        """Preempt a running request: all its KV, of prompt and output, is computed again."""
         place = [self.state.running[k] for k in range(self.state.num_running)].index(victim.place)
         rules.preempt_at(self.state, plan.batch, place)
 

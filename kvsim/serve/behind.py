@@ -76,7 +76,7 @@ class Behind(Server):
 
     Parameters
     ----------
-    servers : of the replicas
+    servers : the servers of the replicas
     router : its name and parameters
     deployment : options of a replica
 

@@ -21,7 +21,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
     Parameters
     ----------
     message : what is wrong, and what is allowed
-    status : of HTTP
+    status : status code of HTTP
     param : the field that is wrong
     """
 
@@ -48,7 +48,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
 
 
 class StreamOptions(msgspec.Struct):
-    """Options of the usage in a stream."""
+    """Options of a stream: its reports of usage."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False

@@ -38,7 +38,7 @@ class Recording:
     Parameters
     ----------
     path : ends in .jsonl or .jsonl.gz
-    options : of the engine
+    options : options of the engine
 
     Raises
     ------

@@ -232,7 +232,7 @@ class Sample:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """The sample's entry in an answer that is sent at once."""
+        """The sample's entry in an answer that is not streamed."""
         common: dict[str, Any] = {
             "index": self.index,
             "logprobs": None,

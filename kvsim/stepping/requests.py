@@ -68,7 +68,7 @@ class RequestReader:
 
     Parameters
     ----------
-    setup : of the replica that serves them
+    setup : setup of the replica that serves them
     """
 
     def __init__(self, setup: Setup) -> None:

@@ -24,7 +24,7 @@ class EngineStep:
 
     Attributes
     ----------
-    time : when the GPU starts the step, seconds
+    time : start of the step on the GPU, seconds
     duration : until its output is there, seconds
     num_scheduled_tokens : tokens that the step computes
     preempted : requests that lost their KV when it was scheduled, in that order

@@ -1,8 +1,8 @@
 """The best of many configurations: all are tried if few, else successive halving.
 
-Every configuration is first searched with an eighth of the trace and a wide bracket; a quarter of
-them goes on to a third of it, while they are many, and a quarter of those to the whole. Spaces too
-large for that are sampled by Optuna's TPE instead of walked.
+Every configuration is first searched with an eighth of the trace and a wide bracket; if there are
+many, the best quarter is searched with a third of it, and a quarter of those with the whole.
+Optuna's TPE samples spaces that are too large for that.
 """
 
 from __future__ import annotations

@@ -131,14 +131,14 @@ class Trace:
     accept_offsets : int64, len(trace) + 1
         Rows of ``accepted_drafts`` that belong to each request.
     accepted_drafts : int64
-        Drafts accepted, verification by verification, over and over; they win over a rate.
+        Accepted drafts of each verification, repeated from the first; they win over a rate.
     item_offsets : int64, len(trace) + 1
         Rows of the two item arrays that belong to each request.
     item_start, item_num_tokens : int64
         Parts of prompts that an encoder computes, such as images, by first token and length. Each
-        lies within one segment, which says what is in it; two of the same content are encoded once.
+        lies within one segment, its content; equal contents are encoded once.
     tenant : int64
-        Tenant of the request, as fair schedulers count; -1 is none. Where tenants have names,
+        Tenant of the request, for fair schedulers; -1 is none. If tenants have names,
         indices into ``tenant_names``.
     tenant_names : text, one per tenant, in order of first appearance; empty where ids are numbers
     ends_by : int64
@@ -157,9 +157,9 @@ class Trace:
         Requests that must have ended, served or not, before this one is sent; its
         ``arrival_time`` is then not read. ``-k - 1`` waits until request k is sent.
     think_time : float64, seconds
-        From when all that a request waits for has happened until it is sent.
+        From the last event that a request waits for until it is sent.
     hint_ttl, hint_priority : float64, seconds, and int64, 0 to 100
-        For how long a client asks to keep the blocks, and how urgently; -1 is no wish.
+        Time for which the client asks to keep the blocks, and their priority; -1 is none.
     """
 
     arrival_time: Floats

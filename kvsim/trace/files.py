@@ -136,7 +136,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
 
     Parameters
     ----------
-    trace : what to write
+    trace : the requests to write
     path : ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet
 
     Raises

@@ -20,7 +20,7 @@ class Slices(Sequence[list[tuple[int, int, int]]]):
 
     Attributes
     ----------
-    content_id, num_tokens : of every text, shape (texts,)
+    content_id, num_tokens : content and length of every text, shape (texts,)
     first, end : texts of each prompt, from ``first`` to below ``end``, shape (n,)
     cut : tokens that a prompt lacks at the front of its first text, shape (n,)
     """

@@ -116,7 +116,7 @@ class Activations(NamedTuple):
     Attributes
     ----------
     stored : kept from forward to backward, of every micro-batch in flight
-    recomputed : of one segment, alive while its backward pass runs
+    recomputed : activations of one segment, alive while its backward pass runs
     embedding, output : dropout mask of the embedding; last norm, LM head and FP32 logits
     """
 
@@ -144,7 +144,7 @@ def stage_activations(
 
     Parameters
     ----------
-    num_layers : of the stage
+    num_layers : layers of the stage
     in_flight : micro-batches that await their backward pass: under 1F1B as many as there are
         stages from this one on (section 4.2.3 of the paper), or fewer if a step has fewer
     first, last : whether the stage has the embedding, and the LM head (section 4.3)

@@ -24,7 +24,7 @@ class Remedy(NamedTuple):
 
     Attributes
     ----------
-    change : what it is, in words
+    change : the remedy, in words
     options : the options to set
     total_bytes, fits : afterwards, on one GPU
     saved_bytes : by this change alone

@@ -85,7 +85,7 @@ def training_states(
     Parameters
     ----------
     num_trained, num_frozen : parameters of this rank that are trained, and that are not
-    num_frozen_plain : of the latter, those that ``base_precision`` does not touch
+    num_frozen_plain : frozen parameters that ``base_precision`` does not change
 
     Returns
     -------
@@ -113,8 +113,8 @@ def communication_bytes(
 
     Parameters
     ----------
-    weights, gradients : of this rank, before sharding
-    num_trained_bytes : of the weights that a step changes
+    weights, gradients : bytes of this rank, before sharding
+    num_trained_bytes : bytes of the weights that a step changes
     """
     n, micro, stage = config.data_parallel_size, config.num_micro_batches, config.zero_stage
     reduced = gradients * (micro if stage >= 2 else 1)

@@ -91,8 +91,8 @@ class UtilisationBands(FlowControl):
     """Strict priority bands while the replicas' queues or KV caches are full.
 
     Saturation is the mean over replicas of ``max(waiting / queue, kv_usage / kv)``, and 1 while
-    none is ready. Priorities are vLLM's: lower first. With ``sheds`` a request with a priority
-    above 0 (llm-d's "sheddable", a priority below 0 there) is rejected with probability
+    no replica is ready. Priorities are vLLM's: lower first. With ``sheds`` a request with a
+    priority above 0 (llm-d's "sheddable", a priority below 0 there) is rejected with probability
     ``min(300 * saturation^5, 1)``.
 
     Source: llm-d-inference-scheduler at 520af478, its flow control and probabilistic admission.
@@ -104,7 +104,7 @@ class UtilisationBands(FlowControl):
     interval : seconds between two readings of the metrics
     fairness : round-robin (tenants take turns) or global (first come, first served)
     most_waiting : largest number of waiting requests; further ones are rejected
-    sheds : turn sheddable requests away
+    sheds : reject sheddable requests
     """
 
     def __init__(

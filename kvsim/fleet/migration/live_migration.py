@@ -1,7 +1,7 @@
 """Live migration: requests move from one replica to another while they run.
 
-Their KV is copied in stages: first what exists, while more is computed; then, with the request
-stopped, the rest. Only the last stage shows between two tokens.
+Their KV is copied in stages: first the existing KV, while the request runs; then the rest, while it
+stands still. Only the last stage lengthens a gap between two tokens.
 """
 
 from __future__ import annotations

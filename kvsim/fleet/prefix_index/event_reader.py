@@ -89,7 +89,7 @@ class EventReader:
         return keys[self._per_entry - 1 :: self._per_entry]
 
     def deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica with most of a prompt now; None if all must be looked up for that."""
+        """Return the replica that caches most of a prompt; None if all must be looked up."""
         del request
         return None
 

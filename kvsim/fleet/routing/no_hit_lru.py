@@ -1,4 +1,4 @@
-"""llm-d's scorer that spreads the prompts that no replica holds.
+"""llm-d's scorer that spreads the prompts that no replica has cached.
 
 Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling.
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @EVICTION_POLICIES.register("session-program")
 class SessionProgram(SessionTtl):
-    """As ``session-ttl``, only where the mean pause of the session so far is at most ``ttl``.
+    """As ``session-ttl``, but only for sessions with a mean pause so far of at most ``ttl``.
 
     That is the rule of Continuum's released code (arXiv 2511.02230), where it is 2 s, with two
     differences: the pauses are the session's, as a trace does not name tools, and held blocks are

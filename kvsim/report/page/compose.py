@@ -335,7 +335,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
 def _toml(results: Sequence[Result], left_out: Sequence[str]) -> str:
     """Return the settings of several runs' configurations, without the compared one.
 
-    An option that only some of them take, such as an engine's own, is in it.
+    It includes options that only some of them take, such as those of one engine.
     """
     if len(results) == 1:
         return results[0].config.to_toml()

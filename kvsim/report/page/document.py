@@ -67,7 +67,7 @@ class Document:
 
     Parameters
     ----------
-    title : what it is about
+    title : title of the page
     under : a line below it
     """
 

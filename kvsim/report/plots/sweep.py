@@ -66,7 +66,7 @@ def sweep(
 
     Parameters
     ----------
-    rows : of its table, or of its means
+    rows : rows of its table, or of its means
     x : option along the horizontal axis, of numbers
     lines : option with a line per value
     head : title of the figure: model, card and requests
