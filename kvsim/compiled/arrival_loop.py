@@ -74,7 +74,7 @@ def submit(entry, address, room, row, now):
 
 @njit(cache=True)
 def is_known(state, place, seen, counts):
-    """Return whether no request of a replica has begun or ended since the last look."""
+    """Return True if no request of a replica has begun or ended since the last look."""
     return state.num_outstanding == counts[place, 0] and state.num_started == seen[place, 1]
 
 

@@ -133,7 +133,7 @@ def _load(name: str, folder: Path) -> ModuleType:
 def check_caching() -> None:
     """Refuse to declare compiled functions that would be cached beside their source.
 
-    There an edit of a rule in another file leaves them as they are, and they crash.
+    Such a cache does not notice an edit of a rule in another file, and its code crashes.
 
     Raises
     ------

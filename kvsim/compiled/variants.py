@@ -135,7 +135,7 @@ for _variants in OF_ENGINES.values():
 
 
 def has_rule(variant: str | None, module: str) -> bool:
-    """Return whether a variant contains the rules of a module, by its name below ``rules``."""
+    """Return True if a variant contains the rules of a module, by its name below ``rules``."""
     for variants in OF_ENGINES.values():
         if variant in variants.constants:
             return variants.has_rule(variant, module)

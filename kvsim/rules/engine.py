@@ -193,7 +193,7 @@ def schedule(state: Replica) -> bool:
 
 
 def has_timed_copies(state: Replica) -> bool:
-    """Return whether KV is copied to and from the host in parallel with the steps."""
+    """Return True if KV is copied to and from the host in parallel with the steps."""
     return state.connector.kind == OFFLOADING and state.offloading.timed
 
 
@@ -258,7 +258,7 @@ def complete(state: Replica) -> None:
 
 
 def has_work(state: Replica) -> bool:
-    """Return whether any request is unfinished."""
+    """Return True if any request is unfinished."""
     if state.limits.in_python:
         return python_has_work(state)
     if state.limits.has_own_loop:
@@ -327,7 +327,7 @@ def advance(state: Replica, max_steps: int) -> int:
 
 
 def is_awaited(state: Replica) -> bool:
-    """Return whether the host waits for an end or the start of a load, and one has occurred."""
+    """Return True if the host waits for an end or the start of a load, and one has occurred."""
     return state.until_finish and state.num_ended + state.connector.num_begun > 0
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_short_of_room(log: EventLog) -> bool:
-    """Return whether the host must read the log before the next step."""
+    """Return True if the host must read the log before the next step."""
     return max(log.num_events, log.num_keys) > log.room - log.reserve
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def has_groups(kv: KV) -> bool:
-    """Return whether tables may grow differently: several groups, or windows."""
+    """Return True if tables may grow differently: several groups, or windows."""
     return kv.num_groups > 1 or kv.has_windows
 
 
 def groups_can_run(state: Replica) -> bool:
-    """Return whether windows and states are predictable, and no code reads them at each step."""
+    """Return True if windows and states are predictable, and no code reads them at each step."""
     kv = state.kv
     if (
         state.limits.scheduler not in (VLLM, TENSORRT_LLM)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def has_pool(kv: KV) -> bool:
-    """Return whether requests hold blocks of one pool."""
+    """Return True if requests hold blocks of one pool."""
     return kv.manager == PAGED or kv.manager == FORKED  # noqa: PLR1714 - folded when compiled
 
 

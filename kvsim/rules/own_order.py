@@ -26,7 +26,7 @@ def rank_running(state: Replica) -> None:
 def own_victim_place(state: Replica) -> int:
     """Return the index in the running list of the request that a user's rule preempts.
 
-    Of equals it is the one admitted last.
+    Among equals it is the one admitted last.
     """
     chosen, most = state.num_running - 1, -math.inf
     for place in range(state.num_running):

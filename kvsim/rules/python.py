@@ -85,7 +85,7 @@ def python_swap_in(kv: KV, request: Request) -> int:
 
 
 def python_has_blocks(kv: KV, request: Request) -> bool:
-    """Return whether a manager keeps block tables."""
+    """Return True if a manager keeps block tables."""
     manager: Any = kv.python
     return bool(manager.block_ids(request))
 

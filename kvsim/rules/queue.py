@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_before(state: Replica, k: int, other: int) -> bool:
-    """Return whether a request is before another in the waiting queue; no two are equal.
+    """Return True if a request is before another in the waiting queue; no two are equal.
 
     Equally urgent requests are ordered by id, as text: vLLM's ids are strings.
     """
@@ -28,7 +28,7 @@ def is_before(state: Replica, k: int, other: int) -> bool:
 
 
 def is_more_urgent(state: Replica, k: int, other: int) -> bool:
-    """Return whether a request has a better priority, or the same and an earlier arrival."""
+    """Return True if a request has a better priority, or the same and an earlier arrival."""
     if state.limits.has_own_priority and state.ranks[k] != state.ranks[other]:
         return state.ranks[k] < state.ranks[other]
     a, b = state.requests[k], state.requests[other]

@@ -49,7 +49,7 @@ LEAST_STEPS = 3
 
 
 def is_trying(state: Replica) -> bool:
-    """Return whether the head of the queue asks for memory at every step."""
+    """Return True if the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
     if state.waiting.length == 0 or limits.scheduler == STATIC:
         return False
@@ -61,7 +61,7 @@ def is_trying(state: Replica) -> bool:
 
 
 def can_run(state: Replica) -> bool:
-    """Return whether the configuration and the steps in flight allow a run."""
+    """Return True if the configuration and the steps in flight allow a run."""
     ahead, running = int(state.limits.asynchronous), state.num_running
     if state.limits.depth > 1 + ahead or state.num_batches != ahead or running == 0:
         return False
@@ -75,7 +75,7 @@ def can_run(state: Replica) -> bool:
 
 
 def limits_allow_runs(state: Replica) -> bool:
-    """Return whether no feature of the scheduler changes a batch of decodes by itself."""
+    """Return True if no feature of the scheduler changes a batch of decodes by itself."""
     limits = state.limits
     if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON or state.record_steps:
         return False  # a user's class sees every step
@@ -88,7 +88,7 @@ def limits_allow_runs(state: Replica) -> bool:
 
 
 def cache_allows_runs(state: Replica) -> bool:
-    """Return whether the blocks that decodes take follow by arithmetic."""
+    """Return True if the blocks that decodes take follow by arithmetic."""
     kv = state.kv
     if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL, OWN):
         return False
@@ -98,7 +98,7 @@ def cache_allows_runs(state: Replica) -> bool:
 
 
 def price_allows_runs(state: Replica) -> bool:
-    """Return whether the time of a step of decodes follows by arithmetic."""
+    """Return True if the time of a step of decodes follows by arithmetic."""
     cost = state.cost
     if cost.has_samples:
         return False
@@ -110,14 +110,14 @@ def price_allows_runs(state: Replica) -> bool:
 
 
 def stays_refused(state: Replica) -> bool:
-    """Return whether the head of the queue finds no memory until a request ends."""
+    """Return True if the head of the queue finds no memory until a request ends."""
     if state.kv.enable_prefix_caching or not state.head_lookup_failed or state.limits.reranks:
         return False
     return state.limits.fairness == 0 or can_stay_refused(state)
 
 
 def has_time(state: Replica) -> bool:
-    """Return whether some steps fit before the horizon, as far as is known before pricing them."""
+    """Return True if some steps fit before the horizon, as far as is known before pricing them."""
     if not state.limits.asynchronous:
         return False  # a step's end is known only after it has its blocks
     end = batch_at(state, 0).end
@@ -125,7 +125,7 @@ def has_time(state: Replica) -> bool:
 
 
 def sees_windows(cost: Cost) -> bool:
-    """Return whether any layers do not attend to all tokens."""
+    """Return True if any layers do not attend to all tokens."""
     return cost.num_layers > 1 or cost.layers[0].kind != FULL
 
 
@@ -160,7 +160,7 @@ def longest_run(state: Replica) -> int:
 
 
 def decodes_regularly(state: Replica, request: Request) -> bool:
-    """Return whether a request gets one new token per step, as its batch does."""
+    """Return True if a request gets one new token per step, as its batch does."""
     ahead = int(state.limits.asynchronous)
     return (
         request.num_tokens + request.num_placeholders - request.num_computed_tokens == 1
@@ -293,7 +293,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
 
 
 def must_end_run(state: Replica, under_way: float) -> bool:
-    """Return whether a run ends before its next step; ``under_way``: the end of the step before."""
+    """Return True if a run ends before its next step; ``under_way``: the end of the step before."""
     if state.clock >= state.end_time:
         return True
     if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):

@@ -85,9 +85,9 @@ def measure_paged(kv: KV) -> None:
 
 
 def is_refused(state: Replica) -> bool:
-    """Return whether the head of the queue is refused for lack of KV room.
+    """Return True if the head of the queue is refused for lack of KV room.
 
     Set by the last admission attempt and kept until the next; limits other than memory do not
-    refuse. While the head is refused, all free memory is external waste.
+    count. While the head is refused, all free memory is external waste.
     """
     return state.refused and num_queued(state) > 0

@@ -37,14 +37,14 @@ def complete_engine(state: Replica, batch: Batch) -> None:
 
 
 def engine_has_work(state: Replica) -> bool:
-    """Return whether any request is unfinished."""
+    """Return True if any request is unfinished."""
     if state.limits.scheduler == SGLANG:
         return loop_has_work(state)
     return False
 
 
 def is_deaf(state: Replica) -> bool:
-    """Return whether a replica that has work does not receive requests before the next step."""
+    """Return True if a replica that has work does not receive requests before the next step."""
     return state.limits.scheduler == SGLANG and state.engines.sglang.is_deaf
 
 

@@ -86,13 +86,13 @@ def name_blocks(
     spans : content, first token of it and number of tokens, one per span
     offsets : first span of each request, and the number of spans
     roots : root of each request: requests with different roots share nothing
-    with_short : number the last block of a prompt, too, where it is shorter
+    with_short : number the last block of a prompt even if it is shorter
     nodes : room for the parent, content, start and length of every node, shape (nodes, 4)
     paths : filled with the blocks of one request after the other
 
     Returns
     -------
-    num_nodes : all blocks have numbers below it
+    num_nodes : number of nodes; the numbers of all blocks are below it
     """
     contents, starts, lengths = spans
     num_roots = roots.max() + 1

@@ -51,7 +51,7 @@ def run_length(group: KVGroup) -> int:
 
 
 def keeps_all(kv: KV, group: KVGroup) -> bool:
-    """Return whether later hits could need the blocks at all indices."""
+    """Return True if later hits could need the blocks at all indices."""
     if group.kind == MAMBA_ALIGN:
         return not kv.keeps_boundaries
     if group.kind != SLIDING:
@@ -60,7 +60,7 @@ def keeps_all(kv: KV, group: KVGroup) -> bool:
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
-    """Return whether a later hit could need the block at index ``place``.
+    """Return True if a later hit could need the block at index ``place``.
 
     A hit needs a run of blocks of a window, and one block of states.
     """
@@ -88,6 +88,6 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
 
 
 def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
-    """Return whether a block is in the run that a hit up to ``boundary`` needs."""
+    """Return True if a block is in the run that a hit up to ``boundary`` needs."""
     end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
     return end - run_length(group) <= place < end

@@ -24,7 +24,7 @@ def last_state(kv: KV, num_tokens: int, unit: int) -> int:
 
 
 def allows_checkpoint(kv: KV, size: int, start: int, end: int, place: int) -> bool:
-    """Return whether a chunk from start to end can leave a state after ``place`` tokens."""
+    """Return True if a chunk from start to end can leave a state after ``place`` tokens."""
     unit, alignment = kv.hash_block_size, kv.states.checkpoint_alignment
     if alignment == 0 or start % unit != 0 or cdiv(end, size) - 2 <= (start - 1) // size:
         return False
@@ -32,7 +32,7 @@ def allows_checkpoint(kv: KV, size: int, start: int, end: int, place: int) -> bo
 
 
 def takes_checkpoint(kv: KV, group: KVGroup, start: int, end: int) -> bool:
-    """Return whether a chunk leaves a state inside it."""
+    """Return True if a chunk leaves a state inside it."""
     place = last_state(kv, end, kv.alignment)
     return allows_checkpoint(kv, group.block_size, start, end, place)
 

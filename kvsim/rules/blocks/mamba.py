@@ -207,7 +207,7 @@ def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int)
 
 
 def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
-    """Return whether a later hit could end with the state after ``end`` tokens."""
+    """Return True if a later hit could end with the state after ``end`` tokens."""
     if end == last_state(kv, request.num_prompt_tokens, kv.alignment):
         return True
     if end == request.shared_prefix_boundary or keeps_all(kv, group):

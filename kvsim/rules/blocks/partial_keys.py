@@ -43,7 +43,7 @@ def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
 
 
 def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
-    """Return the hash units that a block's key covers, by a request's keys; 0 if not among them."""
+    """Return the number of hash units that a block's key covers; 0 if the request lacks the key."""
     for unit in range(first, stop):
         if own_blocks.keys[unit] == kv.pool.blocks[block].key:
             return unit + 1

@@ -56,7 +56,7 @@ def find_prefix(
     """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
 
     Blocks of chunks that no token sees any more count as hit. With ``drops`` the last block is
-    found and given up. Returns the tokens of the prefix.
+    found but not reused. Returns the tokens of the prefix.
     """
     place = 0
     if spec.kind == CHUNKED:

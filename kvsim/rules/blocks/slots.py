@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def has_lookahead(kv: KV) -> bool:
-    """Return whether requests own slots beyond their tokens."""
+    """Return True if requests own slots beyond their tokens."""
     return kv.num_lookahead_tokens > 0
 
 

@@ -67,7 +67,7 @@ def first_to_leave(group: KVGroup, table: BlockTable) -> int:
 def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
     """Return the token count up to which a window stays in, or before, its current block.
 
-    A token is scheduled when at most those before it are processed.
+    When a token is scheduled, at most the tokens before it are processed.
     """
     processed = own_blocks.num_processed_tokens
     if group.kind == CHUNKED:
@@ -108,7 +108,7 @@ def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int
 
 
 def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
-    """Return whether a window moves past a block when its request grows."""
+    """Return True if a window moves past a block when its request grows."""
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]

@@ -244,14 +244,14 @@ def let_go(state: Replica, request: Request) -> None:
 
 
 def awaits_copies(state: Replica) -> bool:
-    """Return whether steps continue until copies have ended."""
+    """Return True if steps continue until copies have ended."""
     if state.connector.kind != OFFLOADING or state.offloading.timed:
         return False
     return has_copies(state.offloading)
 
 
 def has_transfers(state: Replica) -> bool:
-    """Return whether a transfer is in progress that only the host can end."""
+    """Return True if a transfer is in progress that only the host can end."""
     connector = state.connector
     if awaits_copies(state):
         return True
@@ -261,7 +261,7 @@ def has_transfers(state: Replica) -> bool:
 
 
 def has_reports(state: Replica) -> bool:
-    """Return whether a report is unprocessed, or will come without the host."""
+    """Return True if a report is unprocessed, or will come without the host."""
     connector = state.connector
     if awaits_copies(state):
         return True
@@ -270,7 +270,7 @@ def has_reports(state: Replica) -> bool:
 
 
 def preempts_in_vain(state: Replica) -> bool:
-    """Return whether a request that runs alone has preempted itself repeatedly without progress.
+    """Return True if a request that runs alone has preempted itself repeatedly without progress.
 
     Blocks that wait for transfers leave it too few, so only the host can let it continue.
     """

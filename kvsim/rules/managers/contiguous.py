@@ -1,8 +1,8 @@
 """Contiguous KV: one extent of memory per sequence, reserved whole at admission.
 
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
-possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. A
-piece never moves and never grows. When every layer has a sliding window, a piece is a rolling
+possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. An
+allocation never moves and never grows. If every layer has a sliding window, it is a rolling
 buffer of at most one window (Mistral 7B, arXiv 2310.06825).
 """
 

@@ -38,7 +38,7 @@ def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
 
 
 def fits_forked(kv: KV, request: Request) -> bool:
-    """Return whether an empty memory could serve the request to its end."""
+    """Return True if an empty memory could serve the request to its end."""
     tokens = min(request.num_prompt_tokens + request.max_tokens, kv.max_model_len)
     return num_blocks_for(kv, request, tokens) <= kv.pool.num_usable
 

@@ -29,7 +29,7 @@ def num_rows(memory: Virtual, kind: TensorKind, num_tokens: int) -> int:
 
 
 def num_needed_pages(kv: KV, num_tokens: int) -> int:
-    """Return the most pages that a request of ``num_tokens`` tokens holds at once.
+    """Return the largest number of pages that a request of ``num_tokens`` tokens holds at once.
 
     With chunked prefill, a sliding layer holds only a window and the tokens in flight, which may
     begin and end inside a page.

@@ -36,7 +36,7 @@ def note_miss(host: HostCache, k: int) -> None:
 
 
 def can_leave(host: HostCache, k: int) -> bool:
-    """Return whether a chunk has no pins and is not part of the last offer."""
+    """Return True if a chunk has no pins and is not part of the last offer."""
     return host.chunks[k].pins == 0 and host.chunks[k].offer != host.last_offer
 
 

@@ -43,7 +43,7 @@ def find_chunk(host: HostCache, key: int) -> int:
 
 
 def is_ready(host: HostCache, k: int) -> bool:
-    """Return whether a chunk in host memory is written."""
+    """Return True if a chunk in host memory is written."""
     return host.chunks[k].pins != WRITING
 
 

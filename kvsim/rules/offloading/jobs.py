@@ -268,7 +268,7 @@ def collect_due(offloading: Offloading, now: float) -> None:
 
 
 def is_older(offloading: Offloading, a: int, b: int) -> bool:
-    """Return whether a job was started before another."""
+    """Return True if a job was started before another."""
     return offloading.jobs[a].number < offloading.jobs[b].number
 
 

@@ -46,7 +46,7 @@ def find_offloaded(
 
 
 def has_own_copies(offloading: Offloading, request: Request) -> bool:
-    """Return whether a request's own copies are in flight; its next store starts at the front."""
+    """Return True if a request's own copies are in flight; its next store starts at the front."""
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
         return False
@@ -153,7 +153,7 @@ def find_end_of_run(
 
 
 def is_loading(offloading: Offloading, own_blocks: RequestBlocks, local: int, end: int) -> bool:
-    """Return whether a chunk of a hit is being loaded for another request."""
+    """Return True if a chunk of a hit is being loaded for another request."""
     for g in range(offloading.num_groups):
         group = offloading.groups[g]
         first, last = local // group.chunk_tokens, cdiv(end, group.chunk_tokens)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def lacks_states(state: Replica) -> bool:
-    """Return whether a step may admit more requests than there are records for.
+    """Return True if a step may admit more requests than there are records for.
 
     Each request runs, or loads a chunk into a free block.
     """
@@ -64,7 +64,7 @@ def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, 
 
 
 def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
-    """Return whether a load is small enough for its step to wait for it."""
+    """Return True if a load is small enough for its step to wait for it."""
     num_tokens = offloading.num_sync_tokens + external
     if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:
         return False
@@ -119,7 +119,7 @@ def load_group(
 
 
 def is_target(kv: KV, block: int, is_sync: bool) -> bool:
-    """Return whether a block is a target of a load: it has no content yet.
+    """Return True if a block is a target of a load: it has no content yet.
 
     Blocks of a load that the step waits for have their keys already.
     """
@@ -213,7 +213,7 @@ def set_quiet_until(state: Replica, request: Request) -> None:
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
-    """Return whether any group has chunks to store."""
+    """Return True if any group has chunks to store."""
     for g in range(offloading.num_groups):
         if end // offloading.groups[g].chunk_tokens > side.cursors[g]:
             return True
@@ -296,5 +296,5 @@ def report_copies(state: Replica, now: float) -> None:
 
 
 def has_copies(offloading: Offloading) -> bool:
-    """Return whether copies are in flight or yet to start, or an end is not reported yet."""
+    """Return True if copies are in flight or yet to start, or an end is not reported yet."""
     return offloading.has_unpublished or offloading.loads.length + offloading.stores.length > 0

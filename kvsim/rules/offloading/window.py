@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def is_reachable(
     offloading: Offloading, state: OffloadState, group: OffloadGroup, block: int, horizon: int
 ) -> bool:
-    """Return whether a hit could need a block; ``horizon`` is in blocks, NONE for none."""
+    """Return True if a hit could need a block; ``horizon`` is in blocks, NONE for none."""
     needed, per = group.num_needed, group.blocks_per_segment
     if group.keeps_all or (per > 0 and (needed >= per or block % per >= per - needed)):
         return True
@@ -34,7 +34,7 @@ def is_reachable(
 
 
 def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: int) -> bool:
-    """Return whether a block is among those that a hit up to a boundary needs."""
+    """Return True if a block is among those that a hit up to a boundary needs."""
     block_size = group.chunk_tokens // offloading.blocks_per_chunk
     end = boundary // offloading.segment * offloading.segment // block_size
     return end - group.num_needed <= block < end
@@ -43,7 +43,7 @@ def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: i
 def worth_storing(
     offloading: Offloading, state: OffloadState, g: int, place: int, horizon: int
 ) -> bool:
-    """Return whether to store a chunk: its last block and all blocks a hit could need are known."""
+    """Return True if to store a chunk: its last block and all blocks a hit could need are known."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     if known_block(offloading, state, group, place * size + size - 1) == NULL_BLOCK:
         return False
@@ -59,7 +59,7 @@ def worth_storing(
 def is_chunk_reachable(
     offloading: Offloading, state: OffloadState, g: int, place: int, horizon: int
 ) -> bool:
-    """Return whether a hit could need any block of a chunk."""
+    """Return True if a hit could need any block of a chunk."""
     size, found = offloading.blocks_per_chunk, False
     for block in range(place * size, (place + 1) * size):
         found |= is_reachable(offloading, state, offloading.groups[g], block, horizon)

@@ -64,7 +64,7 @@ def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
-    """Return the longest match that is not much busier than the mean."""
+    """Return the replica with the longest match, of those not much busier than the mean."""
     candidates, number = placement.candidates, placement.num_candidates
     fewest, most, total = num_outstanding(placement)
     matched = candidates[longest_match(placement)].cached_tokens > 0

@@ -35,7 +35,7 @@ def random_below(draws: Draws, number: int) -> int:
 
 
 def random_share(draws: Draws) -> float:
-    """Draw a float from 0 to below 1, as ``random``; half a word left over stays."""
+    """Draw a float from 0 to below 1, as ``random``; an unused half word is kept."""
     lower, upper = draws.halves[2 * draws.next_word], draws.halves[2 * draws.next_word + 1]
     draws.next_word += 1
     return (upper * 2**21 + lower // 2**11) / 2.0**53

@@ -30,12 +30,12 @@ def match_prefixes(state: Replica) -> None:
 
 
 def has_left(state: Replica, k: int) -> bool:
-    """Return whether a request's tenant has tokens left."""
+    """Return True if a request's tenant has tokens left."""
     return state.shares.tenants[tenant_of(state, k)].deficit > 0
 
 
 def has_eligible(state: Replica) -> bool:
-    """Return whether the tenant of any waiting request has tokens left."""
+    """Return True if the tenant of any waiting request has tokens left."""
     k = state.waiting.head
     while k != NONE:
         if has_left(state, k):
@@ -53,7 +53,7 @@ def refill(state: Replica) -> None:
 
 
 def may_admit(state: Replica) -> bool:
-    """Return whether any request may be admitted; refill if the pass has admitted none so far.
+    """Return True if any request may be admitted; refill if the pass has admitted none so far.
 
     Refills follow each other until a request is eligible: nothing else changes between them.
     """

@@ -58,7 +58,7 @@ def choose_items(state: Replica, request: Request, computed: int, num_tokens: in
 
 
 def is_chosen(state: Replica, content: int) -> bool:
-    """Return whether a content is already chosen to be encoded for the current request."""
+    """Return True if a content is already chosen to be encoded for the current request."""
     encoder, found = state.encoder, False
     for n in range(encoder.num_chosen):
         found |= state.trace.items[encoder.chosen[n]].content == content
@@ -99,7 +99,7 @@ def keep_item(state: Replica, place: int) -> None:
 
 
 def encode_items(state: Replica, k: int) -> None:
-    """Add the items chosen for a request, which has its slots, to the cache."""
+    """Add the items chosen for a request to the cache; the request has its slots."""
     encoder = state.encoder
     for n in range(encoder.num_chosen):
         place = encoder.chosen[n]

@@ -52,7 +52,7 @@ def begin_admission(state: Replica) -> None:
 
 
 def must_wait(state: Replica, request: Request) -> bool:
-    """Return whether a waiting request cannot run yet, even if there is room; others pass it."""
+    """Return True if a waiting request cannot run yet, even if there is room; others pass it."""
     if request.status == WAITING_FOR_REMOTE_KVS and not promote(state, request):
         return True
     if request.num_stale_tokens > 0 and not drops_stale(state, request):

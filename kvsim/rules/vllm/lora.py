@@ -30,7 +30,7 @@ def note_switch(state: Replica, request: Request) -> None:
 
 
 def has_lora(state: Replica, lora: int) -> bool:
-    """Return whether the batch holds an adapter already."""
+    """Return True if the batch holds an adapter already."""
     found = False
     for place in range(state.num_loras):
         found |= state.loras[place] == lora
@@ -38,7 +38,7 @@ def has_lora(state: Replica, lora: int) -> bool:
 
 
 def has_room_for_lora(state: Replica, request: Request) -> bool:
-    """Return whether a request's adapter is in the batch, or may join it."""
+    """Return True if a request's adapter is in the batch, or may join it."""
     if request.lora == 0 or state.num_loras < state.limits.max_loras:
         return True
     return has_lora(state, request.lora)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_paused(state: Replica) -> bool:
-    """Return whether no new requests are admitted."""
+    """Return True if no new requests are admitted."""
     return state.limits.has_pauses and state.pause != NO_PAUSE
 
 
@@ -35,7 +35,7 @@ def num_admissible(state: Replica) -> int:
 
 
 def rests(state: Replica) -> bool:
-    """Return whether a pause leaves nothing to schedule. With a connector, empty steps continue."""
+    """Return True if a pause leaves nothing to schedule. With a connector, empty steps continue."""
     if not is_paused(state) or state.connector.kind != NO_CONNECTOR:
         return False
     return state.pause == PAUSED_ALL or state.num_running == 0

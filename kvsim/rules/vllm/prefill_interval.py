@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def is_prefill_held(state: Replica) -> bool:
-    """Return whether this step is too early for prefill while some request decodes."""
+    """Return True if this step is too early for prefill while some request decodes."""
     interval = state.limits.prefill_schedule_interval
     if interval <= 1 or state.is_prefill_full:
         return False

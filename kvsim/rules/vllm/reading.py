@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def skips_reading(state: Replica, request: Request) -> bool:
-    """Return whether a request computes its whole prompt, even if it is cached."""
+    """Return True if a request computes its whole prompt, even if it is cached."""
     return state.trace.has_skips and state.trace.skips_reading[request.request_id] > 0
 
 

@@ -78,7 +78,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 
 def sits_out(state: Replica, request: Request, held: bool) -> bool:
-    """Return whether a running request gets no tokens in this step, even if the budget allows."""
+    """Return True if a running request gets no tokens in this step, even if the budget allows."""
     limits, placeholders = state.limits, request.num_placeholders
     known = request.num_computed_tokens + 2 - placeholders
     if placeholders > 0 and known >= request.end and known >= request.known_end:
@@ -124,7 +124,7 @@ def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int)
 
 
 def schedule_next(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
-    """Schedule tokens of a running request, which has its slots."""
+    """Schedule tokens of a running request that already has their slots."""
     request, num_drafts = state.requests[k], 0
     if request.is_chunk > 0:
         state.carries_prefill = True

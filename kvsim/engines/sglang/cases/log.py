@@ -132,7 +132,7 @@ class PassLog:
         return [self._name(k) for k in places] or None
 
     def scheduled(self, entry: Entry) -> bool:
-        """Add the decisions of a pass; return whether there is a batch. Mutates the entry."""
+        """Add the decisions of a pass; return True if there is a batch. Mutates the entry."""
         state, scheduler = self._state, self._state.engines.sglang
         if scheduler.adapters.is_on:
             self._loads(entry)

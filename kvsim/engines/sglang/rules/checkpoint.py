@@ -1,4 +1,4 @@
-"""Checkpoints: the tree gets a request's tokens after prefills, and at its release."""
+"""Checkpoints: a request's tokens enter the tree after each prefill, and at its release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single operations on the radix tree alone, as in recorded cases."""
+"""Single operations on the radix tree, without a scheduler, as in recorded cases."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def longest_left(state: Replica, adapter: int) -> int:
 
 
 def outlasts_drain(state: Replica, k: int) -> bool:
-    """Return whether a request would run longer than its adapter, which drains."""
+    """Return True if a request would run longer than its adapter, which drains."""
     adapters, adapter = state.engines.sglang.adapters, state.requests[k].lora
     if place_in(adapters.draining, adapters.num_draining, adapter) == NONE:
         return False

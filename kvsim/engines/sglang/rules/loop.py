@@ -190,7 +190,7 @@ def rest(state: Replica) -> None:
 
 
 def waits_for_read(state: Replica) -> bool:
-    """Return whether a request waits for a read and can continue later."""
+    """Return True if a request waits for a read and can continue later."""
     now, time = max(state.clock, state.kv.radix.held_until), next_read(state)
     return now < time < math.inf
 

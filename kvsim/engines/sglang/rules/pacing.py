@@ -23,7 +23,7 @@ def count_pass(scheduler: Sglang) -> None:
 
 
 def decodes_first(scheduler: Sglang) -> bool:
-    """Return whether decodes still have their turn after a prefill."""
+    """Return True if decodes still have their turn after a prefill."""
     if scheduler.num_decodes_due == 0:
         return False
     if scheduler.num_running < scheduler.decode_interval_min:

@@ -66,7 +66,7 @@ def least_urgent(state: Replica, after: int) -> int:
 
 
 def gives_way_before(state: Replica, a: int, b: int) -> bool:
-    """Return whether a running request is preempted before another."""
+    """Return True if a running request is preempted before another."""
     sign = -state.engines.sglang.sign
     one, other = state.requests[a].priority * sign, state.requests[b].priority * sign
     if one != other:

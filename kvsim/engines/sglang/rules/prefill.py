@@ -155,7 +155,7 @@ def admit_waiting(state: Replica) -> None:
 
 
 def is_tried(state: Replica, k: int) -> bool:
-    """Return whether a request may be tried, as far as its adapter is concerned."""
+    """Return True if a request may be tried, as far as its adapter is concerned."""
     return not outlasts_drain(state, k) and may_join(state, state.requests[k].lora)
 
 
@@ -238,10 +238,10 @@ def note_fetch(state: Replica, num_tokens: int) -> None:
 
 
 def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> int:
-    """Return the tokens of a prompt to compute, of the ``left`` ones that neither tier has.
+    """Return how many of the ``left`` tokens of a prompt, which no tier has, to compute now.
 
     0 if the budget of the step is spent, NO_ROOM if the prompt does not fit beside the others.
-    ``needed`` are those that the GPU does not have.
+    ``needed`` are the tokens that the GPU does not have.
     """
     scheduler, request, mine = (
         state.engines.sglang,

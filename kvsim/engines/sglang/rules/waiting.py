@@ -294,7 +294,7 @@ def merge_parts(state: Replica, first: int, middle: int, stop: int) -> None:
 
 
 def stands_before(state: Replica, a: int, b: int) -> bool:
-    """Return whether a request is before another by the keys of the policy."""
+    """Return True if a request is before another by the keys of the policy."""
     one, other = state.engines.sglang.progress[a], state.engines.sglang.progress[b]
     if state.engines.sglang.sorts_by_tree:
         return is_visited_before(state.kv.radix, one.matched, other.matched)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def can_complete(state: Replica, request: Request, hit: int) -> bool:
-    """Return whether a waiting request can run to its end without pausing any.
+    """Return True if a waiting request can run to its end without pausing any.
 
     The blocks of its hit count unless running requests hold them, too.
     """

@@ -16,7 +16,7 @@ def begin_copy(copies: Copies) -> Copy:
 
 
 def is_done(copies: Copies, now: float) -> bool:
-    """Return whether the oldest copy has ended."""
+    """Return True if the oldest copy has ended."""
     return copies.count > 0 and copies.rows[copies.first].time <= now
 
 

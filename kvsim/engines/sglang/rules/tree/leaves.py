@@ -47,7 +47,7 @@ def rank_of(tree: Radix, k: int) -> int:
 
 
 def goes_before(tree: Radix, a: int, b: int) -> bool:
-    """Return whether a leaf is evicted before another."""
+    """Return True if a leaf is evicted before another."""
     first, second = rank_of(tree, a), rank_of(tree, b)
     if first != second:
         return first < second
