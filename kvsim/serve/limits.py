@@ -17,8 +17,10 @@ MOST_BODY, MOST_HEADER, IDLE, BODY_TIME = 32 * 2**20, 16 * 2**10, 75.0, 30.0
 MOST_UNREAD, MOST_CONNECTIONS = 2**20, 10_000
 #: Seconds between two looks at what a client has not read.
 LOOK = 5.0
-#: Files that a server has open beside its connections.
-OTHER_FILES = 64
+#: Connections that are taken at one instant, before any of them is counted.
+BURST = 256
+#: Files that a server has open beside the connections that are counted.
+OTHER_FILES = 64 + BURST
 
 
 async def take_body(request: web.Request) -> None:
@@ -84,4 +86,4 @@ def most_connections() -> int:
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(MOST_CONNECTIONS, soft - OTHER_FILES)
+    return max(1, min(MOST_CONNECTIONS, soft - OTHER_FILES))

@@ -18,7 +18,7 @@ from kvsim.fleet.pool_setups import pools_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
-from kvsim.serve.limits import IDLE, MOST_HEADER, Door, most_connections
+from kvsim.serve.limits import BURST, IDLE, MOST_HEADER, Door, most_connections
 from kvsim.serve.live import Live
 from kvsim.serve.metrics import Metrics
 from kvsim.serve.publisher import Publisher, Transport
@@ -183,7 +183,7 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
             assert runner.server is not None
             listener = listening(endpoint.host, endpoint.port)
             door = Door(runner.server, most)
-            doors.append(await loop.create_server(door, sock=listener))
+            doors.append(await loop.create_server(door, sock=listener, backlog=BURST))
             say(endpoint, server, listener.getsockname()[1])
         gc.freeze()  # a full collection over what exists by now halts all streams for 0.1 s
         await stopped.wait()
@@ -205,7 +205,7 @@ def listening(host: str, port: int) -> socket.socket:
         For an address that cannot be used.
     """
     try:
-        return socket.create_server((host, port), backlog=1024)
+        return socket.create_server((host, port), backlog=BURST)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]  # the address, once more
         raise ValueError(f"--host {host} --port {port}: {reason}") from None
