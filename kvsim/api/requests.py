@@ -57,7 +57,7 @@ def source_of(
 
     Parameters
     ----------
-    requests : a trace; a workload's text; or None, where options name a workload or a trace file
+    requests : a trace; a workload's text; or None, if options name a workload or a trace file
     options : options of the call
 
     Raises

@@ -40,7 +40,7 @@ def sweep(
     Parameters
     ----------
     requests : a trace, which ``num_requests`` cuts and ``request_rate`` scales; or a workload,
-        ``"sharegpt"``; or None, where options name workloads or trace files
+        ``"sharegpt"``; or None, if options name workloads or trace files
     options : values by option, every one combined with every one of the others; a part is a name
         or an object, ``{"scheduler": ["vllm", ShortestFirst(ageing=5)]}``
     zip : values by option, the first of each together, then the second of each, ...

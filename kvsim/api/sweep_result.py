@@ -58,7 +58,7 @@ class Sweep(Tabular):
 
     @property
     def shown_rows(self) -> list[Row]:
-        """The rows of the printed table: means where there are several seeds, else the runs."""
+        """The rows of the printed table: means if there are several seeds, else the runs."""
         return self.seed_means or self.cells
 
     def plot(self) -> Figure:
@@ -77,7 +77,7 @@ class Sweep(Tabular):
         return draw(rows, x, lines, "\n".join(self.header))
 
     def save(self, directory: str | Path) -> None:
-        """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` where there are seeds.
+        """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` if there are seeds.
 
         Raises
         ------

@@ -228,7 +228,7 @@ class Capacity(Displayed):
     max_concurrency_decoding : the same were all decoding, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
     kv_cache_bytes_interval : least and most KV memory of one GPU to expect, bytes, from the
-        deviations of comparable start-up logs; None where it is pinned or taken from a log
+        deviations of comparable start-up logs; None if it is pinned or taken from a log
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
     fits : whether one request of max_model_len fits

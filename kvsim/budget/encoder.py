@@ -35,7 +35,7 @@ NO_ENCODER = EncoderProfile(0, 0)
 def encoder_profile(
     config: Config, model: ModelSpec, limits: Limits, element: int
 ) -> EncoderProfile:
-    """Return the memory of the encoder's profile run; zeros where it is not known or not run.
+    """Return the memory of the encoder's profile run; zeros if it is not known or not run.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ ELEMENT = 2
 def exchange_bytes(
     config: Config, model: ModelSpec, limits: Limits, gpu: str, quantization: str | None
 ) -> int:
-    """Return the peak of a layer's experts on one GPU; 0 where no data-parallel ranks share them.
+    """Return the peak of a layer's experts on one GPU; 0 if no data-parallel ranks share them.
 
     DeepGEMM's kernels (block-wise FP8 on Hopper and Blackwell) want tokens sorted by expert: then
     inputs are copied in FP8, and the second workspace is as wide as the hidden states.

@@ -117,7 +117,7 @@ def plan_groups(
 
     Parameters
     ----------
-    block_size : tokens per block of the layers with most KV per token; raised where there are
+    block_size : tokens per block of the layers with most KV per token; raised if there are
         states, so that a page of attention holds one
     hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
         vLLM's default for chunked-local layers next to full ones

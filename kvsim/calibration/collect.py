@@ -128,7 +128,7 @@ def counted(metrics: str) -> dict[str, float]:
 
 
 def loops_for(options: Mapping[str, Any]) -> list[Loop]:
-    """Return the loops, cut to the server's longest request and to its KV blocks, where known."""
+    """Return the loops, cut to the server's longest request and to its KV blocks, if known."""
     longest = RunConfig.build(**options).max_model_len or math.inf
     room = math.inf
     if "num_gpu_blocks_override" in options:

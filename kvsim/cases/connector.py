@@ -51,7 +51,7 @@ class FakeWorker(Feature):
         self._replica, self._names = replica, names
         self._rows = {name: row for row, name in names.items()}
         self._given = [request.kv or Transfer() for request in workload.requests]
-        self._steps: deque[int] = deque()  # of the batches under way
+        self._steps: deque[int] = deque()  # of the batches in progress
         self._loads: list[Job] = []
         self._sync_loads: list[Job] = []
         self._sends: list[Job] = []

@@ -166,7 +166,7 @@ def _llama4(config: Config) -> Fields:
     num_layers = decoder["num_layers"]
     step = config.integer("interleave_moe_layer_step", minimum=1)
     moe_layers = config.entries("moe_layers") or range(step - 1, num_layers, step)
-    rope = config.entries("no_rope_layers")  # 1 where there are rotary positions, despite the name
+    rope = config.entries("no_rope_layers")  # 1 if there are rotary positions, despite the name
     if rope:
         letters = "".join("C" if uses_rope else "F" for uses_rope in rope)
     else:

@@ -451,9 +451,9 @@ class GpuSpec:
     memory_bandwidth_bytes_per_s, bf16_flops_per_s
         Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
     fp8_flops_per_s, int8_ops_per_s, fp4_flops_per_s
-        0 where the card has no such unit or its rate is unknown; no step time uses FP4's yet.
+        0 if the card has no such unit or its rate is unknown; no step time uses FP4's yet.
     nvlink_bytes_per_s, pcie_bytes_per_s
-        One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
+        One direction; ``nvlink_bytes_per_s`` is 0 if GPUs talk over PCIe.
     num_links
         Where GPUs are wired to each other without a switch: links of a GPU, each to another one and
         with an equal part of ``nvlink_bytes_per_s``; else 0.

@@ -34,7 +34,7 @@ class Sm(NamedTuple):
 
     The catalogue's peak over the dense 16-bit tensor operations per clock is the clock.
     Shared memory has 32 banks of 4 bytes, which Turing reads in two clocks (arXiv 1903.07486).
-    ``l2_bytes_per_clock`` is the whole chip's, None where it is not published.
+    ``l2_bytes_per_clock`` is the whole chip's, None if it is not published.
     """
 
     architecture: str
@@ -95,7 +95,7 @@ class Level(NamedTuple):
 
     Parameters
     ----------
-    capacity_bytes : None where it is not published
+    capacity_bytes : None if it is not published
     bandwidth_bytes_per_s : reading, one direction
     latency_s : until the first byte, typical
     source : of the figures
@@ -122,7 +122,7 @@ def clock_hz(gpu: GpuSpec, sm: Sm) -> float:
 def hierarchy(gpu: GpuSpec) -> tuple[Level, ...]:
     """List the memories that one GPU can read, fastest to slowest.
 
-    SRAM and L2 of a card that is not in the catalogue, and NVLink where there is none, are left
+    SRAM and L2 of a card that is not in the catalogue, and NVLink if there is none, are left
     out.
 
     Examples

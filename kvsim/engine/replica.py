@@ -299,7 +299,7 @@ class Replica:
     ) -> None:
         """Report that the KV of a request has arrived, or was read from here.
 
-        ``failed``: nothing of what was received can be used. A step under way takes it in at its
+        ``failed``: nothing of what was received can be used. A step in progress takes it in at its
         end; else it is taken in at once.
         """
         connector = self.state.connector

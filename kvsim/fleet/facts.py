@@ -44,7 +44,7 @@ class Facts:
         takes its number of tokens, and how many of them, from the first, are cached
     step_time : seconds of a decode step; takes the numbers of requests and of tokens before each
     fetch_time : seconds to read the KV of some tokens from another replica over an idle link;
-        None where replicas do not read from each other
+        None if replicas do not read from each other
     own_tiers : returns a request's portions in each replica's own host memory and disks, if a store
         reports them to routers; else empty lists
     decodes_only, prefills_only : other replicas compute the prompts; or the outputs

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kvsim.trace.family import Family
 
 
-#: Entries of the summary that features make; None where the feature is off.
+#: Entries of the summary that features make; None if the feature is off.
 OF_FEATURES = (
     *("kv_transfers", "kv_store", "flow_control"),
     *("scaling", "migration", "data_parallel"),

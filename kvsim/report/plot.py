@@ -165,7 +165,7 @@ def _peak(result: Result) -> int:
 
 
 def _thinned(table: NDArray[Any]) -> NDArray[Any]:
-    """Drop rows where there are many more than pixels can show."""
+    """Drop rows if there are many more than pixels can show."""
     return table[:: max(1, len(table) // MOST_DRAWN)]
 
 

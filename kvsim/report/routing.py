@@ -41,7 +41,7 @@ def routing_lines(
 
     Parameters
     ----------
-    routing : statistics of a router, None where it had no choice
+    routing : statistics of a router, None if it had no choice
     num_tokens : KV capacity of a replica, tokens
     num_replicas : None if their number changes
     """

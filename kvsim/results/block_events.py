@@ -42,7 +42,7 @@ class BlockState(IntEnum):
     HOST_COPY = 5  # held by no request, can be hit, and was copied to or from host memory
 
 
-#: One row per event, in order of time. request, block and place are -1 where there is none; place
+#: One row per event, in order of time. request, block and place are -1 if there is none; place
 #: counts the blocks of a request's table, all groups and sequences one after another; of a STORE in
 #: a radix tree it is the block before; key names the content of STORE, EVICT and HIT.
 BLOCK_EVENTS = np.dtype(

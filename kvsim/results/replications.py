@@ -63,7 +63,7 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
 
 
 def _average_of(key: str, values: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the mean of values of a key and its half-width, None where it has none."""
+    """Return the mean of values of a key and its half-width, None if it has none."""
     kinds = {type(value) for value in values}
     if key in ("timeline", "failures"):  # of fleets that never were
         return None, None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Latency:
-    """Statistics of a latency, in seconds; NaN where no request has one."""
+    """Statistics of a latency, in seconds; NaN if no request has one."""
 
     mean: float
     median: float

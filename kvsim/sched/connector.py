@@ -68,7 +68,7 @@ def lay_out_connector(
     connector.begun_times = memory.floats(num_rows)
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))
-    for name in ("fenced", "fences", "num_copies"):  # of steps under way, each once, copies
+    for name in ("fenced", "fences", "num_copies"):  # of steps in progress, each once, copies
         setattr(connector, name, memory.ints(kv.num_request_blocks + depth + 1))
     num_blocks = kv.pool.num_usable + 1
     if connector.has_fence and kv.has_states:  # every copy is a block of its own

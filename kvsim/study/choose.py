@@ -54,7 +54,7 @@ def enough_replicas(
 ) -> Outcome:
     """Find the fewest replicas that carry a rate, and the highest rate that these carry.
 
-    The bracket of as many as there may be begins at 0 where not even those do.
+    The bracket of as many as there may be begins at 0 if not even those do.
     """
     assert one.config is not None
     config = one.config

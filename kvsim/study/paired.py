@@ -18,7 +18,7 @@ PARTS = ("kv_cache", "load")
 class Difference(NamedTuple):
     """A metric's difference from the first configuration: its mean, and a 95 % interval.
 
-    ``low`` and ``high`` are None with a single pair; ``percent`` is None where the first is 0.
+    ``low`` and ``high`` are None with a single pair; ``percent`` is None if the first is 0.
     """
 
     mean: float

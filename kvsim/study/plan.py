@@ -30,8 +30,8 @@ class Study:
 
     Parameters
     ----------
-    crossed : values per option; every one is combined with every one of the others
-    zipped : values per option, equally many of each; the k-th of each together
+    crossed : values per option; all combinations run
+    zipped : lists of equal length per option; their k-th values run together
     slices : rows of the trace, each a cell of its own
     replications : runs with seed, seed + 1, ...
     """

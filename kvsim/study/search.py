@@ -23,7 +23,7 @@ WIDER = (0.025, 0.05, 0.1, 0.2, 0.4)
 class Bracket(NamedTuple):
     """The highest rate that passed and the lowest above it that failed, requests per second.
 
-    ``low`` is 0 where nothing passed, ``high`` infinite where nothing failed.
+    ``low`` is 0 if nothing passed, ``high`` infinite where nothing failed.
     """
 
     low: float

@@ -48,7 +48,7 @@ class Candidate:
     Parameters
     ----------
     options : what it sets of ``--over``, by name
-    config : the whole of it; None where it cannot be
+    config : the whole of it; None if it cannot be
     num_gpus : of all its replicas
     reason : why it is excluded; empty if it is not
     num_hopeless : requests that its KV memory could never hold

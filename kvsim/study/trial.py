@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     missed : the targets that it missed, of the search itself among them; empty if it passed
     margins : what was left to each bound, as a share of it
     values : what the bounds looked at
-    summary : of the whole run; None where its first half had already failed
+    summary : of the whole run; None if its first half had already failed
     backlog : at half time and at the end
     targets : of each request, in ms
     spread : how sessions were sent

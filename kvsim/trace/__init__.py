@@ -140,7 +140,7 @@ class Trace:
     tenant : int64
         Tenant of the request, for fair schedulers; -1 is none. If tenants have names,
         indices into ``tenant_names``.
-    tenant_names : text, one per tenant, in order of first appearance; empty where ids are numbers
+    tenant_names : text, one per tenant, in order of first appearance; empty if ids are numbers
     ends_by : int64
         How the answer ends: 0 by its length, which the engine knows as max_tokens, 1 by EOS or a
         stop token, which comes before max_tokens and is not known beforehand.
@@ -237,11 +237,11 @@ class Trace:
         lora_id : shape (n,), optional
             As salts are; 0, None and "" mean no adapter.
         grammar_time, acceptance_rate : shape (n,), optional
-            At least 0, the rate at most 1; -1 where there is none.
+            At least 0, the rate at most 1; -1 if there is none.
         accepted_drafts : n lists of whole numbers, optional
             Empty where nothing is recorded.
         encoder_items : n lists of (start, num_tokens), optional
-            In order, without overlap; empty where a prompt is all text.
+            In order, without overlap; empty if a prompt is all text.
         tenant : shape (n,), optional
             Integers from 0 on, or texts; None, -1 and "" mean no tenant.
         ends_by : ``"length"`` or ``"eos"``, for all requests or each of them, optional
@@ -249,12 +249,12 @@ class Trace:
         max_tokens : shape (n,), optional
             At least ``num_output_tokens``, or 0; where it is more, the answer ends by EOS.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
-            Each 1 to ``num_output_tokens``; empty where all samples have that many.
+            Each 1 to ``num_output_tokens``; empty if all samples have that many.
         after : n lists of earlier rows, optional
             What a request waits for: the ends of these, or the sending of k in ``[k, "start"]``.
         think_time : seconds, at least 0, shape (n,), optional
         hint_ttl, hint_priority : shape (n,), optional
-            At least 0, the priority at most 100; -1 where there is none.
+            At least 0, the priority at most 100; -1 if there is none.
 
         Raises
         ------

@@ -25,7 +25,7 @@ class Turns(NamedTuple):
     ----------
     goes_on : 1 if a later request of its session follows
     past_pause : mean seconds of the pauses of its session so far; where it has had none, of all
-        pauses before in the trace; 0 where there is none
+        pauses before in the trace; 0 if there is none
     hint_ttl, hint_priority : columns of the trace; -1 is none
     """
 

@@ -1,6 +1,6 @@
 """Changes that make a training job fit, cheapest first, each in addition to those before.
 
-The order: BF16; activation checkpointing; ZeRO-1 and 2, or an 8-bit optimizer where there is one
+The order: BF16; activation checkpointing; ZeRO-1 and 2, or an 8-bit optimizer if there is one
 replica; ZeRO-3; CPU or NVMe offload.
 """
 

@@ -56,7 +56,7 @@ def _metadata(cell: Mapping[str, Any]) -> tuple[int, str, str]:
 
 
 def _lengths(cell: Mapping[str, Any] | None) -> tuple[int, int]:
-    """Return tokens of prompt and output, 0 where none are recorded."""
+    """Return tokens of prompt and output, 0 if none are recorded."""
     found = []
     for name in ("input_sequence_length", "output_sequence_length"):
         metric = (cell or {}).get(name)

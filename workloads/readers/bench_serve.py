@@ -31,7 +31,7 @@ def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
 
     Parameters
     ----------
-    table : of the keys input_lens, output_lens, ttfts, and start_times where there are any
+    table : of the keys input_lens, output_lens, ttfts, and start_times if there are any
     run : which one, from 1, of a file that holds several
     """
     limits = table.columns.get("max_concurrency", [None] * len(table))

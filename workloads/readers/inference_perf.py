@@ -43,7 +43,7 @@ def read_inference_perf(table: Table) -> Draft:
 
 
 def _lengths(info: Mapping[str, Any]) -> tuple[int, int]:
-    """Return tokens of prompt and output, 0 where none are recorded."""
+    """Return tokens of prompt and output, 0 if none are recorded."""
     request, response = info.get("request_metrics") or {}, info.get("response_metrics") or info
     usage = response.get("server_usage") or {}
     text = request.get("text") or {}

@@ -27,7 +27,7 @@ _REFUSED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, R
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of raw cells: texts from CSV, any JSON value from JSONL, None where a key is missing.
+    """Columns of raw cells: texts from CSV, any JSON value from JSONL, None if a key is missing.
 
     Attributes
     ----------

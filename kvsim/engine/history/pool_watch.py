@@ -57,7 +57,7 @@ class PoolWatch(Watch):
         self.sent: set[int] = set()  # requests that have ended, whose blocks wait for a reader
         self.is_tiered = kv.pool.host.num_blocks > 0
         self.copies = state.connector.kind == OFFLOADING
-        self.jobs: set[int] = set()  # copies under way
+        self.jobs: set[int] = set()  # copies in progress
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
         """Append the blocks that tables lost or gained, and the keys that blocks gained or lost."""

@@ -219,7 +219,7 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
     SGLang cuts such prompts at what is left and dies of it sooner or later ("SGLang 0.5.23",
     section 12 of its rules), or stands still. A request holds a chunk, the window before its last
     checkpoint and another one, which moves on every 128 tokens; without a tree the chunk before is
-    held while it is under way.
+    held while it is in progress.
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)

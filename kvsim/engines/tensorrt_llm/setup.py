@@ -38,7 +38,7 @@ def choices_of(config: Config) -> dict[str, Any]:
 
 
 def free_bytes(config: Config, chosen: dict[str, Any]) -> int:
-    """Return the bytes of KV: a fraction of what weights, activations and graphs leave."""
+    """Return the bytes of KV: a fraction of the memory left by weights, activations and graphs."""
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     limits = {name: value for name, value in chosen.items() if name not in given}
     whole = config.model_copy(update={**limits, "gpu_memory_utilization": 1.0})

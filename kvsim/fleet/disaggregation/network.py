@@ -16,7 +16,7 @@ CRUMB = 1024.0
 
 @dataclass(slots=True)
 class Transfer:
-    """One transfer under way: its ends, and the bytes that have not arrived."""
+    """One transfer in progress: its ends, and the bytes that have not arrived."""
 
     source: Hashable
     target: Hashable
@@ -42,7 +42,7 @@ class Network:
         self._now = -math.inf
 
     def __len__(self) -> int:
-        """Number of transfers under way."""
+        """Number of transfers in progress."""
         return len(self._transfers)
 
     def start(
@@ -55,7 +55,7 @@ class Network:
         self._incoming[target] += 1
 
     def cancel(self, key: int, now: float) -> bool:
-        """Cancel a transfer; False if it is not under way. Mutates."""
+        """Cancel a transfer; False if it is not in progress. Mutates."""
         if key not in self._transfers:
             return False
         self._pass(now)

@@ -24,7 +24,7 @@ class Transfers:
 
     Attributes
     ----------
-    num_bytes : bytes of all transfers that have arrived or are under way
+    num_bytes : bytes of all transfers that have arrived or are in progress
     """
 
     def __init__(self, world: World, fabric: Fabric) -> None:

@@ -105,7 +105,7 @@ class Fetches(Feature):
 
     @property
     def awaits_something(self) -> bool:  # type: ignore[override]
-        """Return True if a fetch is under way."""
+        """Return True if a fetch is in progress."""
         return any(one.start_time < math.inf for one in self._open.values())
 
     # -- a request arrives -------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Fetches(Feature):
         return self._store.look_up(keys, target.place, now)
 
     def _time(self, portions: Sequence[Portion], cached: int, target: Member) -> float:
-        """Return the seconds of a fetch that shares its replica's link with those under way."""
+        """Return the seconds of a fetch that shares its replica's link with those in progress."""
         sharers = 1 + sum(one.num_open > 0 for one in self._open.values() if one.target is target)
         times = [0.0]
         for portion, begin, end in self._beyond(portions, cached):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: Decode steps before a first token: half of the one under way, and those that join the prompt.
+#: Decode steps before a first token: half of the one in progress, and those that join the prompt.
 STEPS_BEFORE = 1.5
 
 

@@ -24,11 +24,11 @@ PER_LEVEL = 1 << 48
 class SessionHints(EvictionRules):
     """Lowest priority first, then least recently freed; a priority lapses after its time.
 
-    Priorities from 0 to 100, 35 where there is none or its time is over, are TensorRT-LLM's
-    (docs/source/features/kvcache.md). ``hint_priority`` and ``hint_ttl`` of a request hold for its
-    blocks from when it frees them; a time alone means one above the default, which is vLLM's soft
+    Priorities are TensorRT-LLM's (docs/source/features/kvcache.md): 0 to 100, and 35 without one or
+    after its time. ``hint_priority`` and ``hint_ttl`` of a request apply to its
+    blocks when it frees them; a time without a priority means 36, which is vLLM's soft
     TTL (vllm-project/vllm#52113). A block that other requests used keeps its higher priority until
-    that lapses. All of a prompt has one priority.
+    that lapses. A whole prompt has one priority.
     """
 
     tracks_sessions = True

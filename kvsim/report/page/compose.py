@@ -154,7 +154,7 @@ def _best_cell(page: Document, rows: Sequence[Mapping[str, Any]], varied: Sequen
 
 
 def drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
-    """Draw a sweep; None where more than two options, or none, are varied."""
+    """Draw a sweep; None if more than two options, or none, are varied."""
     from kvsim.report.page.svg import inline_svg
     from kvsim.report.plots.sweep import axes_of, sweep
 
@@ -299,7 +299,7 @@ def _exact(value: Any) -> str | tuple[str, Any]:
 
 
 def _fleet_tables(page: Document, result: Result) -> None:
-    """Add a table of the replicas, where there are several."""
+    """Add a table of the replicas, if there are several."""
     replicas = result.summary["replicas"]
     if len(replicas) < 2:
         return

@@ -24,7 +24,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
     Parameters
     ----------
-    name : unlike that of any other figure of the page; its ids begin with it
+    name : unique in the page; the ids in the figure begin with it
     label : description of the figure for screen readers
     """
     figure.patch.set_alpha(0.0)

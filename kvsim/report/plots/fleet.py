@@ -80,7 +80,7 @@ def _replicas(axes: Axes, result: Result) -> None:
 
 
 def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.float64]]:
-    """Return a column of the memory table by replica and span; NaN where there is no replica."""
+    """Return a column of the memory table by replica and span; NaN if there is no replica."""
     edges, numbers = _edges(result, BINS)[:-1], np.unique(result.memory["replica"]).tolist()
     rows = np.full((len(numbers), BINS), np.nan)
     for place, number in enumerate(numbers):

@@ -20,7 +20,7 @@ MOST_MARKED = 40
 def hits(answer: Mapping[str, Any]) -> Figure:
     """Draw the hit rate over the size of the cache, a line per policy, with the user's caches.
 
-    The axis shows GiB where a model is given, else blocks; dollars, where known, are on top.
+    The axis shows GiB if a model is given, else blocks; the upper axis dollars, if known.
     """
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()

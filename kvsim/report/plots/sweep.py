@@ -60,7 +60,7 @@ def _scale(axes: Axes, values: list[float]) -> None:
 def sweep(
     rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None, head: str = ""
 ) -> Figure:
-    """Draw a sweep; bars are 95 % intervals where there are any.
+    """Draw a sweep; bars are 95 % intervals if there are any.
 
     The horizontal axis is logarithmic where its largest value is at least eight times its smallest.
 
