@@ -36,8 +36,8 @@ class Overhead(NamedTuple):
 def overhead_of(server: Server) -> Overhead | None:
     """Return the overhead; None if the log has neither KV memory nor blocks.
 
-    The part that the log does not split is put under ``non_torch``, so that the parts leave the KV
-    cache that the server had.
+    The part that the log does not split is put under ``non_torch``, so that the rest is the KV
+    cache of the server.
     """
     free: dict[str, Any] = {
         k: v for k, v in server.options.items() if k not in ("num_gpu_blocks_override", "logged")

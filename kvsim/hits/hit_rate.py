@@ -59,13 +59,13 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, eq=False)
 class HitRate:
-    """Hit tokens of cache policies by the number of blocks; requests come one at a time.
+    """Hit tokens of cache policies by the number of blocks; requests are served one at a time.
 
     Attributes
     ----------
     curves : sizes in blocks and hit tokens, two arrays per policy
     lru : LRU's hit tokens of every size from 0 to ``distinct_blocks``; they never fall
-    block_size : tokens
+    block_size : tokens per block
     num_requests, measure_from : number of requests, and the first one whose hits count
     measured_tokens : prompt tokens of the requests that count
     total_blocks, distinct_blocks : blocks of all requests, and different ones among them

@@ -137,7 +137,7 @@ class KVCacheConfig(DraftSlots):
         return int(self.watermark * capacity)
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
-        """Return the groups of layers, with blocks of the configured size or another."""
+        """Return the groups of layers, with blocks of the given or else the configured size."""
         if self.plan is not None:
             return self.plan
         return plan_groups(

@@ -1,4 +1,4 @@
-"""Turns of sessions: their pauses, and what a client wishes for their blocks."""
+"""Turns of sessions: their pauses, and the clients' hints for their blocks."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def turn_before(trace: Trace) -> Ints:
 
 
 def pauses_of(trace: Trace, before: Ints) -> Floats:
-    """Return the seconds from an answer to the next turn; of turns that do not wait, as planned.
+    """Return the seconds from an answer to the next turn.
 
-    Planned turns have only times of arrival: their pauses include the time of service.
+    For a turn that does not wait it is the time between both arrivals, service included.
     """
     planned = trace.arrival_time - trace.arrival_time[before]
     return np.where(np.diff(trace.after_offsets) > 0, trace.think_time, planned)
