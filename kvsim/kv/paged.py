@@ -293,7 +293,7 @@ class PagedManager(RuleManager):
 
     @cached_property
     def sizes(self) -> KV:
-        """Settings and sizes, without the memory, for questions about an empty one."""
+        """Settings and sizes, without the memory, for checks of an empty cache."""
         kv = KV(reserve_output=self.config.reserve_output, max_model_len=self.config.max_model_len)
         kv.pool.num_usable = self.num_usable
         kv.groups = [KVGroup(block_size=spec.block_size) for spec in self.groups]

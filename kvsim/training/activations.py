@@ -185,8 +185,8 @@ def layer_input_bytes(shape: TrainingShape, config: TrainingConfig) -> int:
 def extra_compute(shape: TrainingShape, config: TrainingConfig) -> float:
     """Arithmetic of recomputation, as a share of a step without it (1/3 for all layers).
 
-    A step is one forward and, twice as long, one backward pass. A layer multiplies each token with
-    its parameters and, twice, with its context: 2 P + 4 s w flops of w query elements.
+    A step is a forward pass, and a backward pass of twice its time. A layer multiplies each token
+    once with its parameters and twice with its context: 2 P + 4 s w FLOPs for w query elements.
     """
     rule = checkpoints(config.activation_checkpointing, shape.num_layers)
     context = 4 * config.seq_len * shape.q_width

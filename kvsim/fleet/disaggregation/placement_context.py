@@ -33,8 +33,8 @@ class PlacementContext:
     Attributes
     ----------
     num_prompt_tokens : prompt tokens of the request
-    max_num_batched_tokens : most batched tokens of a step of a prefill replica
-    num_kv_tokens, max_num_seqs : slots of the decode replica's KV cache, and most running there
+    max_num_batched_tokens : largest number of tokens in a step of a prefill replica
+    num_kv_tokens, max_num_seqs : KV slots of the decode replica, and its most running requests
     """
 
     def __init__(

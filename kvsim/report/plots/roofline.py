@@ -27,7 +27,7 @@ PARTS = {"GEMMs": "s", "attention": "o"}
 def roofline(found: Roofline) -> Figure:
     """Draw FLOP/s over intensity: the roofs of HBM and L2, and prefill and decode.
 
-    A filled point is the modelled rate, the hollow one above it what its roof would allow.
+    A filled point is the modelled rate, the hollow one above it the limit of its roof.
     """
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     axes = figure.subplots()

@@ -64,7 +64,7 @@ class HostTier(Part):
 
 
 class StatePart(Part):
-    """The pool of states of a model that has them, and the strategy of the tree."""
+    """The pool of states of a model with states, and the strategy of the tree."""
 
     strategy: Strategy
     chunk: Count
