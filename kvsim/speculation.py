@@ -90,12 +90,12 @@ class SpeculativeConfig:
     parallel_drafting : all drafts come from one pass of the drafter
     model : the drafter, for methods that have weights of their own
     rejection_sample_method : ``synthetic`` imposes an acceptance that is given below
-    synthetic_acceptance_rates : by position, the share of verifications that accept it and all
-        before it
+    synthetic_acceptance_rates : per position, the share of verifications that accept the draft
+        there and all before it
     synthetic_acceptance_length : mean tokens of a verification, the target's own included
     synthetic_acceptance_rate : the same as a mean share of the drafts that are accepted
     disable_lookahead_block_hashes : block keys depend only on the block's own tokens
-    disable_eagle_block_drop : the last matched block is kept even so
+    disable_eagle_block_drop : the last matched block is kept under EAGLE, too
     """
 
     method: Method

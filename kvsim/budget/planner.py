@@ -57,8 +57,8 @@ class KVGroup(NamedTuple):
     def reserved_blocks(self, max_in_flight_tokens: int, max_model_len: int) -> int:
         """Blocks that vLLM counts at its start for a request of ``max_model_len`` tokens.
 
-        A window may start inside a block, so it has one more, though no request of that length can
-        hold it where ``max_model_len`` cuts the window and the tokens in flight.
+        A window may start inside a block, so it has one more, even if ``max_model_len`` cuts the
+        window and the tokens in flight, so that no request can hold that block.
         """
         cap = 0 if self.state is not None else self._cap(max_in_flight_tokens, max_model_len)
         return cap or self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)

@@ -106,7 +106,7 @@ class Member:
         return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))
 
     def lifetime(self, end_time: float, whole: float) -> float:
-        """Return its lifetime, seconds; ``whole``, if given, if it existed for the whole run."""
+        """Return its lifetime in seconds; a ``whole`` above 0 replaces that of an entire run."""
         if whole and self.end_time == math.inf and self.is_first:
             return whole
         return max(min(self.end_time, end_time) - self.start_time, 0.0)

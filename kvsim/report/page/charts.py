@@ -39,7 +39,7 @@ DASHES = dict(zip(STYLES, (None, "6 3", "2 3"), strict=True))
 
 
 def charts(named: Mapping[str, Result]) -> list[str]:
-    """Draw waste, latencies, and fleets; memory over time is the explorer's."""
+    """Draw waste, latencies, and fleets; the explorer shows memory over time."""
     drawn = []
     if any(r.summary["kv_cache"]["token_states"] is not None for r in named.values()):
         drawn.append(waste(named))
