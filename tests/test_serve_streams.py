@@ -17,8 +17,9 @@ import prometheus_client as prometheus
 from kvsim.results.tables import FinishReason
 from kvsim.serve.block_names import BlockNames
 from kvsim.serve.histogram import MOST_WAITING, Histogram
-from kvsim.serve.messages import Completion, StreamOptions
-from kvsim.serve.metrics import GAPS
+from kvsim.serve.messages import Asked, Completion, StreamOptions
+from kvsim.serve.metrics import GAPS, metrics_text
+from kvsim.serve.start import Endpoint, make_server
 from kvsim.serve.streams import Reply, Sample
 
 
@@ -36,6 +37,30 @@ def test_a_histogram_in_bulk_has_the_text_of_prometheus_clients_own(number):
     texts = [prometheus.generate_latest(one).decode() for one in (ours, theirs)]
     without = [re.sub(r"(_created\{.*) .*", r"\1", one) for one in texts]
     assert without[0] == without[1]
+
+
+def test_metrics_have_the_names_that_dashboards_of_vllm_ask_for():
+    deployment = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "backend": "python"}
+    live = make_server(Endpoint(["m"]), deployment).live
+    reply = Reply("m", False, Completion(prompt="x", n=2), 40)
+    live.submit(Asked(reply.common, [list(range(40))], 3, False), reply)
+    for step in live.engine.steps_until(float("inf")):
+        live.metrics.note_step(step)
+    for request in range(2):
+        live.metrics.note_end(live.engine.row(request), "length")
+    text = metrics_text([live]).decode()
+    found = {
+        line.partition("{")[0]: float(line.split()[-1])
+        for line in text.splitlines()
+        if line.startswith("vllm:") and "_bucket" not in line
+    }
+    # The second sample hits two blocks of the first; each of three steps has a token per sample.
+    assert found["vllm:request_params_n_sum"] == 2
+    assert found["vllm:prompt_tokens_cached_total"] == 32
+    assert found["vllm:request_prefill_kv_computed_tokens_sum"] == 80 - 32
+    assert found["vllm:iteration_tokens_total_sum"] == 80 - 32 + 2 * 2
+    assert found["vllm:request_num_preemptions_count"] == 2
+    assert found["vllm:external_prefix_cache_hits_total"] == 0
 
 
 def streamed(counts, **fields):

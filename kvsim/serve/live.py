@@ -82,7 +82,7 @@ class Live:
                 self._note(request, count, step.time + step.duration, step.finished.get(request))
             for request in step.finished.keys() - step.num_new_tokens.keys():
                 self._note(request, 0, step.time + step.duration, step.finished[request])
-            self.metrics.preemptions.inc(len(step.preempted))
+            self.metrics.note_step(step)
             self.publish()
             for request in step.finished:
                 self._prompts.pop(request, None)
@@ -153,6 +153,7 @@ class Live:
                         f"{self.longest}"
                     )
                 most = min(asked.max_tokens or room, room)
+                self.metrics.note_asked(common.n or 1)
                 added += [self._add(prompt, most, common) for _ in range(common.n or 1)]
         except Refused:
             for request in added:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kvsim.serve.live import Live
     from kvsim.stepping.engine import Engine
+    from kvsim.stepping.steps import EngineStep
 
 #: Buckets of vLLM 0.33, seconds and tokens.
 FIRST = (
@@ -39,12 +40,21 @@ HISTOGRAMS = {
     "request_inference_time_seconds": WHOLE,
     "request_prefill_time_seconds": WHOLE,
     "request_decode_time_seconds": WHOLE,
+    "request_params_n": (1.0, 2.0, 5.0, 10.0, 20.0),
+    "request_num_preemptions": (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
+    "iteration_tokens_total": (1.0, *(2.0**k for k in range(3, 15))),
 }
 #: Histograms of tokens: 1, 2, 5, 10 ... up to max_model_len.
-OF_TOKENS = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
+OF_TOKENS = (
+    *("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens"),
+    *("request_max_num_generation_tokens", "request_prefill_kv_computed_tokens"),
+)
 COUNTERS = (
     *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
-    "prefix_cache_hits",
+    *("prefix_cache_hits", "prompt_tokens_cached"),
+    # Nothing of these is served, and dashboards ask for them.
+    *("external_prefix_cache_queries", "external_prefix_cache_hits"),
+    *("mm_cache_queries", "mm_cache_hits"),
 )
 
 
@@ -87,7 +97,6 @@ class Metrics:
         )
         for reason in ("stop", "length", "abort"):
             self._success.labels(*self._labels, reason)
-        self.preemptions = self._counters["num_preemptions"]
         info = {"engine": "0", **{name: str(value) for name, value in facts.items()}}
         gauge = Gauge(
             "vllm:cache_config_info",
@@ -104,6 +113,15 @@ class Metrics:
     def _histogram(self, name: str, bounds: Sequence[float]) -> Histogram:
         labels = dict(zip(LABELS, self._labels, strict=True))
         return Histogram(f"vllm:{name}", text_of(name), labels, bounds, self.registry)
+
+    def note_asked(self, num_samples: int) -> None:
+        self._histograms["request_params_n"].observe(num_samples)
+
+    def note_step(self, step: EngineStep) -> None:
+        if step.num_scheduled_tokens:
+            number = sum(step.num_scheduled_tokens.values())
+            self._histograms["iteration_tokens_total"].observe(number)
+        self._counters["num_preemptions"].inc(len(step.preempted))
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
         self._arrival[request] = now
@@ -131,7 +149,8 @@ class Metrics:
             return
         self._counters["prompt_tokens"].inc(row["num_prompt_tokens"])
         self._counters["prefix_cache_queries"].inc(row["num_prompt_tokens"])
-        self._counters["prefix_cache_hits"].inc(row["num_cached_tokens"])
+        for name in ("prefix_cache_hits", "prompt_tokens_cached"):
+            self._counters[name].inc(row["num_cached_tokens"])
         first, begun, end = row["first_token_time"], row["first_scheduled_time"], row["finish_time"]
         outputs = row["num_output_tokens"]
         seen = {
@@ -142,6 +161,10 @@ class Metrics:
             "request_inference_time_seconds": end - begun,
             "request_prompt_tokens": row["num_prompt_tokens"],
             "request_generation_tokens": outputs,
+            "request_max_num_generation_tokens": outputs,
+            "request_prefill_kv_computed_tokens": row["num_prompt_tokens"]
+            - row["num_cached_tokens"],
+            "request_num_preemptions": row["num_preemptions"],
         }
         if outputs > 1:
             seen["request_time_per_output_token_seconds"] = (end - first) / (outputs - 1)
