@@ -106,6 +106,21 @@ def test_a_stream_has_a_chunk_per_token_and_its_usage_at_the_end():
     assert reasons == [None, None, None, "length"]
 
 
+def test_an_echo_comes_before_the_answer():
+    async def body(client, _):
+        asked = {"prompt": ['say "one"', "two"], "max_tokens": 2, "echo": True, "n": 2}
+        _, whole = await posted(client, "/v1/completions", **asked)
+        return whole, await chunks(client, "/v1/completions", **asked)
+
+    whole, parts = served(body)
+    texts = [""] * 4
+    for one in parts:
+        texts[one["choices"][0]["index"]] += one["choices"][0]["text"]
+    for found in (texts, [one["text"] for one in whole["choices"]]):
+        assert [one.partition(" ~")[0] for one in found] == ['say "one"'] * 2 + ["two"] * 2
+        assert [one.count("~") for one in found] == [2] * 4
+
+
 def test_a_chat_begins_with_its_role_and_may_have_samples():
     async def body(client, _):
         turn = {"role": "user", "content": [{"type": "text", "text": "hello"}]}

@@ -157,7 +157,8 @@ class Server:
         self._check(body)
         prompts = self._prompts(body)
         most = positive("max_tokens", body.max_tokens, 2**31 - 1) or DEFAULT_TOKENS
-        return await self._serve(request, Asked(body, prompts, most, False))
+        echoes = tuple(map(self.tokenizer.decode, prompts)) if body.echo else ()
+        return await self._serve(request, Asked(body, prompts, most, False, echoes))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer ``/v1/chat/completions``."""

@@ -160,7 +160,9 @@ class Live:
                 self._abort(request)
             raise
         for index, request in enumerate(added):
-            sample = Sample(reply, index, content_of(self.engine.output_token_id(request, 0)))
+            content = content_of(self.engine.output_token_id(request, 0))
+            echoed = asked.echoes[index // (common.n or 1)] if asked.echoes else ""
+            sample = Sample(reply, index, content, echoed)
             reply.samples.append(sample)
             self._samples[request] = sample
         self._wake.set()

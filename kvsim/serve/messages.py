@@ -127,12 +127,14 @@ class Asked(NamedTuple):
     ----------
     prompts : token ids of each prompt
     max_tokens : output tokens of each sample, None for all that fit into max_model_len
+    echoes : text before the answers to each prompt, none without ``echo``
     """
 
     common: Common
     prompts: list[list[int]]
     max_tokens: int | None
     is_chat: bool
+    echoes: tuple[str, ...] = ()
 
 
 def read(body: bytes, kind: Any) -> Any:

@@ -133,12 +133,14 @@ class Sample:
     Parameters
     ----------
     content : number of its output's content, which the ids of its tokens hold
+    echoed : text before the answer
     """
 
-    def __init__(self, reply: Reply, index: int, content: int) -> None:
+    def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
         self.reply, self.index, self.content = reply, index, content
         self.count, self.reason = 0, ""
         self.stop_reason: str | None = None
+        self._echoed = echoed
         self._unmatched = ""  # end of the answer, which a stop text may begin in
         stop = reply.common.stop
         self.stop = [stop] if isinstance(stop, str) else stop or []
@@ -160,7 +162,7 @@ class Sample:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return "".join(map(output_text, self.token_ids))
+        return self._echoed + "".join(map(output_text, self.token_ids))
 
     def send_next(self) -> None:
         """Send the next token, which does not end the answer, if its chunk is there. Mutates."""
@@ -228,6 +230,8 @@ class Sample:
         if reply.common.return_token_ids:
             ids = [output_id(self.content, self.count - 1)] if text else []
             tail += b',"token_ids":' + msgspec.json.encode(ids)
+        if self.count == 1:
+            text = msgspec.json.encode(self._echoed).decode()[1:-1] + text
         return reply.chunk(self._before + text.encode() + self._middle + reason + tail + b"}")
 
     @property
