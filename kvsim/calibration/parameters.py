@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
 KNOBS = (
     Parameter("bandwidth", "shares of memory bandwidth", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
     Parameter("arithmetic", "shares of peak FLOP/s", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
-    Parameter("step", "host seconds per step", 1e-4, False, 1e-3, 0.0, 50.0, 1.0, 0.5),
+    Parameter("step", "host seconds per step", 1e-4, False, 1e-3, 0.0, 50.0, 1.0, 1.0),
     Parameter(
         "front_end_latency",
         "seconds of HTTP and tokenisation",
