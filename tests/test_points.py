@@ -199,6 +199,16 @@ def test_options_of_a_server_of_sglang(rows) -> None:
         options_of(row | {"tp": "4.0"})
 
 
+@pytest.mark.parametrize(("clients", "passes"), [("4.0", 10), ("16.0", 30)])
+def test_a_variable_of_a_script_may_go_by_clients(rows, clients, passes) -> None:
+    script = (
+        "if [[ $CONC -ge 16 ]]; then ; RECV=30 ; else ; RECV=10 ; python3 -m sglang.launch_server "
+        "--scheduler-recv-interval $RECV"
+    )
+    row = rows[0] | {"engine": "sglang", "version": "0.5.9", "tp": "4.0", "flags": script}
+    assert options_of(row | {"concurrency": clients})["scheduler_recv_interval"] == passes
+
+
 def test_a_model_under_two_names_is_measured_once(rows) -> None:
     one = rows[0] | {"engine": "sglang", "version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1"}
     table = pd.DataFrame([one, one | {"model": "deepseek-ai/DeepSeek-V3", "id": "again"}])

@@ -17,9 +17,12 @@ FLAGS: dict[str, type[int] | type[float]] = {
     "mem_fraction_static": float,
     "max_running_requests": int,
     "page_size": int,
+    "scheduler_recv_interval": int,
 }
 #: Backends of attention that have pages of their own size.
 PAGES = {"trtllm_mla": 64, "cutlass_mla": 128, "flashmla": 64}
+#: A variable that scripts set by the number of clients.
+BY_CLIENTS = r"if \[\[ \$CONC -ge (\d+) \]\]; then ; {0}=(\d+) ; else ; {0}=(\d+)"
 #: Steps of more requests are in no CUDA graph.
 CAPTURED = "cuda-graph-max-bs"
 
@@ -57,6 +60,9 @@ def value(flags: str, name: str, row: Mapping[str, str]) -> str:
     told = flag(flags, name)
     if not told.startswith("$"):
         return told
+    if found := re.search(BY_CLIENTS.format(told.strip("${}")), flags):
+        least, many, few = map(int, found.groups())
+        return str(many if whole(row["concurrency"]) >= least else few)
     values = re.findall(rf"\b{told.strip('${}')}=(\S+)", flags)
     if not values or (len(set(values)) > 1 and whole(row["tp"]) != 8):
         raise ValueError(f"--{name} {told}: no value in the script for {row['tp']} GPUs")
