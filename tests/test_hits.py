@@ -160,6 +160,9 @@ def chain(*names: str) -> kvsim.Trace:
         ("lru", 1),  # a, then c, evicts b, the least recently used
         ("fifo", 0),  # a went first, though used again
         ("lfu", 1),
+        ("slru", 1),
+        ("arc", 1),
+        ("gdsf", 1),
         ("sieve", 1),  # a is marked, so b goes
         ("s3fifo", 1),
         ("optimal", 1),
@@ -173,12 +176,29 @@ def test_each_policy_keeps_its_own(policy: str, hits: int) -> None:
     assert found.curves[policy][1].tolist() == [hits * BLOCK]
 
 
+def test_arc_learns_from_its_ghosts_and_slru_protects() -> None:
+    """One pass over new blocks evicts what LRU has, and not what was used twice."""
+    found = every_size(chain(*"aabb", *"cdefgh", "a", "b"), ("lru", "slru", "arc", "gdsf"))
+    at_three = {policy: int(hits[2]) // BLOCK for policy, (_, hits) in found.curves.items()}
+    assert at_three == {"lru": 2, "slru": 4, "arc": 4, "gdsf": 2}
+
+
 def test_lfu_keeps_what_was_used_often_and_lru_what_was_used_last() -> None:
     """SIEVE's hand takes a's mark for c, and a itself for d."""
     trace = chain("a", "a", "b", "c", "d", "a")
     found = every_size(trace)
     at_two = {policy: int(hits[1]) // BLOCK for policy, (_, hits) in found.curves.items()}
-    assert at_two == {"lru": 1, "fifo": 1, "lfu": 2, "s3fifo": 2, "sieve": 1, "optimal": 2}
+    assert at_two == {
+        "slru": 2,
+        "arc": 2,
+        "gdsf": 1,
+        "lru": 1,
+        "fifo": 1,
+        "lfu": 2,
+        "s3fifo": 2,
+        "sieve": 1,
+        "optimal": 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option(
     "--policies",
     metavar="A,B",
-    help="eviction policies: lru, fifo, lfu, s3fifo, sieve, optimal [all]",
+    help="eviction policies: lru, fifo, lfu, s3fifo, sieve, optimal [all six], slru, arc, gdsf",
 )
 @click.option(
     "--sizes", metavar="N,N,...", callback=_numbers, help="cache sizes in blocks [14 sizes]"
@@ -69,14 +69,14 @@ def hits(
     and your GPU pool is marked, with host memory by --kv-offloading-size.
     """
     from kvsim.hits.hit_rate import hit_rate
-    from kvsim.hits.policies import POLICIES
+    from kvsim.hits.policies import USUAL
     from kvsim.report.hits import hits_table
 
     check_targets(out, json_file)
     check_report(report_file)
     given = options_given(options)
     requests, notes = load(trace, None, None, 0, given.pop("tokenizer", None))
-    names = POLICIES if policies is None else [name.strip() for name in policies.split(",")]
+    names = USUAL if policies is None else [name.strip() for name in policies.split(",")]
     with progress_bar("simulating", 14 * len(names), json_file) as tick:
         found = hit_rate(
             requests,

@@ -12,7 +12,7 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.errors import FieldError
 from kvsim.hits.paths import Paths, paths_of
-from kvsim.hits.policies import POLICIES, check_policies, lru_at_all_sizes, simulation
+from kvsim.hits.policies import USUAL, check_policies, lru_at_all_sizes, simulation
 from kvsim.hits.tiers import deployment_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class HitRate:
 def hit_rate(
     trace: Trace,
     *,
-    policies: Sequence[str] = POLICIES,
+    policies: Sequence[str] = USUAL,
     sizes: Sequence[int] | None = None,
     block_size: int | None = None,
     measure_from: int = 0,
@@ -199,7 +199,8 @@ def hit_rate(
     Parameters
     ----------
     trace : the requests
-    policies : some of lru, fifo, lfu, s3fifo, sieve and optimal
+    policies : some of lru, fifo, lfu, slru, arc, gdsf, s3fifo, sieve and optimal; by default all
+        but slru, arc and gdsf
     sizes : blocks, ascending; by default 14 halvings of the number of different blocks, and for
         LRU 200 sizes
     block_size : tokens; by default the model's, or 16

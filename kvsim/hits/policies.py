@@ -6,11 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import unknown_name
+from kvsim.hits.rules.arc import arc_hits
 from kvsim.hits.rules.fifo import fifo_hits
-from kvsim.hits.rules.leaves import LFU, OPTIMAL, leaf_hits, next_uses
+from kvsim.hits.rules.leaves import GDSF, LFU, OPTIMAL, leaf_hits, next_uses
 from kvsim.hits.rules.lru import lru_hits
 from kvsim.hits.rules.s3fifo import s3fifo_hits
 from kvsim.hits.rules.sieve import sieve_hits
+from kvsim.hits.rules.slru import slru_hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +22,17 @@ if TYPE_CHECKING:
     from kvsim.hits.paths import Compile, Paths
 
 #: All policies, in the order of their columns.
-POLICIES = ("lru", "fifo", "lfu", "s3fifo", "sieve", "optimal")
-QUEUES = {"fifo": fifo_hits, "s3fifo": s3fifo_hits, "sieve": sieve_hits}
-LEAVES = {"lfu": LFU, "optimal": OPTIMAL}
+POLICIES = ("lru", "fifo", "lfu", "slru", "arc", "gdsf", "s3fifo", "sieve", "optimal")
+#: Those that are drawn where none is named.
+USUAL = ("lru", "fifo", "lfu", "s3fifo", "sieve", "optimal")
+QUEUES = {
+    "fifo": fifo_hits,
+    "slru": slru_hits,
+    "arc": arc_hits,
+    "s3fifo": s3fifo_hits,
+    "sieve": sieve_hits,
+}
+LEAVES = {"lfu": LFU, "gdsf": GDSF, "optimal": OPTIMAL}
 
 
 def check_policies(policies: Sequence[str]) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Policies that evict leaves only: a block is evicted after its cached successors.
 
 The leaf with the smallest rank goes first, and no block of the current request goes. LFU ranks by
-the uses since insertion, then the last use; the optimum by the next use, the farthest first
-(Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal
+the uses since insertion, then the last use; GDSF adds to them the rank of the block evicted last
+(Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy, HP
+Labs 1998: blocks are of one size, and cost the same); the optimum by the next use, the farthest
+first (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal
 1966). The optimum may also leave a block out: where no other is used later.
 """
 
@@ -18,7 +20,7 @@ from kvsim.hits.rules.requests import num_hits, tokens_of
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
-LFU, OPTIMAL = 0, 1
+LFU, OPTIMAL, GDSF = 0, 1, 2
 NO_BLOCK = -1
 NEVER = 2**31 - 1  # next use of a block that no later request uses
 RANK, USES, CHILDREN, PARENT, USER = 0, 1, 2, 3, 4  # columns of the state of a block
@@ -36,12 +38,12 @@ def next_uses(requests: Requests) -> Shorts:
     return found
 
 
-def use(state: Ints, block: int, i: int, policy: int, next_use: int) -> None:
-    """Update the rank of a cached block that request i uses."""
+def use(state: Ints, block: int, i: int, policy: int, next_use: int, age: int) -> None:
+    """Update the rank of a cached block that request i uses, under GDSF from an age on."""
     state[block, USER] = i
     state[block, USES] += 1
-    if policy == LFU:
-        state[block, RANK] = (state[block, USES] << 32) + i
+    if policy != OPTIMAL:
+        state[block, RANK] = (age + state[block, USES] << 32) + i
     else:
         state[block, RANK] = NEVER - next_use
 
@@ -62,12 +64,13 @@ def leaf_hits(requests: Requests, size: int, policy: int, next_use: Shorts) -> i
     is_cached = np.zeros(num_nodes, np.uint8)
     state = np.zeros((num_nodes, 5), np.int64)
     heap, length, num_cached, total = np.empty((1024, 2), np.int64), 0, 0, 0
+    age = 0
     for i in range(len(offsets) - 1):
         total += tokens_of(requests, i, num_hits(requests, i, is_cached))
         at, stop, tail = offsets[i], offsets[i + 1], NO_BLOCK
         while at < stop and is_cached[paths[at]]:
             tail = paths[at]
-            use(state, tail, i, policy, next_use[at])
+            use(state, tail, i, policy, next_use[at], age)
             at += 1
         for place in range(at, stop):
             if num_cached == size:
@@ -75,6 +78,7 @@ def leaf_hits(requests: Requests, size: int, policy: int, next_use: Shorts) -> i
                 if length == 0 or (policy == OPTIMAL and heap[0, 0] >= NEVER - next_use[place]):
                     break
                 victim = heap[0, 1]
+                age = heap[0, 0] >> 32 if policy == GDSF else 0
                 length = drop_first(heap, length)
                 is_cached[victim] = 0
                 num_cached -= 1
@@ -90,7 +94,7 @@ def leaf_hits(requests: Requests, size: int, policy: int, next_use: Shorts) -> i
             state[block, USES], state[block, CHILDREN], state[block, PARENT] = 0, 0, tail
             if tail != NO_BLOCK:
                 state[tail, CHILDREN] += 1
-            use(state, block, i, policy, next_use[place])
+            use(state, block, i, policy, next_use[place], age)
             tail = block
         if tail != NO_BLOCK and state[tail, CHILDREN] == 0:
             heap = with_entry(heap, length, state[tail, RANK], tail)

@@ -1,0 +1,99 @@
+"""ARC: recency and frequency share the cache as their ghosts are asked for.
+
+Blocks used once are in T1, others in T2; the numbers of what they evict stay as ghosts in B1 and
+B2. A block that returns from B1 makes the target of T1 larger, one from B2 smaller (Megiddo and
+Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). Blocks of the
+current request stay; of one request's, the block nearer to the root is newer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.hits.rules.queues import NEWER, NOBODY, USER, append, empty_queues, unlink
+from kvsim.hits.rules.requests import num_hits, tokens_of
+from kvsim.hits.rules.slru import oldest_unused
+
+if TYPE_CHECKING:
+    from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
+
+NOWHERE, T1, T2, B1, B2 = 0, 1, 2, 3, 4  # places of blocks, and of the queues' lengths
+TARGET = 0  # of T1, where the length of no queue is
+
+
+def shift(links: Shorts, lengths: Ints, place: Flags, block: int, target: int) -> None:
+    """Move a block from where it is to the newest end of a queue, or nowhere."""
+    if place[block] != NOWHERE:
+        unlink(links, block)
+        lengths[place[block]] -= 1
+    if target != NOWHERE:
+        append(links, len(links) - 5 + target, block)
+        lengths[target] += 1
+    place[block] = target
+
+
+def make_room(
+    links: Shorts, lengths: Ints, place: Flags, is_cached: Flags, i: int, returns: bool
+) -> None:
+    """Make a cached block a ghost; ``returns`` says that the next one comes from B2."""
+    target, first = lengths[TARGET], len(links) - 5
+    prefers = lengths[T1] > target or (returns and lengths[T1] == target)
+    source = T1 if lengths[T1] >= 1 and prefers else T2
+    victim = oldest_unused(links, first + source, i)
+    if victim == NOBODY:
+        source = T1 + T2 - source
+        victim = oldest_unused(links, first + source, i)
+    is_cached[victim] = 0
+    shift(links, lengths, place, victim, source + 2)
+
+
+def drop_oldest(links: Shorts, lengths: Ints, place: Flags, queue: int) -> None:
+    """Forget the oldest ghost of a queue."""
+    if lengths[queue] > 0:
+        shift(links, lengths, place, links[len(links) - 5 + queue, NEWER], NOWHERE)
+
+
+def learn(lengths: Ints, place: int, size: int) -> None:
+    """Move the target towards the queue whose ghost is asked for."""
+    if place == B1:
+        lengths[TARGET] = min(lengths[TARGET] + max(lengths[B2] // lengths[B1], 1), size)
+    elif place == B2:
+        lengths[TARGET] = max(lengths[TARGET] - max(lengths[B1] // lengths[B2], 1), 0)
+
+
+def arc_hits(requests: Requests, size: int) -> int:
+    """Return the hit tokens of a cache of ``size`` blocks."""
+    paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
+    is_cached, place = np.zeros(num_nodes, np.uint8), np.zeros(num_nodes, np.uint8)
+    links, lengths, total = empty_queues(num_nodes, 5), np.zeros(5, np.int64), 0
+    for i in range(len(offsets) - 1):
+        total += tokens_of(requests, i, num_hits(requests, i, is_cached))
+        num_own = 0
+        for at in range(offsets[i], offsets[i + 1]):
+            if is_cached[paths[at]]:
+                links[paths[at], USER] = i
+                shift(links, lengths, place, paths[at], T2)
+                num_own += 1
+        for at in range(offsets[i], offsets[i + 1]):
+            block = paths[at]
+            if is_cached[block]:
+                continue
+            if num_own == size:
+                break
+            was = int(place[block])
+            learn(lengths, was, size)
+            if lengths[T1] + lengths[T2] == size:
+                make_room(links, lengths, place, is_cached, i, was == B2)
+            shift(links, lengths, place, block, T1 if was == NOWHERE else T2)
+            while lengths[T1] + lengths[B1] > size and lengths[B1] > 0:
+                drop_oldest(links, lengths, place, B1)
+            while lengths[1:].sum() > 2 * size:
+                drop_oldest(links, lengths, place, B2)
+            links[block, USER], is_cached[block] = i, 1
+            num_own += 1
+        for at in range(offsets[i + 1] - 1, offsets[i] - 1, -1):
+            if is_cached[paths[at]]:
+                shift(links, lengths, place, paths[at], int(place[paths[at]]))
+    return total
