@@ -53,7 +53,7 @@ def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> No
     """A world in which no replica ever runs past anybody's next event gives the same tables."""
 
     def no_look_ahead(self: FleetClock, place: int, horizon: float) -> None:
-        closest = math.nextafter(self.rack.times[place], math.inf)
+        closest = math.nextafter(self.replica_set.times[place], math.inf)
         advance(self, place, min(horizon, closest))
 
     advance = FleetClock._advance

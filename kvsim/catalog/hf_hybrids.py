@@ -103,7 +103,7 @@ def _state_dtype(config: Config, key: str) -> str | None:
 
 
 def _shared(config: Config, key: str, width: int) -> int:
-    """Return the width of the shared expert, in widths of a routed one."""
+    """Return the width of the shared expert as a multiple of that of a routed one."""
     shared = config.integer(key, default=0)
     if shared % width:
         raise config.error(

@@ -272,7 +272,7 @@ class Replica:
         self.state.trace.carried[request_id] = num_tokens
 
     def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
-        """End a request that arrives later after ``num_tokens`` output tokens."""
+        """Set the number of output tokens after which a request that arrives later ends."""
         self.state.trace.max_tokens[request_id] = num_tokens
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 

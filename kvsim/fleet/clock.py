@@ -54,7 +54,7 @@ class FleetClock:
 
     Attributes
     ----------
-    rack : the set of replicas
+    replica_set : the set of replicas
     """
 
     def __init__(self, world: World, watcher: Watcher, *, coupled: bool) -> None:
@@ -62,20 +62,20 @@ class FleetClock:
         self._watcher = watcher
         self._coupled = coupled
         self._members: list[Member] = []
-        self.rack = ReplicaSet()
+        self.replica_set = ReplicaSet()
 
     def add(self, member: Member) -> None:
         self._members.append(member)
-        self.rack.add(member.replica)
+        self.replica_set.add(member.replica)
 
     def remove(self, member: Member) -> None:
         place = self._members.index(member)
         del self._members[place]
-        self.rack.remove(place)
+        self.replica_set.remove(place)
 
     def touch(self, member: Member) -> None:
         """Update a replica's next event time after an outside event. Mutates."""
-        self.rack.touch(self._members.index(member))
+        self.replica_set.touch(self._members.index(member))
 
     def process(self) -> Process:
         """Run until no event is left."""
@@ -107,12 +107,12 @@ class FleetClock:
     @property
     def _is_idle(self) -> bool:
         """Return True if no replica has an event of its own."""
-        return bool(self.rack.times.min(initial=math.inf) == math.inf)
+        return bool(self.replica_set.times.min(initial=math.inf) == math.inf)
 
     def _reach(self, target: float) -> bool:
         """Advance all replicas to a time; False if a new event in the world comes before."""
         if not self._coupled:
-            for place in self.rack.bring(target):
+            for place in self.replica_set.bring(target):
                 if self._members[place].is_followed:
                     self._tell_ended(self._members[place])
             return self._world.peek() >= target
@@ -124,7 +124,7 @@ class FleetClock:
                 return True
             horizon = min(target, max(second + ahead, math.nextafter(first, math.inf)))
             self._advance(place, horizon)
-            if self.rack.times[place] == first and first >= horizon:
+            if self.replica_set.times[place] == first and first >= horizon:
                 waits.add(place)
             if self._world.peek() < target:
                 return False
@@ -132,7 +132,7 @@ class FleetClock:
     def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
         """Return the replica with the next event, its time, and the time of the one after it."""
         place, first, second = -1, math.inf, math.inf
-        for k, time in enumerate(self.rack.times.tolist()):
+        for k, time in enumerate(self.replica_set.times.tolist()):
             if time < first and k not in waits:
                 place, first, second = k, time, first
             elif time < second:
@@ -143,7 +143,7 @@ class FleetClock:
         member = self._members[place]
         replica = member.replica
         num_ended = replica.advance(horizon, until_finish=True)
-        self.rack.times[place] = replica.next_after_advance
+        self.replica_set.times[place] = replica.next_after_advance
         if num_ended:
             self._tell_ended(member)
         for row, num_tokens, time in replica.take_begun():

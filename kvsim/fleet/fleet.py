@@ -112,7 +112,7 @@ class Fleet:
         given = rows, self._trace.arrival_time[rows], outputs
         table = self._main.table
         ArrivalLoop(
-            gateways, replicas, self.drive.rack, table, *given, start_time=self._world.now
+            gateways, replicas, self.drive.replica_set, table, *given, start_time=self._world.now
         ).run()
         return True
 

@@ -210,7 +210,11 @@ class LockStepClock(FleetClock):
         """
         ranks = self.lock_step
         while True:
-            time = ranks.end if ranks.is_running else float(self.rack.times.min(initial=math.inf))
+            time = (
+                ranks.end
+                if ranks.is_running
+                else float(self.replica_set.times.min(initial=math.inf))
+            )
             if time > target or time == math.inf:
                 return True
             self._bring_all(time)
@@ -222,7 +226,7 @@ class LockStepClock(FleetClock):
             ranks.begin(time)
             for place, member in enumerate(self._members):
                 next_time = member.replica.next_event_time()
-                self.rack.times[place] = ranks.end if ranks.is_running else next_time
+                self.replica_set.times[place] = ranks.end if ranks.is_running else next_time
             if self._world.peek() < target:
                 return False
 

@@ -120,7 +120,7 @@ class RuleManager(KVCacheManager):
     def meet(self, request: Request) -> None:
         """Make a request known to the rules.
 
-        The scheduler gives it its place; a manager inside another one learns of it here.
+        The scheduler assigns its index; a manager inside another one receives the request here.
         """
         if request.place == NONE:
             adopt(self.state, request)

@@ -45,7 +45,7 @@ class Precise(selectors.DefaultSelector):
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop with exact timers, where the system has epoll."""
+    """Return an event loop with exact timers, if the system has epoll."""
     has_epoll = hasattr(selectors, "EpollSelector")
     return asyncio.SelectorEventLoop(Precise() if has_epoll else None)
 

@@ -109,7 +109,7 @@ def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, st
     Raises
     ------
     ValueError
-        As :func:`read_over`, and for rows that have not a value for each option.
+        As :func:`read_over`, and if a row lacks a value for an option.
 
     Examples
     --------

@@ -72,7 +72,7 @@ def pool_bytes(gpu: GpuSpec, *, weights: int, overhead: int, fraction: float) ->
 
     Parameters
     ----------
-    weights, overhead : bytes of weights, and of what is taken before they are loaded
+    weights, overhead : bytes of the weights, and bytes taken before they are loaded
     fraction : mem_fraction_static
     """
     before = gpu.memory_bytes - overhead

@@ -101,7 +101,7 @@ class ArrivalLoop:
     ----------
     gateways : the gateways that decide
     replicas : by slot
-    rack : the set of these replicas
+    replica_set : the set of these replicas
     table : the run's requests table
     rows : the requests in order, all of which replicas have room for
     planned : their arrival times
@@ -113,7 +113,7 @@ class ArrivalLoop:
         self,
         gateways: Gateways,
         replicas: Sequence[Replica],
-        rack: ReplicaSet,
+        replica_set: ReplicaSet,
         table: NDArray[Any],
         rows: NDArray[np.int64],
         planned: NDArray[np.float64],
@@ -123,7 +123,7 @@ class ArrivalLoop:
         from kvsim.compiled.cache import load_arrival_loop
         from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
-        self._gateways, self._replicas, self._rack = gateways, replicas, rack
+        self._gateways, self._replicas, self._replica_set = gateways, replicas, replica_set
         self._router, self._reader = gateways.alone()
         self._memory = Flat()
         self._router.lay_out(self._memory)
@@ -146,7 +146,7 @@ class ArrivalLoop:
         number, code = self._gateways.num_requests, self._code
         branches, uncached = np.zeros((2, number), np.int64)
         predicted, best, stride = self._gateways.decisions.columns()
-        fleet = (*self._rack.columns(), self._rooms, np.full(len(self._replicas), math.nan))
+        fleet = (*self._replica_set.columns(), self._rooms, np.full(len(self._replicas), math.nan))
         router, state = self._router, self._router.state
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
         facts = (
@@ -164,19 +164,19 @@ class ArrivalLoop:
                 *(STEPS_PER_CALL, DECISIONS_PER_CALL),
             )
             self._serve(outcome)
-            self._rack.tell_ended()
+            self._replica_set.tell_ended()
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
         """Do the work that the loop leaves to its host. Mutates."""
         code, (at, place, wanted) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
-            self._rack.bring_one(place, float(self._moments[code.TARGET]))
+            self._replica_set.bring_one(place, float(self._moments[code.TARGET]))
         elif outcome == code.SUBMIT:
             replica = self._replicas[wanted]
             replica.submit(self._rows[at - 1 : at], self._planned[at - 1 : at])
             self._rooms[wanted] = replica.room
-            self._rack.touch(wanted)
+            self._replica_set.touch(wanted)
         elif outcome == code.DRAW:
             draw_words(self._router.placement.draws, self._router.facts.rng, self._memory)
         elif outcome == code.MAKE_ROOM:

@@ -216,8 +216,8 @@ def _with_memory(
 ) -> str:
     """Add charts, explorer and provenance; shrink the explorer's data until the page fits.
 
-    ``again`` says how to repeat what is shown, by a configuration without what is ``compared``;
-    ``notes`` are the runs' own unless more is known.
+    ``again`` is the command that repeats the runs, by a configuration without the ``compared``
+    options; ``notes`` are by default those of the runs.
     """
     from kvsim.report.page.charts import charts
 
