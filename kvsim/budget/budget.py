@@ -7,10 +7,10 @@ result with ``kv_cache_memory_bytes`` or ``num_gpu_blocks_override`` whenever a 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.encoder import NO_ENCODER, EncoderProfile
+from kvsim.budget.versions import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,7 @@ class Engine(NamedTuple):
     gpu_memory_utilization: float
 
 
-#: Fitted constants, see the module docstring. V1 is the default engine from 0.8 on; CUDA graphs
-#: enter the budget from 0.21 on, and the default utilisation grew with them (vllm #38284).
+#: Fitted constants, see the module docstring; :data:`kvsim.budget.versions.CHANGES` names them.
 ENGINES = (
     Engine((0, 0), 0.20, 0.36, False, 9.9, 0.90),
     Engine((0, 8), 0.32, 0.36, False, 5.9, 0.90),
@@ -44,28 +43,8 @@ MLP_COPIES = 3.21
 
 LATEST_VLLM = "0.33"
 
-#: The first vLLM with kernels for the latents of MLA.
-FIRST_LATENTS = (0, 7, 1)
-
 #: Parts that vLLM's log counts among the weights, and among the activations.
 WEIGHTS, WORK = ("adapters", "drafter"), ("encoder_cache",)
-
-
-def version_of(vllm_version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version."""
-    parts = vllm_version.lstrip("v").split(".")
-    if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
-        raise ValueError(f"vllm_version {vllm_version!r}: must look like 0.33 or 0.19.1")
-    return int(parts[0]), int(parts[1])
-
-
-def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
-    """Return True if a version is older than a release; ``0.7`` means the last 0.7 release."""
-    version = version_of(vllm_version)
-    if version != release[:2]:
-        return version < release[:2]
-    patch = re.match(r"v?\d+\.\d+\.(\d+)", vllm_version)
-    return patch is not None and int(patch[1]) < release[2]
 
 
 def engine_of(vllm_version: str) -> Engine:

@@ -8,12 +8,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from kvsim.budget.budget import (
-    GIB,
-    Budget,
-    inference_budget,
-    version_of,
-)
+from kvsim.budget.budget import GIB, Budget, inference_budget
 from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.encoder import encoder_profile
 from kvsim.budget.exchange import exchange_bytes
@@ -36,6 +31,7 @@ from kvsim.budget.settings import (
     ranks_per_expert,
     state_cache,
 )
+from kvsim.budget.versions import GRAPHS_COUNTED, precedes
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu
 from kvsim.display import Displayed
@@ -52,8 +48,6 @@ if TYPE_CHECKING:
 SHORTEST = 256
 #: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
 DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
-#: The last vLLM that logged tokens by the blocks of a group, not by requests of max_model_len.
-LAST_BY_GROUP = (0, 20)
 #: Below this share of the budget, an error in the overheads is several times one in KV.
 SCARCE = 0.25
 
@@ -344,7 +338,7 @@ def deployment_fields(config: Config, memory: Memory) -> dict[str, Any]:
 
 def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: float) -> int:
     """Return the KV tokens in vLLM's log, given the tokens of the requests that fit at once."""
-    if version_of(config.vllm_version) > LAST_BY_GROUP:
+    if not precedes(config.vllm_version, GRAPHS_COUNTED):
         return int(num_tokens)
     return num_blocks // len(plan.groups) * min(group.block_tokens for group in plan.groups)
 
@@ -352,7 +346,7 @@ def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: flo
 def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
     """Return the fewest blocks that hold ``num_tokens`` tokens according to vLLM's log."""
     plan, longest = memory.plan, memory.limits.max_model_len
-    if version_of(config.vllm_version) <= LAST_BY_GROUP:
+    if precedes(config.vllm_version, GRAPHS_COUNTED):
         smallest = min(group.block_tokens for group in plan.groups)
         return num_tokens // smallest * len(plan.groups)
     in_flight = steps_in_flight(config) * memory.limits.max_num_batched_tokens

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.budget.budget import precedes
 from kvsim.budget.settings import expert_replicas, ranks_per_expert
+from kvsim.budget.versions import CHUNKED_FINER, precedes
 from kvsim.catalog.generations import capability
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
     from kvsim.config import Config
 
-#: Gathered tokens whose experts are computed at once, and since 0.12: VLLM_FUSED_MOE_CHUNK_SIZE.
+#: Gathered tokens whose experts are computed at once, and later: VLLM_FUSED_MOE_CHUNK_SIZE.
 CHUNK_BEFORE, CHUNK = 32_768, 16_384
-CHUNKED_FINER = (0, 12, 0)
 #: Bytes of an activation in 16 bits.
 ELEMENT = 2
 

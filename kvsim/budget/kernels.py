@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.budget.budget import version_of
+from kvsim.budget.versions import FIRST_CHOICE, precedes
 from kvsim.catalog.generations import capability
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA = 64, 32, 128
 FLASHINFER_DIMS = (64, 128, 192)
 #: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper.
 WIDE_HEADS = 64
-#: Before that version all had 16, as far as kvsim knows.
-FIRST_CHOICE = (0, 9)
 
 
 def default_block_size(model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: str) -> int:
@@ -41,7 +39,7 @@ def default_block_size(model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: st
     kv : data type of keys and values
     """
     card = capability(gpu)
-    if card is None or version_of(vllm_version) < FIRST_CHOICE:
+    if card is None or precedes(vllm_version, FIRST_CHOICE):
         return USUAL
     if model.num_index_layers:
         return SPARSE if model.is_mla else SPARSE_HEADS

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import GIB, engine_of
+from kvsim.budget.versions import V1, precedes
 from kvsim.engines.registry import get_engine
 from kvsim.errors import FieldError
 from kvsim.server_options import AUTO
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
-#: The first version with V1 as its engine. V0 cut prompts into chunks of so many tokens only if
-#: max_model_len exceeded so many.
-V1 = (0, 8)
+#: V0 cut prompts into chunks of so many tokens only if max_model_len exceeded so many.
 V0_CHUNK, V0_WHOLE = 512, 32_768
 
 
@@ -41,7 +40,7 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     ValueError
         If the limits contradict each other.
     """
-    v0 = engine_of(config.vllm_version).since < V1
+    v0 = precedes(config.vllm_version, V1)
     max_model_len = config.max_model_len or AUTO
     if max_model_len == AUTO:  # until the KV memory is known, as vLLM does
         max_model_len = model.max_position_embeddings

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
+from kvsim.budget.versions import ASYNC, V1, precedes
 from kvsim.catalog import get_gpu, get_model, gpu_names
 from kvsim.config import LOGGED_PARTS, RunConfig
 from kvsim.lora import LORA_FLAGS
@@ -41,8 +42,6 @@ NOT_MODELLED = {
 }
 #: Values of these options when the feature is off.
 _OFF: tuple[Any, ...] = (None, False, 0, 1, "", {}, "None")
-#: The first vLLM with V1 as the default engine, and the first that schedules asynchronously.
-V1, ASYNC = (0, 8), (0, 14)
 #: Allowed relative difference of a card's memory from a logged one.
 NEAR = 0.006
 
@@ -97,10 +96,9 @@ def _generation(startup: Startup) -> dict[str, Any]:
     if not startup.version:
         return {}
     options: dict[str, Any] = {"vllm_version": startup.version}
-    major, minor = (int(n) for n in startup.version.split(".")[:2])
-    if (major, minor) < V1 or startup.args.get("engine_v0"):
+    if precedes(startup.version, V1) or startup.args.get("engine_v0"):
         return options | {"scheduler": "vllm-v0"}
-    if (major, minor) < ASYNC:
+    if precedes(startup.version, ASYNC):
         options["async_scheduling"] = bool(startup.args.get("async_scheduling", False))
     return options
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kvsim.api.requests import requests_of, seeded
+from kvsim.budget.versions import upgrade_notes
 from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.engine.given import recording
@@ -85,11 +87,13 @@ def compare_options(
         "differences_are": sentence(space),
         "rows": [{"options": o} | average(own) for o, own in zip(space, summaries, strict=True)],
         "differences": _differences(space, summaries),
+        "versions": [*upgrade_notes(map(attrgetter("vllm_version"), configs))],
     }
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
     if number == 1:
         why = "" if has_seeds else "a trace has no seed: "
         notes.append(f"{why}one run per configuration, without an interval")
+    notes += answer["versions"]
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)

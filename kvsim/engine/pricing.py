@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.budget.budget import version_of
 from kvsim.budget.graphs import LARGEST, capture_sizes, graph_mode, tokens_per_decode
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.settings import expert_parallel_size, expert_replicas
+from kvsim.budget.versions import HOST_FREED, precedes
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
 from kvsim.engine.settings import by_name
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.kv.manager import KVCacheManager
-
-#: The last vLLM whose host works for every request between steps, asynchronous or not: 31 to 37 us
-#: each from measured TPOT of 0.10 to 0.12, 4 or 5 us later.
-LAST_COUNTING = (0, 12)
 
 
 def make_cost_model(config: Config, cost_config: CostConfig) -> CostModel:
@@ -50,7 +46,7 @@ def cost_config_of(
         num_attention_ranks=expert_replicas(config),
         captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
         host_waits=host_waits,
-        host_counts=version_of(config.vllm_version) <= LAST_COUNTING,
+        host_counts=precedes(config.vllm_version, HOST_FREED),
         encoder_params=0 if config.language_model_only else memory.model.num_tower_params,
         adapter=_adapter(config, memory),
         speculation=config.speculative_config,

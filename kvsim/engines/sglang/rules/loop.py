@@ -174,19 +174,24 @@ def rest(state: Replica) -> None:
     elif scheduler.num_decodes_due > 0 and state.waiting.length > 0:
         return  # the next pass may prefill
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
-        k = state.waiting.head
-        leave_waiting(state, k)
-        if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
-            end_read(state, k, 0, state.clock)
-        # A rejected request does not count as waiting.
-        state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
-        end_request(state, k, REJECTED)
-        reuse_record(state, k)
+        reject_head(state)
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
         scheduler.ratio = scheduler.init_ratio
         scheduler.is_idle = True
         if not state.never_reject:  # a case counts idle passes by itself
             scheduler.num_decodes_due = 0
+
+
+def reject_head(state: Replica) -> None:
+    """Reject the head of the queue, which not even an idle replica admits."""
+    k = state.waiting.head
+    leave_waiting(state, k)
+    if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
+        end_read(state, k, 0, state.clock)
+    # A rejected request does not count as waiting.
+    state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
+    end_request(state, k, REJECTED)
+    reuse_record(state, k)
 
 
 def waits_for_read(state: Replica) -> bool:

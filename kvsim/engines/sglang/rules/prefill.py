@@ -51,7 +51,7 @@ def choose_prefills(state: Replica) -> bool:
     if scheduler.chunked == NONE:
         if scheduler.is_full or state.waiting.length == 0:
             return False
-        if scheduler.num_running > 0 and num_places(state, 0) < scheduler.min_free_slots:
+        if awaits_places(state):
             return False
         if not scheduler.preempts and num_places(state, 0) <= 0:
             scheduler.is_full = True
@@ -70,6 +70,12 @@ def choose_prefills(state: Replica) -> bool:
     if scheduler.num_preempted > 0:
         scheduler.num_fruitless += 1
     return scheduler.num_admitted > 0
+
+
+def awaits_places(state: Replica) -> bool:
+    """Return whether prefills wait until more of the running requests have ended."""
+    scheduler = state.engines.sglang
+    return scheduler.num_running > 0 and num_places(state, 0) < scheduler.min_free_slots
 
 
 def num_places(state: Replica, num_rows_held: int) -> int:
