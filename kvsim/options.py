@@ -37,6 +37,32 @@ class Options(TypedDict, total=False):
     cudagraph_capture_sizes: tuple[int, ...] | Sequence[int] | str | None
     """tokens of the steps to capture as CUDA graphs, e.g. 1,2,4 [vLLM's]."""
 
+    performance_mode: Literal["balanced", "interactivity", "throughput"]
+    """vLLM's defaults: throughput doubles those of a step's tokens and requests, interactivity
+    captures a CUDA graph for each of 1 to 32 tokens.
+    """
+
+    attention_backend: str | None
+    """attention backend, which decides block or page size [server's choice]."""
+
+    disable_sliding_window: bool
+    """cap the context at the model's sliding window."""
+
+    long_prefill_token_threshold_adaptive: bool
+    """raise the threshold to the share of a request in a step's tokens."""
+
+    prefix_match_unit: int | None
+    """tokens of a prefix that match at once, if groups of layers differ."""
+
+    mamba_shared_prefix_checkpoint: bool
+    """keep a Mamba state where a shared prefix ends."""
+
+    mamba_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"]
+    """data type of the states of convolutions; auto: as the weights."""
+
+    mm_ipc_gpu_memory_gb: float
+    """GiB of GPU memory for images on their way from the front end."""
+
     decode_context_parallel_size: int
     """only for kvsim capacity: tensor-parallel ranks over which the KV tokens are split."""
 
@@ -85,8 +111,11 @@ class Options(TypedDict, total=False):
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"]
     """sglang: how long a request waits for its prefix from --kv-store."""
 
-    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN"] | None
-    """sglang: speculative decoding with a drafter that reads hidden states."""
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"] | None
+    """sglang: speculative decoding, by a drafter or by n-grams."""
+
+    speculative_draft_model_path: str | None
+    """sglang: drafter of STANDALONE; others have one layer of the model's shape."""
 
     speculative_num_steps: int | None
     """sglang: drafts one after another [5 for Llama and Grok, else 3]."""
@@ -148,6 +177,14 @@ class Options(TypedDict, total=False):
 
     radix_eviction_policy: Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
     """sglang: order in which leaves of the radix tree are evicted."""
+
+    radix_eviction_policy_config: str | None
+    """sglang: JSON object of the eviction policy's numbers."""
+
+    enable_dp_attention: bool
+    """sglang: data-parallel ranks share the experts; tensor-parallel-size is then that of a
+    rank's attention.
+    """
 
     enable_mixed_chunk: bool
     """sglang: mix decodes into the steps of chunked prompts."""

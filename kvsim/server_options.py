@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
@@ -47,6 +47,32 @@ class ServerOptions(BaseModel, defer_build=True):
         None, description="tokens of the steps to capture as CUDA graphs, e.g. 1,2,4 [vLLM's]"
     )
 
+    performance_mode: Literal["balanced", "interactivity", "throughput"] = Field(
+        "balanced",
+        description="vLLM's defaults: throughput doubles those of a step's tokens and requests, "
+        "interactivity captures a CUDA graph for each of 1 to 32 tokens",
+    )
+    attention_backend: str | None = Field(
+        None, description="attention backend, which decides block or page size [server's choice]"
+    )
+    disable_sliding_window: bool = Field(
+        False, description="cap the context at the model's sliding window"
+    )
+    long_prefill_token_threshold_adaptive: bool = Field(
+        False, description="raise the threshold to the share of a request in a step's tokens"
+    )
+    prefix_match_unit: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="tokens of a prefix that match at once, if groups of layers differ"
+    )
+    mamba_shared_prefix_checkpoint: bool = Field(
+        False, description="keep a Mamba state where a shared prefix ends"
+    )
+    mamba_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto", description="data type of the states of convolutions; auto: as the weights"
+    )
+    mm_ipc_gpu_memory_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="GiB of GPU memory for images on their way from the front end"
+    )
     decode_context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = Field(
         1,
         description="only for kvsim capacity: tensor-parallel ranks over which the KV tokens are "

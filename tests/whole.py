@@ -36,6 +36,7 @@ NEEDS_THE_WHOLE = {
     "test_validation.py::test_runs_of_h100s_hold_their_bands": UNLICENSED,
     "test_validation.py::test_the_constants_are_what_calibration_finds": UNLICENSED,
     "test_workloads.py::test_azure_conv_is_as_near_the_trace_as_stated": LONG,
+    "test_server_flags.py::test_few_flags_of_memory_or_schedule_are_refused": ORIGIN,
     "test_startup_logs.py::test_every_row_is_asked": LOGS,
     "test_startup_logs.py::test_layouts_are_exact_to_the_logs_rounding": LOGS,
     "test_startup_logs.py::test_the_table_has_both_halves_and_is_the_one_in_the_docs": LOGS,

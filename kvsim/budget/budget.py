@@ -121,6 +121,7 @@ def inference_budget(
     encoder_cache: int = 0,
     encoder: EncoderProfile = NO_ENCODER,
     exchange: int = 0,
+    reserved: int = 0,
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
@@ -148,7 +149,7 @@ def inference_budget(
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
     graphs = cuda_graphs if engine.counts_graphs else 0
     activations = known.get("activations", activations)
-    non_torch = known.get("non_torch", non_torch)
+    non_torch = known.get("non_torch", non_torch) + reserved
     graphs = known.get("cuda_graphs", graphs)
     rest = total - weights - adapters - drafter - activations - encoder_cache - non_torch - graphs
     rest = known.get("kv_cache", rest)

@@ -26,6 +26,7 @@ from kvsim.budget.settings import (
     expert_parallel_size,
     expert_replicas,
     ignored_overrides,
+    keeps_groups,
     layout_of,
     model_of,
     ranks_per_expert,
@@ -97,17 +98,18 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     layout = layout_of(config, model, dtype, **what_if)
     layout = with_drafter(layout, model, spec, tensor_parallel_size=tp)
     asked = config.block_size or default_block_size(
-        model, gpu.name, layout.dtype, config.vllm_version
+        model, gpu.name, layout.dtype, config.vllm_version, config.attention_backend
     )
     plan_for = partial(
         plan_groups,
         layout,
         asked,
-        hybrid=not config.disable_hybrid_kv_cache_manager,
+        hybrid=keeps_groups(config),
         packed=config.kv_cache_layout == "BLNHC",
         state=state_cache(config, model),
         num_shares=config.decode_context_parallel_size,
     )
+    reserved = int(config.mm_ipc_gpu_memory_gb * GIB)
     budget = inference_budget(
         model,
         gpu,
@@ -127,6 +129,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         **_beside(config, model, dtype, quantization),
         encoder=encoder_profile(config, model, limits, DTYPE_BYTES[dtype]),
         exchange=exchange_bytes(config, model, limits, gpu.name, quantization),
+        reserved=reserved,
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
@@ -141,7 +144,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         **shape,
     )
     if config.kv_cache_memory_bytes is not None:
-        budget = budget._replace(kv_cache=config.kv_cache_memory_bytes)
+        budget = budget._replace(kv_cache=config.kv_cache_memory_bytes - reserved)
     plan = plan_for(max_model_len=limits.max_model_len)
     num_gpu_blocks = num_blocks_of(config, plan, budget.kv_cache)
     if num_gpu_blocks < 1:
@@ -464,7 +467,9 @@ def _of_blocks(config: Config, memory: Memory) -> Iterator[str]:
     model, asked = memory.model, config.block_size
     if asked is None:
         dtype = memory.layout.dtype
-        asked = default_block_size(model, memory.gpu.name, dtype, config.vllm_version)
+        asked = default_block_size(
+            model, memory.gpu.name, dtype, config.vllm_version, config.attention_backend
+        )
         if asked != USUAL:
             yield f"block_size {asked} (of vLLM's attention kernels for this model and GPU)"
     elif refused := unsupported(model, asked):

@@ -123,6 +123,8 @@ def _sizes(config: Config, limits: Limits, gpu: GpuSpec, per_decode: int) -> tup
         largest = min(2 * seqs * per_decode, most)
     largest = min(largest, tokens)
     found = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16), tokens, seqs}
+    if config.performance_mode == "interactivity":
+        found |= {*range(1, 33)}
     if per_decode > 1:
         found |= {per_decode * n for n in (1, 2, 4, *range(8, seqs + 1, 8), seqs)}
     return tuple(sorted(size for size in found if size <= largest))

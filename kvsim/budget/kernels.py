@@ -26,26 +26,39 @@ SPARSE_HEADS = 128
 FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA = 64, 32, 128
 #: Dimensions of heads without rotary part that FLASHINFER_MLA takes.
 FLASHINFER_DIMS = (64, 128, 192)
-#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper.
-WIDE_HEADS = 64
+#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper, and of 256 on Blackwell, where it
+#: serves only who asks for it.
+WIDE_HEADS, HALF_WIDE_HEADS = 64, 128
+#: By the backend of latents, if one is asked for.
+OF_BACKENDS = {
+    **dict.fromkeys(("FLASH_ATTN_MLA", "TRITON_MLA", "ROCM_AITER_MLA"), USUAL),
+    **dict.fromkeys(("FLASHINFER_MLA", "TOKENSPEED_MLA"), FLASHINFER_MLA),
+    **{"FLASHMLA": FLASHMLA, "CUTLASS_MLA": CUTLASS_MLA},
+}
 
 
-def default_block_size(model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: str) -> int:
+def default_block_size(
+    model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: str, backend: str | None = None
+) -> int:
     """Return the tokens per block that vLLM chooses for a model on a card.
 
     Parameters
     ----------
     gpu : the catalogue's name
     kv : data type of keys and values
+    backend : vLLM's attention backend, None for its choice
     """
     card = capability(gpu)
     if card is None or precedes(vllm_version, FIRST_CHOICE):
         return USUAL
     if model.num_index_layers:
         return SPARSE if model.is_mla else SPARSE_HEADS
+    asked = (backend or "").upper()
     if model.is_mla:
-        return _of_latents(model, card, kv)
+        return OF_BACKENDS.get(asked) or _of_latents(model, card, kv)
     widest = max(layer.head_dim for layer in model.layers) if model.layers else 0
+    if asked == "FLASH_ATTN" and card == 10 and widest == 256:
+        return HALF_WIDE_HEADS
     return WIDE_HEADS if card == 9 and kv.bits == 8 and widest == 512 else USUAL
 
 

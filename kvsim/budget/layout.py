@@ -177,17 +177,19 @@ def state_on_rank(
     tensor_parallel_size: int,
     model_dtype: str = "bf16",
     state_dtype: str | None = None,
+    conv_dtype: str | None = None,
     num_speculative_tokens: int = 0,
 ) -> LayerKV:
     """Return a layer's state on one rank.
 
     ``state_dtype`` is what was asked for, which Kimi delta attention does not follow; the
-    convolution's window is stored as the weights are, and drafts widen some of them.
+    convolution's window is stored as the weights are, unless ``conv_dtype`` says otherwise, and
+    drafts widen some of them.
     """
     kept = state.dtype if state.form == "kda" else state_dtype or state.dtype
     size = state.num_bytes(
         KV_DTYPES[kept or model_dtype].bits // 8,
-        KV_DTYPES[model_dtype].bits // 8,
+        KV_DTYPES[conv_dtype or model_dtype].bits // 8,
         tensor_parallel_size=tensor_parallel_size,
         num_speculative_tokens=num_speculative_tokens,
     )

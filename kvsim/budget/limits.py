@@ -48,6 +48,8 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     if v0:
         default_tokens = V0_CHUNK if max_model_len > V0_WHOLE else max(2048, max_model_len)
         default_seqs = 256
+    if config.performance_mode == "throughput":
+        default_tokens, default_seqs = 2 * default_tokens, 2 * default_seqs
     max_num_seqs = config.max_num_seqs or default_seqs
     tokens = config.max_num_batched_tokens
     if tokens is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.pages import StateCache
@@ -24,6 +24,19 @@ def model_of(config: Config) -> ModelSpec:
     The model's name determines the format of its weights, unless the file of the shape does.
     """
     overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
+    model = _shaped(config, overrides)
+    windows = [layer.window for layer in model.layers if layer.window is not None]
+    if not config.disable_sliding_window or not windows:
+        return model
+    return replace(model, max_position_embeddings=min(model.max_position_embeddings, *windows))
+
+
+def keeps_groups(config: Config) -> bool:
+    """Return whether layers with a window keep only that; else all layers keep all tokens."""
+    return not (config.disable_hybrid_kv_cache_manager or config.disable_sliding_window)
+
+
+def _shaped(config: Config, overrides: dict[str, Any] | None) -> ModelSpec:
     if config.hf_config_path is None:
         return get_model(config.model, overrides)
     base = get_model(config.hf_config_path, overrides)
@@ -61,7 +74,7 @@ def expert_replicas(config: Config) -> int:
     In vLLM all of them, with expert parallelism or not: they are ranks of one server. Replicas
     of another engine, and those that start, stop or fail independently, have their own experts.
     """
-    shares = get_engine(config.engine).shares_experts
+    shares = get_engine(config.engine).shares_experts or config.enable_dp_attention
     alone = not shares or config.autoscaler or config.failures
     shared = config.enable_expert_parallel or not alone
     return config.data_parallel_size if shared else 1
@@ -99,6 +112,7 @@ def layout_of(
     **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
     """
     given, spec = config.mamba_ssm_cache_dtype, config.speculative_config
+    conv = config.mamba_cache_dtype
     return kv_layout(
         model,
         kv_dtype(kv_cache_dtype or kv_cache_dtype_of(config, model), model_dtype=dtype),
@@ -107,6 +121,7 @@ def layout_of(
         without_latents=precedes(config.vllm_version, FIRST_LATENTS),
         model_dtype=dtype,
         state_dtype=None if given == "auto" else weight_dtype(given),
+        conv_dtype=None if conv == "auto" else weight_dtype(conv),
         num_speculative_tokens=0 if spec is None else spec.num_speculative_tokens,
         **what_if,
     )

@@ -42,6 +42,8 @@ CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
 OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
+#: The engine whose lines count the GPUs of all ranks of attention together.
+SGLANG = "sglang"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
 OF_THE_ENDPOINT = frozenset(("--host", "--port", "--api-key", "--served-model-name"))
 #: The parts of vLLM's speculative configuration that have flags of their own.
@@ -110,7 +112,22 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
     if server not in (None, DEFAULT):
         line.words += ["--engine", server] if "--engine" in own else _compared(server, words, own)
     _Reader(line, flags_of(engine), own).read(_with_objects(words))
+    if server == SGLANG and "--enable-dp-attention" in line.words:
+        _per_rank(line.words)
     return line
+
+
+def _per_rank(words: list[str]) -> None:
+    """Divide the GPUs of an SGLang line among the ranks of its attention. Mutates."""
+    sizes = {}
+    for name in ("--tensor-parallel-size", "--data-parallel-size"):
+        at = len(words) - 1 - words[::-1].index(name) if name in words else len(words)
+        sizes[name] = (at, words[at + 1] if at + 1 < len(words) else "1")
+    (at, gpus), (_, ranks) = sizes.values()
+    if not (gpus.isdecimal() and ranks.isdecimal() and int(ranks)) or int(gpus) % int(ranks):
+        raise ValueError(f"--enable-dp-attention: --tp-size {gpus} must be a multiple of --dp-size")
+    if at < len(words):
+        words[at + 1] = str(int(gpus) // int(ranks))
 
 
 def own_flags(command: click.Command) -> dict[str, bool]:

@@ -80,7 +80,7 @@ def compare_options(
     with progress_bar("simulating", number * len(space), json_file) as tick:
         for seed in seeded(configs[0], number):
             serve(seed)
-    answer = {
+    answer: dict[str, Any] = {
         "deployment": deployments([(one.config, one.summary) for one in first.values()]),
         "workload": average_workloads(described),
         "replications": number,

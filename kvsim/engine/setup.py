@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
 from kvsim.budget.drafter import with_drafter
-from kvsim.budget.settings import layout_of
+from kvsim.budget.settings import keeps_groups, layout_of
 from kvsim.engine.checks import (
     called,
     check_allocator,
@@ -352,7 +352,7 @@ def _kv_config(
         reserve_full_isl=config.scheduler_reserve_full_isl,
         reserve_output=kind.reserves_output,
         events=tells_events(config),
-        hybrid=not config.disable_hybrid_kv_cache_manager,
+        hybrid=keeps_groups(config),
         packed=config.kv_cache_layout == "BLNHC",
     )
 
@@ -361,7 +361,8 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
     given, spec = config.async_scheduling, config.speculative_config
     if given and not kind.supports_async:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} schedules one step at a time")
-    on_host = "" if spec is None or spec.has_drafter else spec.method
+    by_engine = config.speculative_algorithm is not None  # which drafts beside its steps
+    on_host = "" if spec is None or spec.has_drafter or by_engine else spec.method
     if given and on_host:
         raise ValueError(
             f"async_scheduling: {on_host} drafts on the host, which excludes "

@@ -43,6 +43,8 @@ FLAGS = (
     *("enable_chunked_prefill", "long_prefill_token_threshold", "scheduling_policy"),
     *("async_scheduling", "enforce_eager", "max_cudagraph_capture_size"),
     *("cudagraph_capture_sizes", "compilation_config", "optimization_level"),
+    *("performance_mode", "attention_backend", "prefix_match_unit", "mamba_cache_dtype"),
+    *("long_prefill_token_threshold_adaptive", "disable_sliding_window", "mm_ipc_gpu_memory_gb"),
 )
 #: Values that vLLM has, where kvsim has more; and what it calls those it has by another name.
 VALUES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,12 @@ class Sglang(Engine):
         kv_config: KVCacheConfig,
         scheduler_config: SchedulerConfig,
     ) -> tuple[KVCacheConfig, SchedulerConfig]:
+        from kvsim.engines.sglang.server_options import EVICTION_NUMBERS
         from kvsim.engines.sglang.setup import with_sglang
 
         allocator.params.setdefault("eviction", config.radix_eviction_policy)
+        for name, value in json.loads(config.radix_eviction_policy_config or "{}").items():
+            allocator.params.setdefault(EVICTION_NUMBERS.get(name, name), value)
         return with_sglang(config, memory, layout, kv_config, scheduler_config)
 
     def capacity(self, config: Config) -> Capacity:

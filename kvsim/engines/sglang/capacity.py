@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kvsim.budget.capacity import Capacity, deployment_fields, lengths_to, resolve_memory
 from kvsim.engine.setup import of_engine
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
+from kvsim.engines.sglang.pages import page_size_of
 from kvsim.engines.sglang.setup import (
     check_layers,
     fraction_of,
     overlaps,
-    page_size_of,
     pools_of,
     settings_of,
 )

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from kvsim.speculation import Method
 
 #: kvsim's names of SGLang's algorithms.
-METHODS: dict[str, Method] = {"EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp"}
+METHODS: dict[str, Method] = {
+    **{"EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp"},
+    **{"STANDALONE": "draft_model", "NGRAM": "ngram"},
+}
+#: Algorithms that switch off the mix of prompts and decodes.
+MIX_NOTHING = ("STANDALONE", "NGRAM")
+#: Tokens that NGRAM verifies, and alternatives at a place (its widest breadth).
+OF_NGRAMS = (12, 10)
 #: Names of models that draft wider and deeper trees.
 WIDE = ("llama", "grok")
 #: Most running requests under speculation, if nobody says otherwise.
@@ -31,6 +38,9 @@ class Shape(NamedTuple):
 
 def shape_of(config: Config) -> Shape:
     """Return the shape of the drafts: as given, or all three SGLang's for the model."""
+    if config.speculative_algorithm == "NGRAM":
+        most, breadth = config.speculative_num_draft_tokens or OF_NGRAMS[0], OF_NGRAMS[1]
+        return Shape(max(most // breadth, 1), breadth, most)
     name = model_of(config).name.lower()
     asked = (
         config.speculative_num_steps,
@@ -48,8 +58,15 @@ def speculative_config_of(config: Config) -> SpeculativeConfig | None:
     """Return what the algorithm is for memory and step time."""
     if config.speculative_algorithm is None:
         return None
-    method = METHODS[config.speculative_algorithm]
-    return SpeculativeConfig(method, shape_of(config).num_steps)
+    method, shape = METHODS[config.speculative_algorithm], shape_of(config)
+    if method == "ngram":
+        return SpeculativeConfig(method, shape.num_draft_tokens - 1)
+    path = config.speculative_draft_model_path
+    if method != "draft_model":
+        return SpeculativeConfig(method, shape.num_steps)
+    if path is None:
+        raise ValueError("speculative_algorithm STANDALONE: needs speculative_draft_model_path")
+    return SpeculativeConfig(method, shape.num_steps, model=path)
 
 
 def speculation_settings(config: Config) -> SpeculationSettings | None:

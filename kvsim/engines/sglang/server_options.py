@@ -7,13 +7,19 @@ Where vLLM has a flag for the same thing, its name is kvsim's (``--context-lengt
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
+
+from kvsim.json_object import parsed
 
 Whole = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Drafts = Annotated[int, Field(ge=1, le=64)]
+
+#: Numbers of eviction policies, where kvsim calls them by another name.
+EVICTION_NUMBERS = {"threshold": "tail_threshold"}
 
 #: Order of admission.
 SchedulePolicy = Literal[
@@ -70,8 +76,12 @@ class SglangOptions(BaseModel, defer_build=True):
     hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = Field(
         "best_effort", description="sglang: how long a request waits for its prefix from --kv-store"
     )
-    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN"] | None = Field(
-        None, description="sglang: speculative decoding with a drafter that reads hidden states"
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"] | None = (
+        Field(None, description="sglang: speculative decoding, by a drafter or by n-grams")
+    )
+    speculative_draft_model_path: str | None = Field(
+        None,
+        description="sglang: drafter of STANDALONE; others have one layer of the model's shape",
     )
     speculative_num_steps: Drafts | None = Field(
         None, description="sglang: drafts one after another [5 for Llama and Grok, else 3]"
@@ -134,6 +144,20 @@ class SglangOptions(BaseModel, defer_build=True):
     )
     radix_eviction_policy: RadixEviction = Field(
         "lru", description="sglang: order in which leaves of the radix tree are evicted"
+    )
+    radix_eviction_policy_config: str | None = Field(
+        None, description="sglang: JSON object of the eviction policy's numbers"
+    )
+
+    @field_validator("radix_eviction_policy_config")
+    @classmethod
+    def _numbers(cls, value: str | None) -> str | None:
+        return value and json.dumps(parsed(value, '{"protected_threshold": 3}'), sort_keys=True)
+
+    enable_dp_attention: bool = Field(
+        False,
+        description="sglang: data-parallel ranks share the experts; tensor-parallel-size is then "
+        "that of a rank's attention",
     )
     enable_mixed_chunk: bool = Field(
         False, description="sglang: mix decodes into the steps of chunked prompts"

@@ -18,8 +18,9 @@ from kvsim.engines.sglang.budget import (
     pool_bytes,
     split_pool,
 )
-from kvsim.engines.sglang.drafting import MOST_RUNNING, speculation_settings
+from kvsim.engines.sglang.drafting import MIX_NOTHING, MOST_RUNNING, speculation_settings
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
+from kvsim.engines.sglang.pages import page_size_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheConfig
     from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 
+#: Share of the outputs to come that each rank of data-parallel attention expects, of the usual.
+OF_RANKS = 0.3
 #: SGLang's unit of host memory, bytes.
 GB = 10**9
 
@@ -91,17 +94,19 @@ def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
         )
 
 
-def page_size_of(config: Config) -> int:
-    if config.page_size is not None:
-        return config.page_size
-    return config.block_size or 1
-
-
 def chunk_of(config: Config, memory: Memory) -> int | None:
-    size = page_size_of(config)
+    size, ranks = page_size_of(config), ranks_of(config)
     if config.chunked_prefill_size is None:
-        return default_chunk(memory.gpu) // size * size or size
-    return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
+        return default_chunk(memory.gpu) // ranks // size * size or size
+    if config.chunked_prefill_size <= 0:
+        return None
+    given = config.chunked_prefill_size // ranks
+    return given if ranks == 1 else given // size * size or size
+
+
+def ranks_of(config: Config) -> int:
+    """Return the ranks of data-parallel attention, among which SGLang divides its limits."""
+    return config.data_parallel_size if config.enable_dp_attention else 1
 
 
 def overlaps(config: Config) -> bool:
@@ -168,7 +173,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
 
 def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | None:
     """Return the pool of states in memory that would be the KV pool's."""
-    model, tp = memory.model, config.tensor_parallel_size
+    model, tp, slots = memory.model, config.tensor_parallel_size, config.max_mamba_cache_size
     if not model.num_state_layers:
         return None
     pool = state_pool(
@@ -180,7 +185,7 @@ def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | N
             overlap=not config.disable_overlap_schedule,
         ),
         ratio=config.mamba_full_memory_ratio,
-        slots=config.max_mamba_cache_size,
+        slots=slots and max(slots // ranks_of(config), 1),
         max_running=_asked_running(config),
     )
     if pool.slots < pool.per_request:
@@ -194,7 +199,8 @@ def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | N
 
 def _asked_running(config: Config) -> int | None:
     most = MOST_RUNNING if config.speculative_algorithm is not None else None
-    return config.max_running_requests or config.max_num_seqs or most
+    asked = config.max_running_requests or config.max_num_seqs or most
+    return None if asked is None else max(asked // ranks_of(config), 1)
 
 
 def host_slots_of(config: Config, pools: Pools) -> int:
@@ -235,7 +241,8 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
 
 def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
     """Return mem_fraction_static, and the bytes free before the weights are loaded."""
-    tp, engine = config.tensor_parallel_size, engine_of(config.vllm_version)
+    tp = config.tensor_parallel_size * ranks_of(config)
+    engine = engine_of(config.vllm_version)
     fraction = config.mem_fraction_static
     if fraction is None:
         fraction = mem_fraction_static(
@@ -264,6 +271,10 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
     resolved = {
         "page_size": page_size_of(config),
+        "enable_mixed_chunk": config.enable_mixed_chunk
+        and config.speculative_algorithm not in MIX_NOTHING,
+        "schedule_conservativeness": config.schedule_conservativeness
+        * (OF_RANKS if ranks_of(config) > 1 else 1.0),
         "max_running_requests": running,
         "chunked_prefill_size": chunk_of(config, memory),
         "disable_overlap_schedule": not overlap,

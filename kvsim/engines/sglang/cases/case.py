@@ -27,6 +27,7 @@ from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.scheduler import SglangScheduler
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
 from kvsim.engines.sglang.sched.speculation import Algorithm, SpeculationSettings
+from kvsim.engines.sglang.server_options import EVICTION_NUMBERS
 from kvsim.engines.sglang.states import Strategy
 from kvsim.kv.allocator_spec import AllocatorSpec
 from kvsim.kv.manager import KVCacheConfig
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 #: Settings that None switches off; elsewhere it stands for the default.
 OFF = ("chunked_prefill_size", "prefill_max_requests")
-#: Numbers of eviction policies, where kvsim calls them by another name.
-EVICTION_NUMBERS = {"threshold": "tail_threshold"}
 
 
 class WindowPool(Part):

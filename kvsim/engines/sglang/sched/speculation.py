@@ -35,7 +35,8 @@ class SpeculationSettings:
             slots = -(-(size - 1 + self.num_steps) // size) * size * self.topk
         speculation = state.engines.sglang.speculation
         speculation.is_on, speculation.num_verified = True, self.num_draft_tokens
-        speculation.depth = min(self.num_steps, self.num_draft_tokens - 1)
+        depth = MOST_DRAFTS if self.algorithm == "NGRAM" else self.num_steps
+        speculation.depth = min(depth, self.num_draft_tokens - 1)
         state.accept_rates = memory.list_of(self.accept_rates or [0.0] * MOST_DRAFTS)
         state.limits.draw_seed = self.seed
         speculation.reserve = 2 * max(slots, self.num_draft_tokens)
