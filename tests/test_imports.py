@@ -70,7 +70,7 @@ def modules() -> list[Path]:
 ROOM_OF = {
     **{"history": "engine", "setup": "engine", "capacity": "engine", "variants": "compiled"},
     **{"__init__": "engines", "policies": "engines", "engine": "engines", "registry": "engines"},
-    **{"options": "server_options", "states": "budget", "drafting": "sched"},
+    **{"options": "server_options", "states": "budget", "drafting": "sched", "pages": "sched"},
 }
 #: An engine's object and the registry import what they are asked for when they are asked for it.
 IMPORT_LATE = ("kvsim/engines/*.py", "kvsim/engines/*/__init__.py")
@@ -190,8 +190,8 @@ def test_workloads_use_only_the_lowest_rooms() -> None:
 
 
 def test_files_are_short() -> None:
-    lengths = {}
-    for path in [*modules(), *(ROOT / "workloads").rglob("*.py")]:
+    lengths, made = {}, ROOT / "kvsim" / "options.py"  # by docs/generate.py, a line per option
+    for path in {*modules(), *(ROOT / "workloads").rglob("*.py")} - {made}:
         lengths[path] = len(path.read_text(encoding="utf-8").splitlines())
     assert not {path: length for path, length in lengths.items() if length > MAX_LINES}
     assert sorted(lengths.values())[len(lengths) // 2] <= 130

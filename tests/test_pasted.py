@@ -171,11 +171,11 @@ def test_one_note_names_what_has_no_effect_and_one_what_is_not_known() -> None:
         "without effect in kvsim: --host a, --served-model-name b c, --limit-mm-per-prompt {}"
     )
     assert timed == "step times do not include the effect of --moe-backend triton"
-    (assumed,) = said(f"run {VLLM} --generation-config vllm --attention-backend X").notes()
+    (assumed,) = said(f"run {VLLM} --generation-config vllm --lora-dtype X").notes()
     assert assumed.startswith(
         "assumed although flags differ: answers are as long as the requests say"
     )
-    assert "(--attention-backend X)" in assumed
+    assert "(--lora-dtype X)" in assumed
 
 
 def test_an_abbreviation_of_several_flags_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

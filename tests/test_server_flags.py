@@ -137,3 +137,11 @@ def test_a_drafter_of_its_own_has_to_be_named(capsys: pytest.CaptureFixture[str]
     assert "needs speculative_draft_model_path" in refused(capsys, line)
     wrong = "run --engine sglang --radix-eviction-policy-config [1] --model qwen3-8b"
     assert "must be an object such as" in refused(capsys, wrong)
+
+
+def test_lmcache_of_one_server_is_a_store_with_the_memory_that_a_variable_names() -> None:
+    given = """--kv-transfer-config={"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}"""
+    for before, size in ((), "5"), (("LMCACHE_MAX_LOCAL_CPU_SIZE=20",), "20"):
+        made = translate(["run", *before, "vllm", "serve", "llama-3-8b", given], cli)
+        assert made.words[-2:] == ["--kv-store", f"lmcache+gib={size}"]
+        assert f"in {size} GiB of host memory" in " ".join(made.notes())

@@ -1,4 +1,4 @@
-"""What differs between vLLM's versions, as far as kvsim knows: one table, and its thresholds.
+"""Differences between vLLM's versions, as far as kvsim knows: one table, and its thresholds.
 
 All other rules are those of vLLM 0.33 under every ``vllm_version``.
 """
@@ -59,7 +59,7 @@ CHANGES = (
     Change(GRAPHS_COUNTED, "gpu_memory_utilization 0.92 by default", "0.90"),
     Change(GRAPHS_COUNTED, "the log counts tokens by requests", "by the blocks of a group"),
 )
-#: What may differ between versions and is 0.33's in all of them.
+#: Rules that may differ between versions and are 0.33's in all of them.
 NOT_KNOWN = (
     "max_num_seqs and max_num_batched_tokens by default (since V1), retention of cached prefixes, "
     "groups of layers, admission of whole prompts, speed of the kernels"

@@ -42,8 +42,8 @@ CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
 OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
-#: The engine whose lines count the GPUs of all ranks of attention together.
-SGLANG = "sglang"
+#: LMCache's host memory if nothing is said of it.
+LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
 OF_THE_ENDPOINT = frozenset(("--host", "--port", "--api-key", "--served-model-name"))
 #: The parts of vLLM's speculative configuration that have flags of their own.
@@ -112,13 +112,13 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
     if server not in (None, DEFAULT):
         line.words += ["--engine", server] if "--engine" in own else _compared(server, words, own)
     _Reader(line, flags_of(engine), own).read(_with_objects(words))
-    if server == SGLANG and "--enable-dp-attention" in line.words:
+    if server is not None and "--enable-dp-attention" in line.words:
         _per_rank(line.words)
     return line
 
 
 def _per_rank(words: list[str]) -> None:
-    """Divide the GPUs of an SGLang line among the ranks of its attention. Mutates."""
+    """Divide the GPUs of a server, whose line counts them all, among its ranks. Mutates."""
     sizes = {}
     for name in ("--tensor-parallel-size", "--data-parallel-size"):
         at = len(words) - 1 - words[::-1].index(name) if name in words else len(words)
@@ -319,10 +319,22 @@ class _Reader:
             self.line.words += [] if flag.is_default(value) or value == "1" else [name]
         elif name not in self.own:
             self.line.unused.append(said)
+        elif name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:
+            self._lmcache(said)
         elif name == "--quantization" and value.replace("_", "-") in CONTAINERS:
             self.line.assumed.setdefault(OF_THE_MODEL, []).append(said)
         else:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
+
+    def _lmcache(self, said: str) -> None:
+        """Read LMCache in one server, whose memory an environment variable may set."""
+        size = LMCACHE_GIB
+        for one in self.line.unused:
+            variable, _, value = one.partition("=")
+            size = value if variable == "LMCACHE_MAX_LOCAL_CPU_SIZE" else size
+        self.line.words += ["--kv-store", f"lmcache+gib={size}"]
+        about = f"LMCache keeps chunks of 256 tokens in {size} GiB of host memory"
+        self.line.assumed.setdefault(about, []).append(said)
 
     def _level(self, level: str, said: str) -> None:
         """Read vLLM's ``-O``."""
@@ -356,6 +368,12 @@ class _Reader:
             self.line.words += [name, f"[{','.join(listed)}]"]
         else:
             self.line.unused.append(said)
+
+
+def _is_lmcache(text: str) -> bool:
+    """Return whether a connector's JSON names LMCache within one server."""
+    given = _value(text)
+    return isinstance(given, dict) and given.get("kv_connector") == "LMCacheConnectorV1"
 
 
 def _values(flag: ServerFlag, rest: Sequence[str]) -> list[str]:
