@@ -32,7 +32,7 @@ def model_of(config: Config) -> ModelSpec:
 
 
 def keeps_groups(config: Config) -> bool:
-    """Return whether layers with a window keep only that; else all layers keep all tokens."""
+    """Return True if layers with a window keep only that; else all layers keep all tokens."""
     return not (config.disable_hybrid_kv_cache_manager or config.disable_sliding_window)
 
 

@@ -75,7 +75,7 @@ def version_of(vllm_version: str) -> tuple[int, int]:
 
 
 def precedes(vllm_version: str, release: Release) -> bool:
-    """Return whether a version is older than a release; ``0.7`` means the last 0.7 release."""
+    """Return True if a version is older than a release; ``0.7`` means the last 0.7 release."""
     version = version_of(vllm_version)
     if version != release[:2]:
         return version < release[:2]

@@ -371,7 +371,7 @@ class _Reader:
 
 
 def _is_lmcache(text: str) -> bool:
-    """Return whether a connector's JSON names LMCache within one server."""
+    """Return True if a connector's JSON names LMCache within one server."""
     given = _value(text)
     return isinstance(given, dict) and given.get("kv_connector") == "LMCacheConnectorV1"
 

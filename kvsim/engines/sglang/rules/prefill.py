@@ -73,7 +73,7 @@ def choose_prefills(state: Replica) -> bool:
 
 
 def awaits_places(state: Replica) -> bool:
-    """Return whether prefills wait until more of the running requests have ended."""
+    """Return True if prefills wait until more of the running requests have ended."""
     scheduler = state.engines.sglang
     return scheduler.num_running > 0 and num_places(state, 0) < scheduler.min_free_slots
 
