@@ -100,7 +100,7 @@ def test_the_drafter_takes_memory() -> None:
             'llama-3-8b --speculative-config {"method":"ngram","num_speculative_tokens":3}',
             "takes speculative_algorithm",
         ),
-        ("llama-3-8b --speculative-algorithm NGRAM", "EAGLE"),
+        ("llama-3-8b --speculative-algorithm DFLASH", "EAGLE"),
     ],
 )
 def test_what_is_not_modelled_is_refused(
