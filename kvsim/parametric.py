@@ -17,6 +17,8 @@ from kvsim.errors import FieldError
 NAMES: dict[object, str] = {}
 #: The file of a module that was imported by its path.
 FILES: dict[str, str] = {}
+#: Modules of parts that are not kvsim's.
+PART_MODULES: set[str] = set()
 #: What no text can say, such as a class in a function, by a name for this process.
 UNNAMED: dict[str, Callable[..., Any]] = {}
 #: The module of a script, a prompt or a notebook, which another process does not have.

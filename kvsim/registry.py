@@ -26,7 +26,7 @@ from kvsim import engines
 from kvsim.allowed import allowed, takes_whole_numbers, whole_number
 from kvsim.entry_points import offers
 from kvsim.errors import must_be, unknown_name
-from kvsim.parametric import FILES, NAMES, UNNAMED
+from kvsim.parametric import FILES, NAMES, PART_MODULES, UNNAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -247,6 +247,7 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} {label} is not a class or function")
         if isinstance(found, type) and not issubclass(found, self.kind):
             raise ValueError(f"{self.what} {label} is not a subclass of {self.kind.__name__}")
+        PART_MODULES.add(str(getattr(getattr(found, "func", found), "__module__", "")))
         factory: Callable[..., T] = found
         return factory
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
-from kvsim.cost.model import check_times
 from kvsim.engine.notes import notes
+from kvsim.engine.own_parts import check_parts
 from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
 from kvsim.fleet.lock_step import independence_notes
@@ -19,7 +19,6 @@ from kvsim.fleet.notes import fleet_notes
 from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
 from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
 from kvsim.fleet.tracking.bookkeeping import describe_replicas, describe_routing
-from kvsim.kv.allocator_rules import check_rooms
 from kvsim.results.metrics import Pool as Memory
 from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
@@ -88,8 +87,7 @@ def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, 
     members = _by_number(pools)
     states = [member.replica.state for member in members]
     for member, state in zip(members, states, strict=True):
-        check_times(state.cost, member.replica.setup.cost_model)
-        check_rooms(state.kv.own, member.replica.setup.allocator.base)
+        check_parts(state, member.replica.setup)
     end_time = max(waited_until, *(min(one.clock, one.surplus_since) for one in states))
     return end_time, {member.number: member.settle(end_time) for member in members}
 

@@ -12,6 +12,7 @@ from kvsim.config import Config
 from kvsim.engine.given import given as given_by
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
+from kvsim.engine.own_parts import errors_in_parts
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.setup import of_engine
 from kvsim.engines.policies import VLLM
@@ -78,6 +79,7 @@ def simulate(trace: Trace, **options: Unpack[Options]) -> Result:
     return run(Config.build(**options), trace)
 
 
+@errors_in_parts()
 def run(
     config: Config, trace: Trace, *, on_progress: Callable[[int], object] | None = None
 ) -> Result:
@@ -89,6 +91,7 @@ def run(
     return serve(resolve_fleet(config), trace, on_progress=on_progress, config=config)
 
 
+@errors_in_parts()
 def serve(
     setup: Setup,
     trace: Trace,

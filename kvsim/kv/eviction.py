@@ -254,6 +254,13 @@ class Alone(RulePolicy):
         self.pool.policy, self.pool.python = PYTHON_POLICY, policy
         policy.pool, policy.clock = self.pool, lambda: self.now
 
+    def evict(self) -> int:
+        """Return what the rules say, right or wrong; a pool refuses the latter."""
+        self.pool.num_cached -= 1
+        block_id: int = self.pool.python.evict()  # type: ignore[attr-defined]
+        self.pool.blocks[block_id].ref_cnt = 1
+        return block_id
+
 
 class Ranked(EvictionPolicy):
     """Evicts blocks by a rank that a subclass sets at insertion, smallest first.

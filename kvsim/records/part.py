@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvsim.records.record import Record
+from kvsim.records.record import NONE, Record
 
 
 @dataclass(slots=True)
@@ -14,3 +14,5 @@ class Part(Record):
     address: int = 0  # of the state that they declare
     calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none
     python: object = None  # the same rules, for Python
+    wrong: int = NONE  # the first operation that returned what it may not; then none is called
+    returned: float = 0.0  # what that was

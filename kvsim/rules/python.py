@@ -6,9 +6,11 @@ rest: the compiled engine refuses such a class and says why.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvsim.rules.blocks.keys import extend_keys
+
+T = TypeVar("T", int, float)
 
 if TYPE_CHECKING:
     from kvsim.records.cost import Cost
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
+
+
+def number(kind: type[T], value: Any, part: object, operation: str) -> T:
+    """Return what an operation of a user's returned, as a number."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        what = f"{type(part).__name__}.{operation} returned {value!r}"
+        raise ValueError(f"{what}: must be a number") from None
+
 
 # -- a KV-cache manager ---------------------------------------------------------------------------
 
@@ -105,7 +117,7 @@ def python_take_transfers(state: Replica, batch: Batch) -> None:
 def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
     """Ask rules of a user's to make room for the first tokens of a request."""
     rules: Any = kv.own.part.python
-    return int(rules.allocate(request, num_tokens))
+    return number(int, rules.allocate(request, num_tokens), rules, "allocate")
 
 
 def python_free_room(kv: KV, request: Request) -> None:
@@ -174,7 +186,7 @@ def python_remove(pool: BlockPool, k: int) -> None:
 def python_evict(pool: BlockPool) -> int:
     """Ask a policy for a victim."""
     policy: Any = pool.python
-    return int(policy.evict())
+    return number(int, policy.evict(), policy, "evict")
 
 
 def python_cached(pool: BlockPool, k: int) -> None:
@@ -219,13 +231,13 @@ def python_has_work(state: Replica) -> bool:
 def python_rank(state: Replica, k: int) -> float:
     """Ask a user's order for the priority of a request."""
     order: Any = state.order.python
-    return float(order.priority(state.requests[k], state.clock))
+    return number(float, order.priority(state.requests[k], state.clock), order, "priority")
 
 
 def python_victim_score(state: Replica, k: int) -> float:
     """Ask a user's order for the preemption score of a request."""
     order: Any = state.order.python
-    return float(order.victim(state.requests[k], state.clock))
+    return number(float, order.victim(state.requests[k], state.clock), order, "victim")
 
 
 # -- a cost model ---------------------------------------------------------------------------------
@@ -234,7 +246,7 @@ def python_victim_score(state: Replica, k: int) -> float:
 def python_price_work(cost: Cost) -> float:
     """Ask the rules of a user's cost model for the time of the work that is counted."""
     model: Any = cost.python
-    return float(model.price(cost.work))
+    return number(float, model.price(cost.work), model, "price")
 
 
 def python_price(state: Replica, batch: Batch) -> float:
@@ -242,5 +254,7 @@ def python_price(state: Replica, batch: Batch) -> float:
     model: Any = state.cost.python
     plan: Any = state.plan_of
     cost = model.step(plan(state, batch).close())
+    if not hasattr(cost, "flops"):
+        raise ValueError(f"{type(model).__name__}.step returned {cost!r}: must be a StepCost")
     state.cost.flops, state.cost.bytes = cost.flops, cost.bytes
     return float(cost.time)

@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
+from kvsim.engine.own_parts import check_parts, errors_in_parts
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import of_engine, with_events
 from kvsim.engines.registry import DEFAULT
@@ -192,6 +193,7 @@ class Engine:
         self.start_time = state.clock = state.stage_free_time = time
         state.end_time = time + self._plan.config.horizon
 
+    @errors_in_parts()
     def _submit(self, rows: list[int], time: float) -> None:
         """Submit the samples of a request, or reject it if it can never fit. Mutates."""
         longest = self._setup.memory.limits.max_model_len
@@ -296,9 +298,11 @@ class Engine:
         for _ in self.steps_until(time):
             pass
 
+    @errors_in_parts()
     def _next(self, horizon: float) -> tuple[EngineStep, bool]:
         """Run the next step by a horizon, and name its requests. Mutates."""
         by_row, is_step = self._stepper.next(horizon)
+        check_parts(self._replica.state, self._setup)
         self._take_ended()
         ended, self._ended = self._ended, {}
         lost = list(dict.fromkeys(self._request_of[row] for row in by_row.preempted))

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
+from kvsim.records.record import NONE
 from kvsim.rules.blocks.array_queue import array_append, array_popleft, array_remove
 from kvsim.rules.eviction.lfu import cached_lfu, hit_lfu, insert_lfu
 from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
 from kvsim.rules.eviction.s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction.sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
+from kvsim.rules.own_order import note_wrong
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -26,6 +28,9 @@ from kvsim.rules.python import (
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
+
+#: The operation of a user's policy that names the victim.
+EVICT = 2
 
 
 def note_arrival(
@@ -46,7 +51,8 @@ def insert_victim(pool: BlockPool, k: int) -> None:
     elif pool.policy == SIEVE:
         insert_sieve(pool, k)
     elif pool.policy == PYTHON_POLICY:
-        python_insert(pool, k)
+        if pool.part.wrong == NONE:
+            python_insert(pool, k)
     else:
         insert_ranked(pool, k)
 
@@ -56,7 +62,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
     pool.num_cached -= 1
     if pool.policy == LRU:
         array_remove(pool.line, pool.blocks, k)
-    elif pool.policy == PYTHON_POLICY:
+    elif pool.policy == PYTHON_POLICY and pool.part.wrong == NONE:
         python_remove(pool, k)
 
 
@@ -75,8 +81,25 @@ def evict_ranked(pool: BlockPool) -> int:
     if pool.policy == SIEVE:
         return evict_sieve(pool)
     if pool.policy == PYTHON_POLICY:
-        return python_evict(pool)
+        return evict_by_own_rules(pool)
     return take_first(pool, pool.rankings[0])
+
+
+def evict_by_own_rules(pool: BlockPool) -> int:
+    """Ask a user's policy for the victim; once it named none, any cached block is, till the end."""
+    if pool.part.wrong == NONE:
+        k = python_evict(pool)
+        if 0 <= k <= pool.num_usable and is_cached(pool, k):
+            return k
+        note_wrong(pool.part, EVICT, float(k))
+    while not is_cached(pool, pool.hand):
+        pool.hand = (pool.hand + 1) % (pool.num_usable + 1)
+    return pool.hand
+
+
+def is_cached(pool: BlockPool, k: int) -> bool:
+    """Return whether a block is free, and its content can still be hit."""
+    return pool.blocks[k].ref_cnt == 0 and pool.blocks[k].hashed
 
 
 def note_cached(pool: BlockPool, k: int) -> None:
@@ -89,7 +112,7 @@ def note_cached(pool: BlockPool, k: int) -> None:
         cached_s3fifo(pool, k)
     elif pool.policy == SIEVE:
         cached_sieve(pool, k)
-    elif pool.policy == PYTHON_POLICY:
+    elif pool.policy == PYTHON_POLICY and pool.part.wrong == NONE:
         python_cached(pool, k)
 
 
@@ -101,5 +124,5 @@ def note_hit(pool: BlockPool, k: int) -> None:
         hit_s3fifo(pool, k)
     elif pool.policy == SIEVE:
         hit_sieve(pool, k)
-    elif pool.policy == PYTHON_POLICY:
+    elif pool.policy == PYTHON_POLICY and pool.part.wrong == NONE:
         python_hit(pool, k)
