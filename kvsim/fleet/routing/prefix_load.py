@@ -6,6 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -60,13 +62,17 @@ class PrefixLoad:
 
     def seconds(self) -> list[float]:
         """Return the expected prefill seconds of each replica."""
-        loads = [0.0] * self._num_replicas
-        for holders in sorted(self._missed):  # one order of additions
-            share = self._missed[holders] / max(holders.bit_count(), 1)
-            for place in range(self._num_replicas):
-                if holders >> place & 1:
-                    loads[place] += share * self._piece_time
-        return loads
+        sets = sorted(self._missed)  # one order of additions
+        if not sets:
+            return [0.0] * self._num_replicas
+        width = -(-self._num_replicas // 8)
+        bits = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in sets), np.uint8)
+        holds = np.unpackbits(bits.reshape(-1, width), axis=1, bitorder="little")
+        shares = [self._missed[one] / max(one.bit_count(), 1) * self._piece_time for one in sets]
+        # cumsum adds in order, which a sum does not promise.
+        loads = np.cumsum(holds * np.array(shares)[:, np.newaxis], axis=0)[-1]
+        found: list[float] = loads[: self._num_replicas].tolist()
+        return found
 
     def _count(self, keys: Sequence[int], num_cached: int, sign: int) -> None:
         for place, key in enumerate(keys):
