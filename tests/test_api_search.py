@@ -117,9 +117,9 @@ def test_no_answer_is_an_answer() -> None:
         ({"slo": SLO, "over": {"max_num_seqs": [1, 2]}}, "--max-num-seqs: conflicts with --over"),
         ({"slo": SLO, "over": {"block_sise": [1, 2]}}, "unknown option 'block_sise'"),
         ({"slo": SLO, "objective": "speed"}, "unknown objective 'speed'"),
-        ({"slo": SLO, "objective": "cost"}, "--objective cost: give --gpu-price a100-40gb=PRICE"),
+        ({"slo": SLO, "objective": "cost"}, "no price of a100-40gb: give --price a100-40gb="),
         ({"slo": SLO, "horizon": 5.0}, "horizon: search serves whole traces"),
-        ({"slo": SLO, "gpu_price": {"l4": -1}}, "--gpu-price l4=-1: must be GPU=PRICE"),
+        ({"slo": SLO, "price": {"l4": -1}}, "--price l4=-1: must be GPU=DOLLARS"),
     ],
 )
 def test_mistakes_are_one_line(given: dict[str, Any], told: str) -> None:

@@ -362,8 +362,8 @@ def test_a_target_that_nothing_meets_is_answered(call) -> None:  # type: ignore[
         (("--slo", "mean_tpot_ms<=30", "--over", "max-num-seqs=1,,2"), "a value is empty"),
         (("--slo", "mean_tpot_ms<=30", "--objective", "speed"), "unknown objective"),
         (("--slo", "mean_tpot_ms<=30", "--objective", "gpus"), "needs --request-rate"),
-        (("--slo", "mean_tpot_ms<=30", "--objective", "cost"), "--gpu-price a100-40gb=PRICE"),
-        (("--slo", "mean_tpot_ms<=30", "--gpu-price", "a100-40gb=x"), "must be GPU=PRICE"),
+        (("--slo", "mean_tpot_ms<=30", "--objective", "cost"), "--price a100-40gb=DOLLARS"),
+        (("--slo", "mean_tpot_ms<=30", "--gpu-price", "a100-40gb=x"), "must be GPU=DOLLARS"),
         (("--slo", "mean_tpot_ms<=30", "--request-rate", "inf"), "must be finite for a search"),
     ],
 )

@@ -131,7 +131,7 @@ def test_reasons_are_those_of_the_pool() -> None:
         (
             "--num-prefill-workers 1 --num-decode-workers 1 --over prefill.gpu=a100-80gb,h100-sxm "
             "--objective cost --gpu-price h100-sxm=3",
-            "--gpu-price a100-80gb=PRICE",
+            "--price a100-80gb=DOLLARS",
         ),
         (
             "--over num-prefill-workers=x prefill.max-num-seqs=4",

@@ -15,11 +15,12 @@ from kvsim.cli import main, pasted
 from kvsim.cli.main import cli
 from kvsim.cli.options import join_pairs
 from kvsim.config import Config
+from kvsim.results.cost import read_prices
 from kvsim.study import choose as chooser
 from kvsim.study import workers
 from kvsim.study.choose import choose, enough_replicas
 from kvsim.study.command import FLAGS, NOT_SERVING, vllm_line
-from kvsim.study.objective import Point, Wish, dominated, read_objective, read_prices
+from kvsim.study.objective import Point, Wish, dominated, read_objective
 from kvsim.study.slo import read_slo
 from kvsim.study.space import (
     candidate,

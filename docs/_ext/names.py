@@ -58,7 +58,7 @@ def _result() -> Any:
     import workloads
 
     trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)
-    return kvsim.simulate(trace, model="llama-3-8b", gpu="l4", backend="python")
+    return kvsim.simulate(trace, price={"l4": 1.0}, model="llama-3-8b", gpu="l4", backend="python")
 
 
 def _summary() -> Names:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.api.requests import Source
     from kvsim.options import RunOptions
+    from kvsim.results.cost import Prices
     from kvsim.trace import Trace
 
 
@@ -33,7 +34,7 @@ def search(
     over: Mapping[str, Sequence[Any]] | None = None,
     max_gpus: int | None = None,
     objective: str = "rate",
-    gpu_price: Mapping[str, float] | None = None,
+    price: Prices | None = None,
     replications: int = 3,
     workers: int | None = None,
     **options: Unpack[RunOptions],
@@ -51,7 +52,8 @@ def search(
         is a name or an object
     max_gpus : most GPUs of a configuration
     objective : rate, gpus, cost or pareto
-    gpu_price : per GPU-hour by card, for cost
+    price : dollars per GPU-hour by card, ``{"h100-sxm": 2.5}``: adds the cost of the run at the
+        highest rate; needed for the objective cost
     replications : seeds of the interval
     workers : processes; None: one per core, for more than 8 configurations
     **options : options of all configurations
@@ -81,7 +83,7 @@ def search(
         over=[_text(name, *values) for name, values in (over or {}).items()],
         max_gpus=max_gpus,
         objective=objective,
-        gpu_price=[_text(name, price) for name, price in (gpu_price or {}).items()],
+        price=() if price is None else price,
         replications=replications,
         workers=workers,
         has_seeds=requests is None or isinstance(requests, str),
@@ -107,7 +109,7 @@ def find(
     over: Sequence[str],
     max_gpus: int | None,
     objective: str,
-    gpu_price: Sequence[str],
+    price: Prices,
     replications: int,
     workers: int | None,
     has_seeds: bool = True,
@@ -120,7 +122,7 @@ def find(
     given : the options that all configurations share
     source : gives the requests
     flags : options that may not also be varied
-    slo, over, gpu_price : texts of the command line
+    slo, over, price : texts of the command line
     has_seeds : False for requests that no seed changes
     silent : show no progress
     """
@@ -128,7 +130,7 @@ def find(
     target = replace(read_slo(slo, config.goodput, attain), trim=trim)
     space = read_over(over)
     refuse_both(flags, space, "--over")
-    wish = wish_of(config, given, space, objective, gpu_price)
+    wish = wish_of(config, given, space, objective, price)
     guess = config.request_rate or GUESS
     has_seeds = has_seeds and config.trace is None
     requests, notes = rates_of(config, source, has_seeds=has_seeds)

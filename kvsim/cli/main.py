@@ -31,6 +31,7 @@ from kvsim.cli.cliffs import cliffs
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
 from kvsim.cli.hits import hits
 from kvsim.cli.options import (
+    PRICE,
     SectionedCommand,
     config_options,
     flag,
@@ -120,6 +121,7 @@ REPLICATIONS = click.option(
     type=click.IntRange(1),
     help="number of runs, with seed, seed + 1, ... [1; with --vary: 5]",
 )
+@PRICE
 @REPORT
 @VERBOSE
 @OUT
@@ -130,6 +132,7 @@ def compare(
     engines: str | None,
     vary: tuple[str, ...],
     replications: int | None,
+    price: tuple[str, ...],
     report_file: str | None,
     verbose: bool,
     out: str | None,
@@ -143,6 +146,7 @@ def compare(
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
     from kvsim.report.terminal import comparison_table
+    from kvsim.results.cost import add_cost, prices_of
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
@@ -154,6 +158,7 @@ def compare(
             vary,
             given,
             flags,
+            price=price,
             replications=replications,
             json_file=json_file,
             report_file=report_file,
@@ -163,12 +168,16 @@ def compare(
     number = replications or 1
     check_report(report_file, number)
     config = with_map(with_records(RunConfig.build(**given), report_file), out)
+    prices = prices_of(price, [config])
     serve = run_comparison if engines is None else compare_engines
     asked = allocators if engines is None else engines
     names = list(DEFAULT_ALLOCATORS) if asked is None else asked.split(",")
     names = list(filter(None, map(str.strip, names)))
     comparisons = [_compared(serve, one, names, json_file) for one in seeded(config, number)]
-    _refuse_if_nothing_ran(list(chain.from_iterable(c.results.values() for c in comparisons)))
+    every = list(chain.from_iterable(c.results.values() for c in comparisons))
+    _refuse_if_nothing_ran(every)
+    for one in every:
+        add_cost(one, prices)
     if verbose:
         _say_backends(comparisons[0].results)
     said = shared({n: merged(notes_of(c[n].provenance) for c in comparisons) for n in names})
@@ -218,6 +227,7 @@ def _compared(
 )
 @config_options()
 @REPLICATIONS
+@PRICE
 @click.option(
     "--record", "case_file", metavar="CASE.json", help="file for the schedule of every step"
 )
@@ -233,6 +243,7 @@ def run(
     what: str | None,
     config_file: str | None,
     replications: int,
+    price: tuple[str, ...],
     case_file: str | None,
     report_file: str | None,
     metrics_file: str | None,
@@ -253,6 +264,7 @@ def run(
     from kvsim.fleet.simulate import describe
     from kvsim.fleet.simulate import run as simulate_run
     from kvsim.report.terminal import run_table
+    from kvsim.results.cost import add_cost, prices_of
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
@@ -266,6 +278,7 @@ def run(
     if events is not None and events.writes:
         check_single("--kv-events-config", str(events.path), replications)
     config = with_map(with_records(exports.records(config), report_file), out)
+    prices = prices_of(price, [config])
     results, described = [], []
     for one in seeded(config, replications):
         trace, notes = requests_of(one)
@@ -275,7 +288,7 @@ def run(
                 results.append(simulate_run(one, trace, on_progress=tick))
             else:
                 results.append(record_run(one, trace, case_file, on_progress=tick))
-        add_notes(results[-1].provenance, notes)
+        add_notes(add_cost(results[-1], prices).provenance, notes)
     _refuse_if_nothing_ran(results)
     if verbose:
         _say_backends({config.allocator: results[0]})

@@ -13,6 +13,7 @@ import click
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
 from kvsim.lora import LORA_FLAGS
+from kvsim.results.cost import RULE
 from kvsim.speculation import SPECULATION_FLAGS
 
 if TYPE_CHECKING:
@@ -187,8 +188,8 @@ PAIRS = {
 
 #: Flags that take several texts, with what each of these holds.
 LISTS = {
-    **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--gpu-price": ("=",)},
-    "--bench": ("",),
+    **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--price": ("=",)},
+    **{"--gpu-price": ("=",), "--bench": ("",)},
 }
 
 #: vLLM's short forms and other names.
@@ -199,6 +200,15 @@ SHORT_FLAGS = {
     "data_parallel_size": "-dp",
     "decode_context_parallel_size": "-dcp",
 }
+
+
+#: Prices of cards, for the commands that say what a run costs.
+PRICE = click.option(
+    *("--price", "--gpu-price", "price"),
+    multiple=True,
+    metavar="GPU=DOLLARS ...",
+    help=f"dollars per GPU-hour, for the cost of the run; {RULE}",
+)
 
 
 class _Switch(click.Option):

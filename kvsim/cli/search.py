@@ -9,7 +9,7 @@ import click
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, check_targets, print_answer
 from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_search_report
 
 
@@ -43,9 +43,7 @@ from kvsim.cli.report import REPORT, check_report, write_search_report
     show_default=True,
     help="what to optimize: rate, gpus, cost or pareto",
 )
-@click.option(
-    "--gpu-price", multiple=True, metavar="GPU=X ...", help="price of a GPU-hour, for cost"
-)
+@PRICE
 @click.option(
     "--replications",
     type=click.IntRange(1),
@@ -68,7 +66,7 @@ def search(
     over: tuple[str, ...],
     max_gpus: int | None,
     objective: str,
-    gpu_price: tuple[str, ...],
+    price: tuple[str, ...],
     replications: int,
     workers: int | None,
     report_file: str | None,
@@ -95,7 +93,7 @@ def search(
         over=over,
         max_gpus=max_gpus,
         objective=objective,
-        gpu_price=gpu_price,
+        price=price,
         replications=replications,
         workers=workers,
         silent=json_file == "-",

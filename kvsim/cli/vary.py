@@ -10,10 +10,11 @@ from kvsim.budget.versions import upgrade_notes
 from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.engine.given import recording
+from kvsim.results.cost import RULE
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kvsim.config import RunConfig
     from kvsim.results.result import Result
@@ -27,6 +28,7 @@ def compare_options(
     given: dict[str, Any],
     flags: Iterable[str],
     *,
+    price: Sequence[str] = (),
     replications: int | None,
     json_file: str | None,
     report_file: str | None = None,
@@ -46,6 +48,7 @@ def compare_options(
     from kvsim.fleet.simulate import describe, run
     from kvsim.report.paired import paired_table, sentence, title_of
     from kvsim.report.title import deployments
+    from kvsim.results.cost import add_cost, prices_of
     from kvsim.results.replications import average, average_workloads
     from kvsim.study.space import read_varied, refuse_both
 
@@ -55,6 +58,7 @@ def compare_options(
     if len(space) < 2:
         raise ValueError("--vary: give two values or more, OPTION=A,B")
     configs = [RunConfig.build(**{**given, **options}) for options in space]
+    prices = prices_of(price, configs)
     has_seeds = configs[0].trace is None
     number = replications or (REPLICATIONS if has_seeds else 1)
     titles = [title_of(options) for options in space]
@@ -70,7 +74,7 @@ def compare_options(
             again = config.model_copy(update={"seed": seed.seed})
             if len(described) == 1:
                 again = _recording(again, report_file, out)
-            result = run(again, requests)
+            result = add_cost(run(again, requests), prices)
             add_notes(result.provenance, said)
             summaries[place].append(result.summary)
             noted[place].append(notes_of(result.provenance))
@@ -93,10 +97,14 @@ def compare_options(
     if number == 1:
         why = "" if has_seeds else "a trace has no seed: "
         notes.append(f"{why}one run per configuration, without an interval")
-    notes += answer["versions"]
+    notes += [*answer["versions"], *_cost_notes(prices)]
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
+
+
+def _cost_notes(prices: Mapping[str, float]) -> list[str]:
+    return [f"cost: {RULE}"] if prices else []
 
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:

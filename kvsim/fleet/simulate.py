@@ -27,6 +27,7 @@ from kvsim.fleet.serve_fleet import serve_fleet
 from kvsim.parametric import program_ttl, text_of
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
+from kvsim.results.cost import add_cost, prices_of
 from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
 from kvsim.trace.turns import by_program
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.options import Options
     from kvsim.parametric import PartLike
+    from kvsim.results.cost import Prices
     from kvsim.results.result import Result
     from kvsim.trace import Trace
     from kvsim.trace.family import Family
@@ -49,12 +51,13 @@ if TYPE_CHECKING:
 DEFAULT_ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
-def simulate(trace: Trace, **options: Unpack[Options]) -> Result:
+def simulate(trace: Trace, *, price: Prices | None = None, **options: Unpack[Options]) -> Result:
     """Serve a trace by one configuration.
 
     Parameters
     ----------
     trace : the requests
+    price : dollars per GPU-hour by card, ``{"h100-sxm": 2.5}``: adds ``cost`` to the summary
     **options : fields of :class:`kvsim.config.Config`, which are ``vllm serve``'s flags with
         underscores; ``model`` may also be a ModelSpec and ``gpu`` a GpuSpec
 
@@ -76,7 +79,9 @@ def simulate(trace: Trace, **options: Unpack[Options]) -> Result:
     >>> result.summary["completed"]
     8
     """
-    return run(Config.build(**options), trace)
+    config = Config.build(**options)
+    prices = prices_of(price, [config])
+    return add_cost(run(config, trace), prices)
 
 
 @errors_in_parts()
@@ -219,6 +224,7 @@ def compare(
     *,
     engines: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
+    price: Prices | None = None,
     **options: Unpack[Options],
 ) -> Comparison:
     """Serve one trace by several allocators, all other things equal, KV bytes included.
@@ -232,6 +238,7 @@ def compare(
     allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``, or objects
     engines : names of engines
     on_progress : called periodically as ``on_progress(allocator, num_ended)``
+    price : as for :func:`simulate`
     **options : as for :func:`simulate`
 
     Raises
@@ -247,10 +254,16 @@ def compare(
     >>> [row["allocator"] for row in rows]
     ['contiguous-max', 'paged']
     """
+    config = Config.build(**options)
+    prices = prices_of(price, [config])
     if engines is not None:
-        return compare_engines(Config.build(**options), trace, engines, on_progress=on_progress)
-    names = allocators if isinstance(allocators, str) else [text_of(one) for one in allocators]
-    return run_comparison(Config.build(**options), trace, names, on_progress=on_progress)
+        found = compare_engines(config, trace, engines, on_progress=on_progress)
+    else:
+        names = allocators if isinstance(allocators, str) else [text_of(one) for one in allocators]
+        found = run_comparison(config, trace, names, on_progress=on_progress)
+    for result in found.results.values():
+        add_cost(result, prices)
+    return found
 
 
 def run_comparison(

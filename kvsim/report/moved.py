@@ -37,6 +37,8 @@ MOVED = (
     Column("acceptance_rate", "accepted\n%", 100.0, least=0.1),
     Column("num_preemptions", "pre-\nempted"),
     Column("num_gpus", "GPUs"),
+    Column("cost.dollars", "dollars"),
+    Column("cost.dollars_per_million_output_tokens", "dollars/M\noutput"),
 )
 #: By how much of the largest value a column must move to be shown.
 LEAST = 0.01

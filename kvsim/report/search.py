@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.report.cost import costs
+from kvsim.results.cost import RULE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,7 +58,11 @@ def _cost(answer: Mapping[str, Any]) -> list[str]:
     hourly, each = answer["cost_per_hour"], answer["cost_per_1000_requests"]
     asked = answer["asked_rate"]
     at = f" at {asked:g} requests/s" if answer["objective"] == "cost" and asked else ""
-    return [f"cost       {each:.4g} per 1,000 requests{at}, {hourly:.4g} per hour"]
+    lines = [f"cost       {each:.4g} per 1,000 requests{at}, {hourly:.4g} per hour"]
+    return [
+        *lines,
+        f"dollars    at {answer['request_rate']:.3g} requests/s {costs(answer)} ({RULE})",
+    ]
 
 
 def _tried(answer: Mapping[str, Any]) -> list[str]:

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
+from kvsim.report.cost import costs
 from kvsim.report.fleet import fleet_lines
 from kvsim.report.moved import value_of
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.tenants import tenants_table
 from kvsim.report.text import filled, gib, milliseconds, number, percent
 from kvsim.report.title import deployment, facts_of, workload
+from kvsim.results.cost import RULE
 from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def comparison_table(
     notes.append(_schedulers(comparison) if by == "allocator" else _pools(rows))
     notes.append(overload_text({row[by]: row for row in rows}))
     notes += [note(row[by], row) for note in NOTES for row in rows]
+    notes.append(_cost_rule(rows))
     said = verdict(rows) if by == "allocator" else None
     if said:
         notes.append(Text(said, style="bold"))
@@ -172,8 +175,17 @@ def _fragmentation(name: str, summary: Row) -> Text | None:
     )
 
 
+def _cost(name: str, summary: Row) -> Text | None:
+    said = costs(summary)
+    return Text(f"{name}: {said}", style="dim") if said else None
+
+
+def _cost_rule(rows: Sequence[Row]) -> Text | None:
+    return Text(f"dollars: {RULE}.", style="dim") if any("cost" in row for row in rows) else None
+
+
 #: Notes below the comparison, a line per row that has one.
-NOTES = (_rejections, _early_turns, _fragmentation, _moved, _spread)
+NOTES = (_rejections, _early_turns, _fragmentation, _moved, _cost, _spread)
 
 
 def waste(summary: Mapping[str, Any]) -> float | None:
@@ -296,7 +308,8 @@ def run_table(
     lines = [*_filled(LINES, values), *fleet_lines(s), *_filled(LINES_AFTER_FLEET, values)]
     name = result.config.allocator
     extra = [overload_text({"": s}), _rejections("requests", s), _early_turns("requests", s)]
-    extra += [note(name, s) for note in (_fragmentation, _moved, _spread)]
+    extra += [note(name, s) for note in (_fragmentation, _moved, _cost, _spread)]
+    extra.append(_cost_rule([s]))
     notes = [note for note in (*extra, tenants_table(s)) if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from kvsim.catalog import get_gpu
 from kvsim.errors import unknown_name
 from kvsim.study.space import gpus_by_card
 
@@ -103,27 +102,6 @@ def read_objective(name: str) -> Objective:
             found: Objective = one
             return found
     raise unknown_name("objective", name, OBJECTIVES)
-
-
-def read_prices(texts: Sequence[str]) -> dict[str, float]:
-    """Read ``GPU=PRICE`` per GPU-hour.
-
-    Raises
-    ------
-    ValueError
-        If the text is malformed, or the card is unknown.
-    """
-    prices = {}
-    for text in texts:
-        name, equals, number = text.partition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = math.nan
-        if not equals or not 0 < price < math.inf:
-            raise ValueError(f"--gpu-price {text}: must be GPU=PRICE, per hour and above 0")
-        prices[get_gpu(name).name] = price
-    return prices
 
 
 def dominated(point: Point, others: Sequence[Point]) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 #: Nested parts of a summary that are compared, too.
-PARTS = ("kv_cache", "load")
+PARTS = ("kv_cache", "load", "cost")
 
 
 class Difference(NamedTuple):
@@ -57,7 +57,7 @@ def differences(
 
 
 def _flat(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a summary, those of KV cache and load as ``part.key``."""
+    """Return the numbers of a summary, those of its parts as ``part.key``."""
     row = {name: value for name, value in summary.items() if name not in PARTS}
     for part in PARTS:
         row |= {f"{part}.{name}": value for name, value in (summary.get(part) or {}).items()}

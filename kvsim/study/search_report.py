@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.pool_setups import resolve_fleet
+from kvsim.results.cost import cost_of
 from kvsim.results.notes import merged, shared
 from kvsim.study.binding import REMEDIES, what_binds
 from kvsim.study.command import vllm_line
@@ -167,14 +168,17 @@ def _notes(outcome: Outcome) -> list[str]:
     return merged(trial.notes for trial in outcome.trials.runs.values())
 
 
-def _costs(outcome: Outcome, wish: Wish) -> dict[str, float]:
+def _costs(outcome: Outcome, wish: Wish) -> dict[str, Any]:
     """Return the cost of a configuration, if prices are known and it meets the targets."""
     config, rate = outcome.candidate.config, outcome.bracket.low
     if wish.objective == "cost" and wish.asked_rate is not None:
         rate = wish.asked_rate
     if not wish.prices or config is None or wish.score(outcome) == -math.inf:
         return {}
+    run = outcome.trials.whole(outcome.bracket.low)
+    assert run.summary is not None
     return {
+        "cost": cost_of(run.summary, run.num_cached_tokens, outcome.trials.config, wish.prices),
         "cost_per_hour": wish.hourly(config, outcome.num_gpus),
         "cost_per_1000_requests": wish.cost(config, outcome.num_gpus, rate),
     }

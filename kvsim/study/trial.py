@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.fleet.result_assembly import is_hopeless
 from kvsim.fleet.simulate import requests_asked, run
+from kvsim.results.cost import num_cached_tokens
 from kvsim.results.notes import notes_of
 from kvsim.study.backlog import backlog_of, spread_of
 from kvsim.study.early_stop import is_infeasible
@@ -42,6 +43,7 @@ class Trial(NamedTuple):
     targets : of each request, in ms
     spread : how sessions were sent
     notes : what to know of the run
+    num_cached_tokens : of the completed requests
     """
 
     request_rate: float
@@ -53,6 +55,7 @@ class Trial(NamedTuple):
     targets: tuple[tuple[str, float], ...] = ()
     spread: Spread | None = None
     notes: tuple[str, ...] = ()
+    num_cached_tokens: int = 0
 
     @property
     def met(self) -> bool:
@@ -123,7 +126,8 @@ class Trials:
             missed.append(REACHED)
         seen = margins, self.slo.values(summary), summary, backlog
         notes = tuple(notes_of(result.provenance))
-        return Trial(rate, tuple(missed), *seen, self.slo.goodput, spread, notes)
+        cached = num_cached_tokens(result.requests)
+        return Trial(rate, tuple(missed), *seen, self.slo.goodput, spread, notes, cached)
 
     def _fails_by_half(self, trace: Trace) -> bool:
         half = (float(trace.arrival_time[-1]) - float(trace.arrival_time[0])) / 2

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kvsim.study.objective import Wish, read_objective, read_prices
+from kvsim.results.cost import check_priced, read_prices
+from kvsim.study.objective import Wish, read_objective
 from kvsim.study.space import COUNTED, combinations, gpus_by_card, with_pools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.config import RunConfig
+    from kvsim.results.cost import Prices
 
     Space = Mapping[str, Sequence[str]]
 
@@ -21,7 +23,7 @@ def wish_of(
     given: Mapping[str, Any],
     space: Space,
     objective: str,
-    gpu_price: Sequence[str],
+    price: Prices,
 ) -> Wish:
     """Return the objective of a search.
 
@@ -30,7 +32,7 @@ def wish_of(
     config, given : the options that all configurations share
     space : the varied ones
     objective : its name
-    gpu_price : ``GPU=PRICE``, per GPU-hour
+    price : dollars per GPU-hour by card
 
     Raises
     ------
@@ -38,7 +40,7 @@ def wish_of(
         For an unknown objective or price, what has no highest rate, or lacks what the objective
         needs.
     """
-    wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
+    wish = Wish(read_objective(objective), config.request_rate, read_prices(price))
     counted = {"data_parallel_size", *COUNTED} & (space.keys() | config.model_fields_set)
     own = not (config.pool or counted or any("." in name for name in space))
     carries = wish.objective == "gpus" or (wish.objective == "cost" and wish.asked_rate is not None)
@@ -70,7 +72,7 @@ def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish
     for reason, holds in refused.items():
         if holds:
             raise ValueError(reason)
-    if wish.objective == "cost":
+    if wish.objective == "cost" or wish.prices:
         _check_prices(config, given, space, wish)
 
 
@@ -80,6 +82,4 @@ def _check_prices(config: RunConfig, given: Mapping[str, Any], space: Space, wis
         made = config.model_copy(update={k: v for k, v in options.items() if "." not in k})
         if any("." in name for name in options):
             made = type(config).build(**with_pools({**given, **options}))
-        for name in gpus_by_card(made):
-            if name not in wish.prices:
-                raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
+        check_priced(gpus_by_card(made), wish.prices)
