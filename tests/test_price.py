@@ -89,6 +89,12 @@ def test_prices_are_read_from_lists() -> None:
     assert read_prices([f"{own}=2"]) == {"h20": 2.0}
 
 
+@pytest.mark.parametrize("price", [2.5, [2.5], "", {"l4": "x"}])
+def test_a_price_without_a_card_is_refused(price: Any) -> None:
+    with pytest.raises(ValueError, match="must be GPU=DOLLARS"):
+        read_prices(price)
+
+
 @pytest.mark.parametrize("command", ["run", "compare"])
 @pytest.mark.parametrize(
     ("price", "said"),

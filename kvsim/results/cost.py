@@ -44,8 +44,8 @@ def read_prices(given: Prices, cards: Collection[str] = ()) -> dict[str, float]:
     if isinstance(given, Mapping):
         texts = [f"{name}={dollars}" for name, dollars in given.items()]
     else:
-        lists = [given] if isinstance(given, str) else given
-        texts = [one.strip() for text in lists for one in text.split(",")]
+        lists = given if isinstance(given, list | tuple) else [given]
+        texts = [one.strip() for text in lists for one in str(text).split(",")]
     prices: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
