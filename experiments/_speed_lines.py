@@ -106,7 +106,7 @@ def measure(line: Line) -> dict[str, Any]:
     while total < FILL / 2:
         seconds, result = served(line, n)
         total, num_runs, summary = total + seconds, num_runs + 1, result.summary
-        backend = result.provenance["backend"]
+        backend = result.provenance["engine"]
         del result
     unit = 1 if sys.platform == "darwin" else 1024
     return {

@@ -33,12 +33,12 @@ class Doubled(ConstantCost):
 
 
 def test_auto_says_which_ran() -> None:
-    assert kvsim.simulate(FEW, **SMALL).provenance["backend"] == "compiled"
+    assert kvsim.simulate(FEW, **SMALL).provenance["engine"] == "compiled"
     checked = kvsim.simulate(FEW, check_invariants=True, **SMALL)
-    assert checked.provenance["backend"] == "compiled"
+    assert checked.provenance["engine"] == "compiled"
     doubled = kvsim.simulate(FEW, cost_model=f"{__name__}:Doubled", **SMALL)
-    assert doubled.provenance["backend"] == "python"
-    assert doubled.provenance["backend_reason"] == f"cost model {__name__}:Doubled is plain Python"
+    assert doubled.provenance["engine"] == "python"
+    assert doubled.provenance["reason"] == f"cost model {__name__}:Doubled is plain Python"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_auto_says_which_ran() -> None:
 def test_compiled_refuses_what_it_cannot_run(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"compiled cannot run this: .*{reason}"):
         kvsim.simulate(FEW, backend="compiled", **SMALL | options)
-    assert kvsim.simulate(FEW, **SMALL | options).provenance["backend"] == "python"
+    assert kvsim.simulate(FEW, **SMALL | options).provenance["engine"] == "python"
 
 
 def test_json_begins_its_provenance_with_the_engine_and_the_reason(

@@ -270,7 +270,7 @@ def both(trace: Trace, **options: Any) -> list[kvsim.Result]:
 
 
 def assert_equal(python: kvsim.Result, compiled: kvsim.Result) -> None:
-    assert compiled.provenance["backend"] == "compiled"
+    assert compiled.provenance["engine"] == "compiled"
     for table in ("requests", "memory", "steps"):
         assert equal_tables(getattr(python, table), getattr(compiled, table)), table
     assert np.array_equal(python.memory_map, compiled.memory_map)

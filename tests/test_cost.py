@@ -389,7 +389,7 @@ def test_measured_tables_are_interpolated(tmp_path) -> None:
         "cost_model": f"measured+tables={tmp_path}",
     }
     result = kvsim.simulate(trace, **options)
-    assert result.provenance["backend_reason"].startswith("cost model measured")
+    assert result.provenance["reason"].startswith("cost model measured")
     assert result.summary["completed"] == 2
 
 

@@ -93,10 +93,10 @@ def test_a_note_of_some_runs_names_them() -> None:
 
 def test_seeds_differ_in_numbers_and_say_a_note_once() -> None:
     assert merged([["3 times"], ["4 times", "other"], []]) == ["3 times", "other"]
-    asked = {"notes": ["x"], "backend_reason": "asked for"}
+    asked = {"notes": ["x"], "reason": "asked for"}
     assert notes_of(asked) == ["x"]
     assert (
-        notes_of({**asked, "backend_reason": "y"})[1]
+        notes_of({**asked, "reason": "y"})[1]
         == "runs in plain Python, 23 to 434 times slower (measured): y"
     )
 

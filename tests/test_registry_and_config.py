@@ -219,8 +219,8 @@ def test_what_a_users_class_does_in_its_own_way_runs_in_plain_python(
     options: dict[str, Any], part: str
 ) -> None:
     result = crowded(**options)
-    assert result.provenance["backend"] == "python"
-    assert result.provenance["backend_reason"] == f"{part} is plain Python"
+    assert result.provenance["engine"] == "python"
+    assert result.provenance["reason"] == f"{part} is plain Python"
     with pytest.raises(ValueError, match=r"compiled cannot run this: .* is plain Python"):
         crowded(backend="compiled", **options)
 
@@ -272,7 +272,7 @@ def test_a_users_scheduler_decides_every_step(async_scheduling: bool) -> None:
 )
 def test_a_part_in_python_that_does_the_same_gives_the_same(options: dict[str, Any]) -> None:
     own, given = crowded(record_steps=True, **options), crowded(record_steps=True)
-    assert own.provenance["backend"] == "python"
+    assert own.provenance["engine"] == "python"
     for table in ("requests", "memory", "steps"):
         assert equal_tables(getattr(own, table), getattr(given, table)), table
     assert own.summary == given.summary

@@ -33,7 +33,7 @@ def test_a_batch_runs_to_its_end_before_the_next_one_starts() -> None:
     assert list(result.steps["num_scheduled_tokens"]) == [200, 2, 2, 1, 1, 200, 2, 1, 1]
     first, last = result.requests[:2], result.requests[2:]
     assert set(last["first_scheduled_time"]) == {max(first["finish_time"])}
-    assert result.provenance["backend"] == "python"
+    assert result.provenance["engine"] == "python"
 
 
 def test_memory_is_equal_blocks_whatever_a_request_needs() -> None:

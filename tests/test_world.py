@@ -189,7 +189,7 @@ def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
         result = serve(trace, router=f"{router}+at-least=64", **options)
         assert result.requests["replica"].tolist() == [0, 1, 0]
         assert result.requests["num_cached_tokens"].tolist() == [0, 0, 64]
-        assert result.provenance["backend"] == backend
+        assert result.provenance["engine"] == backend
         seen = [(0, 0.0, 3, 0, 0), (1, 1.5, 4, 0, 0), (2, 9.0, 3, 64, 0)]
         assert [row[:5] for row in LOG] == seen
         assert LOG[0][5] == LOG[2][5] != LOG[1][5]

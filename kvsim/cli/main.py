@@ -47,7 +47,7 @@ from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
 from kvsim.engines.registry import all_engines
 from kvsim.errors import FieldError, UnfinishedError, too_large
-from kvsim.results.notes import add_notes, merged, notes_of, shared, told
+from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -299,7 +299,7 @@ def run(
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         said.append(f"{case_file} holds the schedule; kvsim replay-case replays it")
-    answer = {**summary, "provenance": told(results[0].provenance)}
+    answer = {**summary, "provenance": results[0].provenance}
     print_answer(answer, json_file, lambda: run_table(results[0], facts, summary), said, out)
 
 
@@ -359,8 +359,8 @@ def list_(kind: str | None) -> None:
 
 def _say_backends(results: Mapping[str, Result]) -> None:
     for name, result in results.items():
-        reason = result.provenance["backend_reason"]
-        said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
+        reason = result.provenance["reason"]
+        said = f"{result.provenance['engine']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
         if len(result.summary["replicas"]) > 1 and result.summary["scaling"] is None:
             click.echo(f"{name}: {_shares(result)}", err=True)

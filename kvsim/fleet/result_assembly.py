@@ -247,13 +247,13 @@ def _provenance(
     readers, sent = len(pools[-1].members), {"has_turns": _has_turns(trace)}
     sent["has_waits"] = trace.has("after")
     return {
+        "engine": "python" if reason else "compiled",
+        "reason": reason,
         "kvsim_version": installed,
         "config_digest": config.digest,
         "trace_digest": trace.digest,
         "num_requests": len(trace),
         "seed": config.seed,
-        "backend": "python" if reason else "compiled",
-        "backend_reason": reason,
         "scheduler": setup.scheduler,
         "rules": rules_basis(setup),
         "step_time": step_time_basis(setup),

@@ -19,16 +19,10 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 def notes_of(provenance: Mapping[str, Any]) -> list[str]:
     said = list(provenance.get("notes", ()))
-    reason = provenance.get("backend_reason")
+    reason = provenance.get("reason")
     if reason and reason != ASKED:
         said.append(f"runs in plain Python, 23 to 434 times slower (measured): {reason}")
     return said
-
-
-def told(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's provenance for its JSON: first the engine, and the reason for it."""
-    rest = {k: v for k, v in provenance.items() if not k.startswith("backend")}
-    return {"engine": provenance["backend"], "reason": provenance["backend_reason"], **rest}
 
 
 #: Why plain Python runs if the configuration says so.

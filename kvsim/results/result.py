@@ -69,7 +69,7 @@ class Result(Displayed):
         or tenants
     samples : a row per sample where requests have several that are served as requests of their own,
         else empty
-    config, provenance : the configuration; version, seed, trace digest, backend
+    config, provenance : the configuration; engine, reason, version, seed, trace digest
     """
 
     shown_by: ClassVar[str] = "kvsim.report.terminal.run_table"

@@ -153,4 +153,4 @@ def simulate(point: Point, **options: Any) -> Found:
     ours = {"TPOT": tpot, "TTFT": ttft, "throughput": little(point.row, ttft, tpot)}
     seconds = time.process_time() - started
     preemptions = int(table["num_preemptions"].sum())
-    return Found(ours, result.provenance["backend"], seconds, preemptions)
+    return Found(ours, result.provenance["engine"], seconds, preemptions)

@@ -323,7 +323,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
             "num_requests",
             "trace_digest",
             "scheduler",
-            "backend",
+            "engine",
         ):
             told.setdefault(key, []).append(result.provenance.get(key))
     rows = [
