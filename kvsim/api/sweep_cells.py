@@ -101,7 +101,7 @@ def run_cells(
 
 
 def _split(todo: Sequence[Cell]) -> tuple[list[Cell], list[Cell], list[str]]:
-    """Return the cells for workers, those whose parts only this process has, and a note on them."""
+    """Return the cells for workers, those with parts that only this process has, and a note."""
     apart: list[Cell] = []
     local: list[Cell] = []
     names: dict[str, None] = {}

@@ -118,7 +118,7 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
 
 
 def _per_rank(words: list[str]) -> None:
-    """Divide the GPUs of a server, whose line counts them all, among its ranks. Mutates."""
+    """Divide the GPUs that a server's line counts among its ranks. Mutates."""
     sizes = {}
     for name in ("--tensor-parallel-size", "--data-parallel-size"):
         at = len(words) - 1 - words[::-1].index(name) if name in words else len(words)
@@ -327,7 +327,7 @@ class _Reader:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
 
     def _lmcache(self, said: str) -> None:
-        """Read LMCache in one server, whose memory an environment variable may set."""
+        """Read LMCache in one server; an environment variable may set its memory."""
         size = LMCACHE_GIB
         for one in self.line.unused:
             variable, _, value = one.partition("=")

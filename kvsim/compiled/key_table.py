@@ -159,8 +159,8 @@ def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, ro
     """Apply the logs of compiled replicas up to a time, from one replica on.
 
     Of a log the first ``taken`` events are known; one that is known to its end is emptied.
-    ``rows`` are the rows of both tables, then scratch. Returns who finds too little room in them
-    for as many keys as ``rows`` then says, -1 for none.
+    ``rows`` are the rows of both tables, then scratch. Returns the place that finds too little
+    room in them for as many keys as ``rows`` then says, -1 for none.
     """
     for place in range(first, len(addresses)):
         if addresses[place] == 0:

@@ -92,9 +92,9 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
     """Return first tokens and ends since the last call: time, whether an end, request, replica.
 
     ``seen`` are the clock and the number of first tokens at each place at the last look, ``table``
-    reason, first token and finish by request; ``waits`` says at which place somebody
-    waits for a first token, and ``tokens`` is scratch. ``lines`` are the first and the last who
-    live at each place, and behind each request the next; ``counts``, how many live at a place, and
+    reason, first token and finish by request; ``waits`` says at which place a request
+    waits for a first token, and ``tokens`` is scratch. ``lines`` are the first and the last request
+    at each place, and behind each request the next; ``counts``, the requests at a place, and
     how many of them wait.
     """
     most = 2 * counts[:, 0].sum()
@@ -192,7 +192,7 @@ def see_tokens(state, place, waits, tokens, most):
             number += see_token(state.requests[state.running[at]], place, waits, tokens)
             if number == most:
                 return number
-    for k in range(state.num_requests):  # somebody has been preempted, or has ended
+    for k in range(state.num_requests):  # one has been preempted, or has ended
         number += see_token(state.requests[k], place, waits, tokens)
     return number
 

@@ -20,7 +20,7 @@ def row_of(sent, content):
 def note_sent(sent, contents, output, place):
     """Record that contents were sent to a replica, and the content of the output there.
 
-    ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all who share a row.
+    ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all contents that share a row.
     """
     bit = np.int64(1) << np.int64(place & 63)
     for k in range(len(contents)):

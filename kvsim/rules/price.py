@@ -224,7 +224,7 @@ def accepted_time(cost: Cost, time: float) -> float:
 
 
 def computing_time(cost: Cost) -> float:
-    """Seconds of a step whose work is counted: its computation and the swaps before it."""
+    """Seconds of a step of counted work: its computation and the swaps before it."""
     if cost.price == PRICED_BY_OWN_RULES:
         time = accepted_time(cost, python_price_work(cost))
         return time + swap_time(cost, cost.work.swapped_bytes)

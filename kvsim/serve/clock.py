@@ -34,7 +34,7 @@ class Clock:
 
 
 class Precise(selectors.DefaultSelector):
-    """A selector whose time-outs are exact; those of epoll end up to 2 ms late."""
+    """A selector with exact time-outs; those of epoll end up to 2 ms late."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for a ready file, at most for some seconds."""

@@ -92,7 +92,7 @@ class Live:
                 break
 
     def _send_next(self, step: EngineStep) -> None:
-        """Send the tokens whose chunks are there, before anything is counted. Mutates."""
+        """Send the tokens that have a chunk, before anything is counted. Mutates."""
         for request, count in step.num_new_tokens.items():
             if count == 1 and request not in step.finished and request in self._samples:
                 self._samples[request].send_next()

@@ -56,7 +56,7 @@ def drop_oldest(links: Shorts, lengths: Ints, place: Flags, queue: int) -> None:
 
 
 def learn(lengths: Ints, place: int, size: int) -> None:
-    """Move the target towards the queue whose ghost is asked for."""
+    """Move the target towards the queue of the ghost that is asked for."""
     if place == B1:
         lengths[TARGET] = min(lengths[TARGET] + max(lengths[B2] // lengths[B1], 1), size)
     elif place == B2:

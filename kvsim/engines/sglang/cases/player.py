@@ -82,7 +82,7 @@ class SglangPlayer(Player):
         return lost
 
     def _aborted(self, step: int) -> list[int]:
-        """Abort the requests whose time has come; return those that waited."""
+        """Abort the requests that are due; return those that waited."""
         due = [row for at, row in self._aborts if at <= step]
         self._aborts = self._aborts[len(due) :]
         if due:

@@ -11,8 +11,8 @@ class TensorrtLlmScheduler(Scheduler):
     """Decodes first, then prompts in chunks of whole blocks, as the capacity policy admits.
 
     ``capacity_scheduler_policy`` guaranteed_no_evict admits a request only if it and all running
-    ones can be completed; max_utilization admits whose next chunk fits, and pauses the request
-    admitted last when decodes find no block. The rules are in
+    ones can be completed; max_utilization admits a request if its next chunk fits, and pauses
+    the one admitted last when decodes find no block. The rules are in
     :mod:`kvsim.engines.tensorrt_llm.rules.capacity`; the loop is vLLM's.
     """
 
