@@ -123,3 +123,14 @@ def test_a_class_without_a_rule_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"Nothing: must define choose\(self, placement\)"):
         Nothing()
+
+
+def test_an_unknown_kind_of_knowledge_is_refused() -> None:
+    class Precize(RouterRules):
+        knows = "precize"  # type: ignore[assignment]
+
+        def choose(self, placement: Placement) -> int:
+            return 0
+
+    with pytest.raises(ValueError, match="Precize: knows='precize': must be 'approximate', 'prec"):
+        Precize()

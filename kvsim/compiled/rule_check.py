@@ -126,9 +126,36 @@ def check_rules(cls: type[Any]) -> None:
             text = textwrap.dedent(inspect.getsource(rule))
         except (OSError, TypeError):
             continue  # the compiler says what it cannot do
-        for node, what, instead in _refused(ast.parse(text).body[0], cls, rule):
+        tree: Any = ast.parse(text).body[0]
+        for node, what, instead in _refused(tree, cls, rule):
             place = _place(rule, getattr(node, "lineno", 1) - 1)
             raise ValueError(f"{cls.__name__}.{name}: {place}: rules may not use {what}; {instead}")
+        if name in cls.RETURNS and (line := _without_value(tree)):
+            place = _place(rule, line - 1)
+            raise ValueError(f"{cls.__name__}.{name}: {place}: must return a number on every path")
+
+
+def _without_value(tree: Any) -> int:
+    """Return the line of a return without a value, or that where the end is reached; 0 for none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and _is_none(node.value):
+            return node.lineno
+    return 0 if _returns(tree.body) else int(tree.body[-1].lineno)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
+def _returns(body: list[Any]) -> bool:
+    """Return True if the end of statements is never reached."""
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return bool(last.orelse) and _returns(last.body) and _returns(last.orelse)
+    if isinstance(last, ast.While):
+        endless = isinstance(last.test, ast.Constant) and bool(last.test.value)
+        return endless and not any(isinstance(node, ast.Break) for node in ast.walk(last))
+    return isinstance(last, ast.Return | ast.Raise)
 
 
 def _place(rule: Any, line: int) -> str:
@@ -161,15 +188,24 @@ def _refused_node(
     return _refused_call(node.func, cls, rule) if isinstance(node, ast.Call) else None
 
 
+def _is_numpy(owner: Any, rule: Any) -> bool:
+    module = rule.__globals__.get(owner.id) if isinstance(owner, ast.Name) else None
+    return getattr(module, "__name__", "") == "numpy"
+
+
 def _refused_call(called: Any, cls: type[Any], rule: Any) -> tuple[str, str] | None:
     """Return the error in a call: a method of growing lists, or a built-in function."""
     if isinstance(called, ast.Name):
         name = called.id
         if name not in rule.__globals__ and hasattr(builtins, name) and name not in BUILTINS:
+            if name in ("print", "breakpoint"):
+                return f"{name}()", "run it with backend python to debug"
             return f"{name}()", "write a loop over numbers"
     elif isinstance(called, ast.Attribute) and called.attr in GROWING:
         owner = called.value
         if not (isinstance(owner, ast.Name) and owner.id == "self" and hasattr(cls, called.attr)):
+            if _is_numpy(owner, rule):
+                return f"NumPy's {called.attr}()", "use min, max, math or a loop"
             instead = "lists have a fixed size; kvsim.plugins.eviction has Queue, append, remove"
             return f".{called.attr}()", instead
     return None

@@ -165,7 +165,8 @@ def _told(cls: type[Any], name: str, error: NumbaError) -> ValueError:
         r"(Unknown attribute .*|Invalid use of .*|No implementation .*|.*rror.*)", said
     )
     cause = causes[-1].strip() if causes else said.strip().splitlines()[0]
+    cause = re.sub(r"Ref\((\w+), \w*\)", r"\1", cause)
     return ValueError(
         f"{cls.__name__}.{name}: {place}: does not compile: {cause}; rules use numbers, records "
-        "and lists of a fixed size (backend python runs any class without declared state)"
+        "and lists of a fixed size (backend python runs it for debugging)"
     )

@@ -61,6 +61,9 @@ class RouterRules(RulePart):
         rule = type(self).choose
         if rule is RouterRules.choose or rule.__code__.co_argcount != 2:
             raise ValueError(self._lacks_choose())
+        if self.knows not in (None, "approximate", "precise"):
+            what = "must be 'approximate', 'precise' or None"
+            raise ValueError(f"{type(self).__name__}: knows={self.knows!r}: {what}")
 
     def choose(self, placement: Placement) -> int:
         """Return the place of the candidate that serves the request."""
