@@ -55,6 +55,11 @@ class Parents(Clients):
         return self._clients.waits
 
     @property
+    def least_pause(self) -> float:
+        """Return the least time between the end of a request in flight and what waits for it."""
+        return self._clients.least_pause
+
+    @property
     def all_sent(self) -> bool:
         return self._clients.all_sent
 

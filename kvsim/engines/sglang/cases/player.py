@@ -74,12 +74,12 @@ class SglangPlayer(Player):
 
     def _lost(self) -> list[int]:
         """Return requests that have newly lost their place in the queue, or between chunks."""
-        reasons = self.table["finish_reason"]
-        lost = [row for row in sorted(self._alive) if reasons[row] in LOST]
+        reasons, is_bounded = self.table["finish_reason"], self._max_queued is not None
+        # Without a limit of the queue, one that fails has run out of room: it is logged as ended.
+        kinds = LOST if is_bounded else (FinishReason.REJECTED, FinishReason.ABORTED)
+        lost = [row for row in sorted(self._alive) if reasons[row] in kinds]
         self._alive.difference_update(lost)
-        if self._max_queued is None:
-            return [row for row in lost if reasons[row] == FinishReason.ABORTED]
-        return lost
+        return [row for row in lost if is_bounded or reasons[row] == FinishReason.ABORTED]
 
     def _aborted(self, step: int) -> list[int]:
         """Abort the requests that are due; return those that waited."""
