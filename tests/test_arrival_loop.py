@@ -11,6 +11,7 @@ import kvsim
 import workloads
 from kvsim.compiled.cache import load_routers
 from kvsim.fleet import fleet
+from kvsim.fleet.prefix_index import key_tables
 from kvsim.fleet.routers.sglang_cache_aware import SglangCacheAware
 from kvsim.fleet.routing import arrival_loop, rule_router
 from kvsim.fleet.routing.router import ROUTERS, make_router
@@ -116,7 +117,7 @@ def test_every_rule_of_a_router_has_an_entry() -> None:
 def test_the_loop_chooses_alike_however_often_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrival_loop, "DECISIONS_PER_CALL", 3)
     monkeypatch.setattr(arrival_loop, "STEPS_PER_CALL", 5)
-    monkeypatch.setattr(arrival_loop, "FIRST_LINKS", 2)
+    monkeypatch.setattr(key_tables, "FIRST_LINKS", 2)
     monkeypatch.setattr(rule_router, "WORDS", 65)
     trace, options = drawn(1)
     check(monkeypatch, "sglang-cache-aware", trace, **options)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kvsim.fleet.prefix_index.event_index import PlainEventIndex
-from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex, SentIndex
 from kvsim.records.events import REMOVED, STORED, UPDATE, Event
 
 
@@ -50,6 +51,25 @@ def test_an_index_by_events_is_that_in_plain_python(num_replicas: int) -> None:
             plain.forget(place)
             compiled.forget(place)
         path = rng.sample(keys, 5)
+        assert compiled.match(path) == plain.match(path), step
+        assert compiled.holders(path[0]) == plain.holders(path[0])
+        assert compiled.size(place) == plain.size(place)
+
+
+@pytest.mark.parametrize("num_replicas", [3, 70])
+def test_an_index_of_sent_prefixes_is_that_in_plain_python(num_replicas: int) -> None:
+    rng = random.Random(num_replicas)
+    plain = PrefixIndex(num_replicas, max_entries=40)
+    compiled = SentIndex(num_replicas, max_entries=40)
+    paths = [[rng.getrandbits(62) for _ in range(20)] for _ in range(12)]
+    paths += [path[:9] + [rng.getrandbits(62) for _ in range(30)] for path in paths]
+    for step in range(1500):
+        place, path = rng.randrange(num_replicas), rng.choice(paths)
+        sent = path[: rng.randint(0, len(path))]
+        gone = rng.randrange(num_replicas) if rng.random() < 0.02 else place
+        for index in (plain, compiled):
+            index.insert(place, sent)
+            index.shrink(gone, 3 if gone != place else 40)
         assert compiled.match(path) == plain.match(path), step
         assert compiled.holders(path[0]) == plain.holders(path[0])
         assert compiled.size(place) == plain.size(place)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: cache directory.
 ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
+SENT = "kvsim.compiled.sent_index"
 RACK = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 USER = "kvsim.compiled.user_rules"
@@ -99,6 +100,12 @@ def load_user_rules() -> ModuleType:
 def load_tables() -> ModuleType:
     """Import the compiled tables of keys with their own cache."""
     return sys.modules.get(TABLES) or _load(TABLES, cache_folder())
+
+
+def load_sent_index() -> ModuleType:
+    """Import the compiled index of sent prefixes with its own cache."""
+    load_tables()
+    return sys.modules.get(SENT) or _load(SENT, cache_folder())
 
 
 def load_replica_set() -> ModuleType:

@@ -47,6 +47,7 @@ class Facts:
         None if replicas do not read from each other
     own_tiers : returns a request's portions in each replica's own host memory and disks, if a store
         reports them to routers; else empty lists
+    compiled : the replicas run compiled, and so may a router's index
     decodes_only, prefills_only : other replicas compute the prompts; or the outputs
     """
 
@@ -63,6 +64,7 @@ class Facts:
     step_time: Callable[[int, int], float]
     fetch_time: Callable[[int], float] | None = None
     own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
+    compiled: bool = False
     decodes_only: bool = False
     prefills_only: bool = False
 

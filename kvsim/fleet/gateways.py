@@ -147,6 +147,7 @@ class Gateways:
                     step_time=step_time,
                     fetch_time=fetch_time,
                     own_tiers=self._own_tiers,
+                    compiled=self._replicas[0].compiled,
                     decodes_only=role == "decode",
                     prefills_only=role == "prefill",
                 )

@@ -6,11 +6,12 @@ are stored and removed.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_tables
+from kvsim.compiled.cache import load_sent_index, load_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Initial number of rows of a table.
 FIRST_ROWS = 1 << 12
+#: Initial number of links of an index of sent prefixes.
+FIRST_LINKS = 1 << 12
 
 
 class KeyTable:
@@ -55,7 +58,38 @@ class KeyTable:
         self.number = int(self._tables.refill(keys, values, self.keys, self.values))
 
 
-class CompiledEventIndex:
+class HeldKeys:
+    """Keys by replica.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self._tables = load_tables()
+        self._num_replicas = num_replicas
+        self._held = KeyTable(-(-num_replicas // 64))
+        self._sizes = np.zeros(num_replicas, np.int64)
+
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
+        """Return the number of leading keys that each replica holds."""
+        del now
+        matched = np.zeros(self._num_replicas, np.int64)
+        self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
+        found: list[int] = matched.tolist()
+        return found
+
+    def holders(self, key: int) -> int:
+        """Return the replicas that hold an entry, one bit each."""
+        row = self._held.values[self._tables.find(self._held.keys, key)]
+        return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
+
+    def size(self, replica: int) -> int:
+        return int(self._sizes[replica])
+
+
+class CompiledEventIndex(HeldKeys):
     """Keys by replica, updated by the replicas' events.
 
     Parameters
@@ -65,12 +99,9 @@ class CompiledEventIndex:
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:
-        self._tables = load_tables()
-        self._num_replicas = num_replicas
+        super().__init__(num_replicas)
         self._group = group
-        self._held = KeyTable(-(-num_replicas // 64))
         self._more = KeyTable(2)  # further blocks of a replica with a key: number, replica
-        self._sizes = np.zeros(num_replicas, np.int64)
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
         """Apply events of a replica. Mutates."""
@@ -103,22 +134,6 @@ class CompiledEventIndex:
         self._held.reserve(num_keys)
         self._more.reserve(num_keys)
 
-    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
-        """Return the number of leading keys that each replica holds."""
-        del now
-        matched = np.zeros(self._num_replicas, np.int64)
-        self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
-        found: list[int] = matched.tolist()
-        return found
-
-    def holders(self, key: int) -> int:
-        """Return the replicas that hold an entry, one bit each."""
-        row = self._held.values[self._tables.find(self._held.keys, key)]
-        return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
-
-    def size(self, replica: int) -> int:
-        return int(self._sizes[replica])
-
     def forget(self, replica: int) -> None:
         """Remove all entries of a replica. Mutates."""
         held, word = self._held, replica // 64
@@ -127,6 +142,47 @@ class CompiledEventIndex:
         self._more.values[self._more.values[:, 1] == replica] = 0
         self._more.refill(self._more.number)
         self._sizes[replica] = 0
+
+
+class SentIndex(HeldKeys):
+    """Keys of prefixes sent to each replica, the least recently used first.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    max_entries : most entries of one replica
+    """
+
+    def __init__(self, num_replicas: int, max_entries: float = math.inf) -> None:
+        super().__init__(num_replicas)
+        self._code, self._max_entries = load_sent_index(), max_entries
+        self._named, self._links = KeyTable(), np.zeros((FIRST_LINKS, 3), np.int64)
+        self._ends, self._counters = np.zeros((num_replicas, 2), np.int64), np.zeros(4, np.int64)
+
+    def columns(self) -> tuple[Ints, ...]:
+        """Return the arrays of :mod:`kvsim.compiled.sent_index`."""
+        tables = self._held.keys, self._held.values, self._named.keys, self._named.values
+        return *tables, self._links, self._ends, self._counters, self._sizes
+
+    def reserve(self, number: int) -> None:
+        """Make room for a number of keys. Mutates."""
+        for column, table in enumerate((self._held, self._named)):
+            table.number = int(self._counters[column])
+            table.reserve(number)
+        while self._counters[2] + number >= len(self._links):
+            self._links = np.concatenate((self._links, np.zeros_like(self._links)))
+
+    def insert(self, replica: int, keys: Iterable[int], now: float = 0.0) -> None:
+        """Record that a replica holds a path, and that it was used now. Mutates."""
+        del now
+        path = _array(keys)
+        self.reserve(len(path))
+        self._code.insert(self.columns(), replica, path, len(path), True)
+        self.shrink(replica, self._max_entries)
+
+    def shrink(self, replica: int, num_entries: float) -> None:
+        """Evict the least recently used entries of a replica, down to a number. Mutates."""
+        self._code.shrink(self.columns(), replica, float(num_entries))
 
 
 def _array(keys: Iterable[int]) -> Ints:

@@ -77,7 +77,9 @@ class Preble(Router):
         super().start(facts)
         size, number = self._entry_tokens, facts.num_replicas
         self._capacity = max(facts.num_kv_tokens // size, 1)
-        self._prefix_affinity = PrefixAffinity(facts, entry_tokens=size, max_entries=self._capacity)
+        self._prefix_affinity = PrefixAffinity(
+            facts, entry_tokens=size, max_entries=self._capacity, asks_holders=True
+        )
         self._piece_time = size / facts.prefill_rate
         self._prefixes = PrefixLoad(
             self._prefix_affinity.index, number, self._piece_time, self._window

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.compiled.variants import variant_of
 from kvsim.engine.replica import STEPS_PER_CALL
-from kvsim.fleet.prefix_index.key_tables import KeyTable
+from kvsim.fleet.prefix_index.key_tables import SentIndex
 from kvsim.fleet.routers.chwbl import PIECE, BoundedLoads
 from kvsim.fleet.routing.rule_router import RuleRouter, draw_words
 from kvsim.fleet.routing.text_tree import TextTree
@@ -32,8 +32,6 @@ DECISIONS_PER_CALL = 1024
 FIRST_ROOM = 64
 #: Most bits of a row number in the table of sent prompts: 8 MB.
 MOST_SENT = 20
-#: Links that an index has at first.
-FIRST_LINKS = 1 << 12
 #: Package of the routers with an entry; a subclass elsewhere may choose in another way.
 BUILT_IN = "kvsim.fleet.routers."
 
@@ -64,34 +62,6 @@ def affinity_of(router: RuleRouter) -> PrefixAffinity | None:
     """Return the router's knowledge of cached prefixes."""
     known = router.prefixes
     return known.affinity if isinstance(known, TextTree) else known
-
-
-class SentIndex:
-    """The arrays of :mod:`kvsim.compiled.sent_index`, which grow.
-
-    Parameters
-    ----------
-    num_replicas : replicas
-    """
-
-    def __init__(self, num_replicas: int) -> None:
-        self._held, self._named = KeyTable(-(-num_replicas // 64)), KeyTable()
-        self._links = np.zeros((FIRST_LINKS, 3), np.int64)
-        self._ends = np.zeros((num_replicas, 2), np.int64)
-        self._counters, self._sizes = np.zeros(4, np.int64), np.zeros(num_replicas, np.int64)
-
-    def columns(self) -> tuple[NDArray[np.int64], ...]:
-        held, named = self._held, self._named
-        tables = held.keys, held.values, named.keys, named.values
-        return *tables, self._links, self._ends, self._counters, self._sizes
-
-    def reserve(self, number: int) -> None:
-        """Make room for a number of keys. Mutates."""
-        for column, table in enumerate((self._held, self._named)):
-            table.number = int(self._counters[column])
-            table.reserve(number)
-        while self._counters[2] + number >= len(self._links):
-            self._links = np.concatenate((self._links, np.zeros_like(self._links)))
 
 
 class ArrivalLoop:

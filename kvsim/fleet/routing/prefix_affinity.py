@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.prefix_index.event_index import KeyIndex
+    from kvsim.fleet.prefix_index.key_tables import SentIndex
 
 Kind = Literal["precise", "approximate"]
 #: Characters per token, for rules that count characters.
@@ -74,6 +75,7 @@ class PrefixAffinity:
     entry_tokens : tokens per entry of an approximate index; a partial entry is left out
     max_entries, ttl : limits of an approximate index; see ``PrefixIndex``
     max_prompt_entries : most entries of a prompt in an approximate index
+    asks_holders : the router asks for the holders of single entries
     """
 
     def __init__(
@@ -85,13 +87,14 @@ class PrefixAffinity:
         max_entries: float = math.inf,
         ttl: float = math.inf,
         max_prompt_entries: int | None = None,
+        asks_holders: bool = False,
     ) -> None:
         self._facts = facts
         self.is_precise = kind == "precise"
         self.entry_tokens = facts.entry_tokens if self.is_precise else entry_tokens
         self.max_prompt_entries = max_prompt_entries
         self.max_entries, self.ttl = max_entries, ttl
-        self._sent = PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
+        self._sent = _sent_index(facts, max_entries, ttl, asks_holders=asks_holders)
         self.index: KeyIndex = facts.index if self.is_precise else self._sent
 
     def keys(self, request: IncomingRequest) -> Sequence[int]:
@@ -100,9 +103,17 @@ class PrefixAffinity:
             return self._facts.entry_keys(request)
         return request.prefix_keys(self.entry_tokens)[: self.max_prompt_entries]
 
+    def _path(self, request: IncomingRequest) -> Any:
+        """Return the same, as the index reads them."""
+        if self.is_precise:
+            return self._facts.entry_path(request)
+        if isinstance(self._sent, PrefixIndex):
+            return self.keys(request)
+        return request.prefix_path(self.entry_tokens)[: self.max_prompt_entries]
+
     def num_entries(self, request: IncomingRequest) -> int:
         """Return the number of a prompt's entries."""
-        return len(self.keys(request))
+        return len(self._path(request))
 
     def size(self, replica: int) -> int:
         return self.index.size(replica)
@@ -114,19 +125,18 @@ class PrefixAffinity:
 
     def cached_array(self, request: IncomingRequest) -> NDArray[np.int64]:
         """Return the same as an array."""
-        path = self._facts.entry_path(request) if self.is_precise else self.keys(request)
-        matched = np.array(self.index.match(path, request.arrival_time), np.int64)
+        matched = np.array(self.index.match(self._path(request), request.arrival_time), np.int64)
         return matched * self.entry_tokens
 
     def block_rates(self, request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
         """Return the share of a prompt's entries that each replica is predicted to hold."""
-        number = len(self.keys(request)) * self.entry_tokens
+        number = self.num_entries(request) * self.entry_tokens
         return [tokens / number if number else 0.0 for tokens in cached_tokens]
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
         """Record the replica of a request, in an approximate index. Mutates."""
         if not self.is_precise:
-            self._sent.insert(replica, self.keys(request), request.arrival_time)
+            self._sent.insert(replica, self._path(request), request.arrival_time)
 
     def forget(self, replica: int) -> None:
         """Remove a replica that is gone; a precise index follows its events. Mutates."""
@@ -136,6 +146,17 @@ class PrefixAffinity:
         """Shrink a replica's entries in an approximate index to a number. Mutates."""
         if not self.is_precise:
             self._sent.shrink(replica, num_entries)
+
+
+def _sent_index(
+    facts: Facts, max_entries: float, ttl: float, *, asks_holders: bool
+) -> PrefixIndex | SentIndex:
+    """Return an approximate index; a compiled one answers alike, faster for whole paths."""
+    if not facts.compiled or ttl < math.inf or asks_holders:
+        return PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
+    from kvsim.fleet.prefix_index.key_tables import SentIndex
+
+    return SentIndex(facts.num_replicas, max_entries)
 
 
 def hit_rates(request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
