@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pickle
 import re
+import time
 
 import pytest
 
@@ -37,6 +39,20 @@ def test_a_histogram_in_bulk_has_the_text_of_prometheus_clients_own(number):
     texts = [prometheus.generate_latest(one).decode() for one in (ours, theirs)]
     without = [re.sub(r"(_created\{.*) .*", r"\1", one) for one in texts]
     assert without[0] == without[1]
+
+
+def test_a_request_arrives_when_it_was_read_unless_a_step_was_scheduled_since():
+    deployment = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "backend": "python"}
+    live = make_server(Endpoint(["m"]), deployment).live
+    read = time.monotonic()
+    time.sleep(0.002)  # a long prompt is cut into tokens
+    for _ in range(2):
+        reply = Reply("m", False, Completion(prompt="x"), 40, arrived=read)
+        live.submit(Asked(reply.common, [list(range(40))], 3, False), reply)
+        live.engine.run_until(live.clock.at(read) + 1e-4)
+    first, second = (live.engine.trace_row(k)["arrival_time"] for k in range(2))
+    assert first == live.clock.at(read)
+    assert second == math.nextafter(first, math.inf)
 
 
 def test_metrics_have_the_names_that_dashboards_of_vllm_ask_for():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 1024
 VERSION = "0.33.0"
 JSON = "application/json"
+#: Of a request: the moment at which its body was complete.
+ARRIVED = web.RequestKey("arrived", float)
 
 
 class Server:
@@ -130,6 +133,7 @@ class Server:
         try:
             self._check_key(request)
             await take_body(request)
+            request[ARRIVED] = time.monotonic()
             return await handler(request)
         except Refused as found:
             refused = found
@@ -223,6 +227,7 @@ class Server:
             asked.common,
             sum(map(len, asked.prompts)),
             request_id=request.headers.get("X-Request-Id", ""),
+            arrived=request[ARRIVED],
         )
         ids = self.live.submit(asked, reply)
         headers = {"X-Request-Id": reply.request_id.partition("-")[2]}

@@ -17,7 +17,7 @@ from kvsim.stepping.tokens import names_content, names_of
 if TYPE_CHECKING:
     from kvsim.results.tables import FinishReason
     from kvsim.serve.clock import Clock
-    from kvsim.serve.messages import Asked, Common
+    from kvsim.serve.messages import Asked
     from kvsim.serve.metrics import Metrics
     from kvsim.serve.publisher import Publisher
     from kvsim.serve.recording import Recording
@@ -70,13 +70,13 @@ class Live:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), delay)
 
-    def advance(self) -> None:
-        """Process every step that has ended by now, and send its tokens. Mutates.
+    def advance(self, until: float | None = None) -> None:
+        """Process every step that has ended by a time, or now, and send its tokens. Mutates.
 
         An engine that falls behind its clock stops after a while, so that clients are heard.
         """
         begin = time.monotonic()
-        for step in self.engine.steps_until(self.clock.now):
+        for step in self.engine.steps_until(self.clock.now if until is None else until):
             self._send_next(step)
             for request, count in step.num_new_tokens.items():
                 self._note(request, count, step.time + step.duration, step.finished.get(request))
@@ -132,13 +132,15 @@ class Live:
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
 
+        It arrives when its body was read, unless a step was scheduled since then.
+
         Raises
         ------
         Refused
             For a prompt that does not fit, and for a full queue.
         """
         common = asked.common
-        self.advance()
+        self.advance(self.clock.at(reply.arrived))
         if self._most_waiting is not None and self.num_waiting >= self._most_waiting:
             raise Refused(
                 f"the queue is full with {self._most_waiting} requests; try again later", 429
@@ -154,7 +156,7 @@ class Live:
                     )
                 most = min(asked.max_tokens or room, room)
                 self.metrics.note_asked(common.n or 1)
-                added += [self._add(prompt, most, common) for _ in range(common.n or 1)]
+                added += [self._add(prompt, most, reply) for _ in range(common.n or 1)]
         except Refused:
             for request in added:
                 self._abort(request)
@@ -168,11 +170,14 @@ class Live:
         self._wake.set()
         return added
 
-    def _add(self, prompt: list[int], max_tokens: int, common: Common) -> int:
+    def _add(self, prompt: list[int], max_tokens: int, reply: Reply) -> int:
+        common, earliest = reply.common, self.engine.earliest_arrival
+        arrived = max(self.clock.at(reply.arrived), earliest)
         try:
             request = self.engine.add_request(
                 self._named(prompt),
                 max_tokens,
+                arrival_time=arrived,
                 priority=common.priority or 0,
                 cache_salt=common.cache_salt or None,
                 lora_id=common.model if common.model in self.adapters else None,
@@ -183,7 +188,7 @@ class Live:
         self._prompts[request] = prompt
         if self._recording is not None:
             self._recording.add(self.engine, request)
-        self.metrics.note_arrival(request, max_tokens, self.engine.now)
+        self.metrics.note_arrival(request, max_tokens, arrived)
         return request
 
     def _named(self, prompt: list[int]) -> list[int]:

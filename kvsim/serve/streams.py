@@ -38,6 +38,7 @@ class Reply:
     Parameters
     ----------
     send : takes bytes for the client; None if all is sent at the end
+    arrived : moment at which the request was read
     """
 
     model: str
@@ -46,6 +47,7 @@ class Reply:
     num_prompt_tokens: int
     send: Callable[[bytes], None] | None = None
     request_id: str = ""
+    arrived: float = field(default_factory=time.monotonic)
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     samples: list[Sample] = field(default_factory=list)

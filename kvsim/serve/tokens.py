@@ -70,9 +70,11 @@ class StandIn:
 
     def __init__(self) -> None:
         self._pieces: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
-        return [self._number(piece) for piece in PIECE.findall(text)]
+        known = self._numbers
+        return [known.get(piece) or self._number(piece) for piece in PIECE.findall(text)]
 
     def _number(self, piece: str) -> int:
         output = OUTPUT.fullmatch(piece)
@@ -80,6 +82,7 @@ class StandIn:
             return FIRST_OUTPUT + int(output[1], 16) % FIRST_OUTPUT
         number = zlib.crc32(piece.encode()) % FIRST_OUTPUT
         self._pieces.setdefault(number, piece)
+        self._numbers[piece] = number
         return number
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -175,14 +175,12 @@ class Engine:
 
     def _arrival(self, given: float | None) -> float:
         """Return the arrival time of the next request."""
-        last = self._requests.last_arrival
-        seen = math.nextafter(self._stepper.last_schedule, math.inf)
-        idle = not self._open
-        least = max(last, self.now if idle else seen, 0.0)
+        least = self.earliest_arrival
         if given is None:
-            given = max(self.now, seen)
+            given = max(self.now, self._after_last_schedule)
         if not (isinstance(given, int | float) and math.isfinite(given) and given >= least):
-            why = f"request {len(self._requests) - 1} has arrived then" if last == least else ""
+            is_last = self._requests.last_arrival == least
+            why = f"request {len(self._requests) - 1} has arrived then" if is_last else ""
             why = why or "what came before is scheduled"
             raise ValueError(f"arrival_time: is {given}, must be at least {least!r} s: {why}")
         return float(given)
@@ -355,6 +353,16 @@ class Engine:
     def now(self) -> float:
         """The time up to which the run has advanced, seconds."""
         return max(self._replica.state.clock, self._reached)
+
+    @property
+    def earliest_arrival(self) -> float:
+        """Earliest time at which the next request may arrive, seconds."""
+        begun = self._after_last_schedule if self._open else self.now
+        return max(self._requests.last_arrival, begun, 0.0)
+
+    @property
+    def _after_last_schedule(self) -> float:
+        return math.nextafter(self._stepper.last_schedule, math.inf)
 
     @property
     def next_event_time(self) -> float:
