@@ -46,12 +46,6 @@ OF_THE_MODEL = "the model's name or its config.json decides how weights are stor
 LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
 OF_THE_ENDPOINT = frozenset(("--host", "--port", "--api-key", "--served-model-name"))
-#: The parts of vLLM's speculative configuration that have flags of their own.
-SPECULATIVE = {
-    "--spec-method": "method",
-    "--spec-model": "model",
-    "--spec-tokens": "num_speculative_tokens",
-}
 _PYTHON = re.compile(r"(\S*/)?python[\d.]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG = re.compile(r"-{1,2}[A-Za-z]")
@@ -208,7 +202,8 @@ class _Reader:
         self.line = line
         self.known = known
         self.own = own
-        self.speculative: dict[str, Any] = {}
+        #: By flag, the keys of its JSON object that have flags of their own.
+        self.objects: dict[str, dict[str, Any]] = {}
 
     def read(self, words: Sequence[str]) -> None:
         """Sort every word of the line."""
@@ -235,8 +230,19 @@ class _Reader:
                 taken = [] if equals else _values(flag, words[at:])
                 at += len(taken)
                 self._valued(flag, name, [value] if equals else taken, " ".join([word, *taken]))
-        if self.speculative and "--speculative-config" in self.own:
-            self.line.words += ["--speculative-config", json.dumps(self.speculative)]
+        for name, values in self.objects.items():
+            self._object(name, values)
+
+    def _object(self, name: str, values: dict[str, Any]) -> None:
+        """Add keys to a JSON object, which the line may have given, too."""
+        words = self.line.words
+        if name not in words:
+            words += [name, json.dumps(values)]
+            return
+        at = words.index(name) + 1
+        given = _value(words[at]) if at < len(words) else None
+        if isinstance(given, dict):
+            words[at] = json.dumps(given | values)
 
     def _whole(self, name: str) -> str:
         """Return the only flag with this prefix, as argparse does."""
@@ -306,9 +312,9 @@ class _Reader:
             self.line.unused.append(said)
 
     def _modelled(self, flag: ServerFlag, value: str, said: str) -> None:
-        name = flag.own
-        if name in SPECULATIVE:
-            self.speculative[SPECULATIVE[name]] = _value(value)
+        name, _, key = flag.own.partition(".")
+        if key and name in self.own:
+            self.objects.setdefault(name, {})[key] = _value(value)
         elif name == "--optimization-level":
             self._level(value, said)
         elif name == "--compilation-config":
