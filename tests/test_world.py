@@ -15,8 +15,9 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.engine.replica import Replica
+from kvsim.engine.replica_set import ReplicaSet
 from kvsim.fleet.clients import Clients
-from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.routing.router import Router
 from kvsim.fleet.routing.view import ReplicaView
@@ -52,15 +53,16 @@ def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
 def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
     """A world in which no replica ever runs past anybody's next event gives the same tables."""
 
-    def no_look_ahead(self: FleetClock, place: int, horizon: float) -> None:
-        closest = math.nextafter(self.replica_set.times[place], math.inf)
-        advance(self, place, min(horizon, closest))
+    def no_look_ahead(self: ReplicaSet, *args: Any) -> tuple[int, float]:
+        place, horizon = next_turn(self, *args)
+        return place, min(horizon, math.nextafter(self.times[place], math.inf))
 
-    advance = FleetClock._advance
+    next_turn = ReplicaSet._next_turn
 
     fast = kvsim.simulate(trace, record_steps=True, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FleetClock, "_advance", no_look_ahead)
+        patch.setattr(Replica, "entry_address", 0)
+        patch.setattr(ReplicaSet, "_next_turn", no_look_ahead)
         slow = kvsim.simulate(trace, record_steps=True, **options)
     assert same(fast, slow)
 

@@ -78,6 +78,40 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
 
 
 @njit(cache=True)
+def advance_in_turn(entries, addresses, times, ended, waits, target, ahead, command, most_steps):
+    """Advance replicas that wait for each other, the one with the next event first.
+
+    Each stops at the next event of another one, ``ahead`` seconds later, or at the target. Returns
+    the place where requests have ended, or that needs the host, and where that stops; -1 if all
+    have reached the target. ``waits``: can only start a step there. Plain text: ``ReplicaSet``.
+    """
+    while True:
+        place, first, second = -1, math.inf, math.inf
+        for k in range(len(times)):
+            if times[k] < first and not waits[k]:
+                place, first, second = k, times[k], first
+            elif times[k] < second:
+                second = times[k]
+        if first > target or first == math.inf:
+            return -1, target
+        horizon = min(target, max(second + ahead, math.nextafter(first, math.inf)))
+        if entries[place] == 0:
+            return place, horizon
+        state = _replica(addresses[place])
+        state.horizon = horizon
+        state.until_finish = True
+        state.num_ended = 0
+        if call_entry(entries[place], addresses[place], command, most_steps) != DONE:
+            return place, horizon
+        times[place] = state.next_event_time
+        if times[place] == first and first >= horizon:
+            waits[place] = True
+        if state.num_ended > 0:
+            ended[place] = state.num_ended
+            return place, horizon
+
+
+@njit(cache=True)
 def look_up(entries, addresses, command, request_id):
     """Return the longest cached prefix of a prompt on any replica, in tokens."""
     most = 0

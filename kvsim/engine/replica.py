@@ -351,7 +351,11 @@ class Replica:
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:
         state = self.state
         state.horizon, state.until_finish, state.num_ended = horizon, until_finish, 0
-        num_told = 0
+        return self.go_on()
+
+    def go_on(self) -> int:
+        """Continue what :meth:`advance` began; return the number of ended requests. Mutates."""
+        state, num_told = self.state, 0
         for stop in self.stops():
             self.tell_ends(state.num_ended - num_told)
             num_told = state.num_ended
@@ -366,11 +370,6 @@ class Replica:
         if self._observer is observer:
             self._observer = None
             self.state.watched = False
-
-    @property
-    def next_after_advance(self) -> float:
-        """Time of the next event when :meth:`advance` returned."""
-        return float(self.state.next_event_time)
 
     def stops(self, num_steps: int = STEPS_PER_CALL) -> Iterator[int]:
         """Run until the rules are done; yield the reason of each stop. ``num_steps`` bounds a call.

@@ -65,8 +65,70 @@ class ReplicaSet:
         while before < self.times[place] <= target and self.times[place] < math.inf:
             before = self.times[place]
             number += replica.advance(target)
-            self.times[place] = replica.next_after_advance
+            self.times[place] = replica.state.next_event_time
         return number
+
+    def take_turn(self, target: float, ahead: float, waits: NDArray[np.bool_]) -> tuple[int, int]:
+        """Advance the replica with the next event, up to the next event of another one.
+
+        ``ahead`` seconds later, if nothing reaches it before, or to the target. Compiled ones go on
+        in turn until requests have ended on one. Mutates.
+
+        Parameters
+        ----------
+        waits : replicas that can only start a step at the target itself
+
+        Returns
+        -------
+        place : -1 if all have reached the target
+        number : ended requests, already reported
+        """
+        columns = self.columns()
+        if not self._entries.any():
+            place, horizon = self._next_turn(target, ahead, waits)
+        else:
+            from kvsim.compiled.cache import load_replica_set
+
+            code = load_replica_set()
+            place, horizon = code.advance_in_turn(
+                *columns, waits, target, ahead, ADVANCE, STEPS_PER_CALL
+            )
+        if place < 0:
+            return -1, 0
+        number = int(self._ended[place])
+        if number:
+            self._ended[place] = 0
+            self._replicas[place].tell_ends(number)
+            return place, number
+        first = self.times[place]
+        if self._entries[place]:
+            number = self._replicas[place].go_on()
+            self.times[place] = self._replicas[place].state.next_event_time
+        else:
+            number = self.advance_one(place, horizon)
+        if self.times[place] == first and first >= horizon:
+            waits[place] = True
+        return place, number
+
+    def advance_one(self, place: int, horizon: float) -> int:
+        """Advance a replica until requests end; return their number, already reported. Mutates."""
+        number = self._replicas[place].advance(horizon, until_finish=True)
+        self.times[place] = self._replicas[place].state.next_event_time
+        return number
+
+    def _next_turn(
+        self, target: float, ahead: float, waits: NDArray[np.bool_]
+    ) -> tuple[int, float]:
+        """Return the replica with the next event, and how far it may go; -1 for none."""
+        place, first, second = -1, math.inf, math.inf
+        for k, time in enumerate(self.times.tolist()):
+            if time < first and not waits[k]:
+                place, first, second = k, time, first
+            elif time < second:
+                second = time
+        if first > target or first == math.inf:
+            return -1, target
+        return place, min(target, max(second + ahead, math.nextafter(first, math.inf)))
 
     def tell_ended(self) -> None:
         """Report the requests that have ended in compiled code. Mutates."""

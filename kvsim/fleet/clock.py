@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from kvsim.engine.replica_set import ReplicaSet
 from kvsim.fleet.world import Phase
 
@@ -117,36 +119,21 @@ class FleetClock:
                     self._tell_ended(self._members[place])
             return self._world.peek() >= target
         ahead = self._watcher.ahead()
-        waits: set[int] = set()  # replicas that can only start a step at the target itself
+        waits = np.zeros(len(self._members), np.bool_)
         while True:
-            place, first, second = self._earliest(waits)
-            if first > target or first == math.inf:
+            place, num_ended = self.replica_set.take_turn(target, ahead, waits)
+            if place < 0:
                 return True
-            horizon = min(target, max(second + ahead, math.nextafter(first, math.inf)))
-            self._advance(place, horizon)
-            if self.replica_set.times[place] == first and first >= horizon:
-                waits.add(place)
+            self._tell(place, num_ended)
             if self._world.peek() < target:
                 return False
 
-    def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
-        """Return the replica with the next event, its time, and the time of the one after it."""
-        place, first, second = -1, math.inf, math.inf
-        for k, time in enumerate(self.replica_set.times.tolist()):
-            if time < first and k not in waits:
-                place, first, second = k, time, first
-            elif time < second:
-                second = time
-        return place, first, second
-
-    def _advance(self, place: int, horizon: float) -> None:
+    def _tell(self, place: int, num_ended: int) -> None:
+        """Tell the watcher what a replica's advance has brought."""
         member = self._members[place]
-        replica = member.replica
-        num_ended = replica.advance(horizon, until_finish=True)
-        self.replica_set.times[place] = replica.next_after_advance
         if num_ended:
             self._tell_ended(member)
-        for row, num_tokens, time in replica.take_begun():
+        for row, num_tokens, time in member.replica.take_begun():
             self._watcher.begun(member, row, num_tokens, time)
 
     def _tell_ended(self, member: Member) -> None:
