@@ -260,6 +260,8 @@ def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
     difference = kvsim.replay(path)
     assert difference is not None
     assert difference.field.startswith(("new", "nb", "fq", "bt"))
+    assert f"{difference.field} ({difference.meaning}): expected " in str(difference)
+    assert difference.meaning
 
 
 @pytest.mark.long

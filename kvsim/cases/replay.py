@@ -32,6 +32,26 @@ STATES = (
     *("s", "reset", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2"),
     *("ecb2", "bt", "addr", "cpu", "co"),
 )
+#: What columns hold that a record of a user's has, too.
+MEANINGS = {
+    "sch": "scheduled, in order: [request, tokens]",
+    "new": "admitted: [request, tokens hit, blocks by group]",
+    "res": "admitted again after a preemption: [request, tokens hit, blocks by group]",
+    "pre": "preempted requests",
+    "nb": "new blocks of running requests",
+    "cow": "blocks in which a hit ends: [source, copy]",
+    "fin": "finished requests",
+    "free": "free blocks",
+    "free2": "free blocks after the step",
+    "r": "running requests",
+    "w": "waiting requests",
+    "fq": "checksum of the free queue",
+    "fql": "the free queue",
+    "nh": "number of blocks with a key",
+    "hc": "checksum of the blocks' keys",
+    "bt": "checksum of all block tables",
+    "addr": "pieces of memory: [request, start, size]",
+}
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
 
@@ -41,18 +61,19 @@ class Difference:
     """First difference between a replay and the record.
 
     ``step`` is the step's number ``s``, ``field`` the log's field with the place inside it, such as
-    ``new[0][2][0][3]``.
+    ``new[0][2][0][3]``, ``meaning`` what that field holds, where it is known.
     """
 
     step: int
     field: str
     expected: Any
     got: Any
+    meaning: str = ""
 
     def __str__(self) -> str:
+        field = f"{self.field} ({self.meaning})" if self.meaning else self.field
         return (
-            f"step {self.step}: {self.field}: expected {_shown(self.expected)}, "
-            f"got {_shown(self.got)}"
+            f"step {self.step}: {field}: expected {_shown(self.expected)}, got {_shown(self.got)}"
         )
 
 
@@ -135,7 +156,7 @@ def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | Non
     pairs[1:1] = [(name, _event(expected, name), _event(got, name)) for name in events]
     for name, a, b in pairs:
         if a != b and not (a is None and b == [0, 0, 0]):  # no request was scheduled, in a summary
-            return Difference(expected["s"], *_narrow(name, a, b))
+            return Difference(expected["s"], *_narrow(name, a, b), MEANINGS.get(name, ""))
     return None
 
 
