@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kvsim.budget.layout import KV_DTYPES
 from kvsim.errors import unknown_name
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.registry import parse_spec
 from kvsim.speculation import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class AllocatorSpec(NamedTuple):
@@ -119,7 +122,16 @@ def parse_allocator(text: str) -> AllocatorSpec:
             known = [*KV_DTYPES, *NUMBERED, "mqa", "swap", "spec"]
             known += [p.replace("_", "-") for p in own]
             unknown = unknown_name("modifier", key.replace("_", "-"), known)
-            raise ValueError(f"allocator {text!r}: {unknown}")
+            raise ValueError(f"allocator {text!r}: {unknown}{_of_policy(keys, key)}")
     if "num_kv_heads" in changes and "kv_lora_rank" in changes:
         raise ValueError(f"allocator {text!r}: a latent has no KV heads; give mla, gqa or mqa")
     return AllocatorSpec(base, ALLOCATORS.check_params(base, params), **changes)
+
+
+def _of_policy(keys: Mapping[str, str | None], key: str) -> str:
+    """Return a hint if a key may have been meant for the eviction policy; else nothing."""
+    policy = keys.get("eviction")
+    if policy is None or list(keys).index("eviction") > list(keys).index(key):
+        return ""
+    setting = key.replace("_", "-") + ("" if keys[key] is None else f"={keys[key]}")
+    return f"; a parameter of the eviction policy follows a colon: eviction={policy}:{setting}"
