@@ -13,15 +13,34 @@ import pytest
 
 import kvsim
 import workloads
+from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.eviction import Alone, eviction_policy
 from kvsim.own_rules.part import RulePart, per_block, per_replica
-from kvsim.plugins.eviction import EvictionRules
+from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, remove
 from kvsim.registry import import_file
 from kvsim.testing import check_eviction, equal_tables
 
 PARTS = Path(__file__).parents[1] / "docs" / "examples" / "parts"
 TTL = f"{PARTS / 'ttl_lru.py'}:TtlLru"
 TtlLru = import_file(str(PARTS / "ttl_lru.py")).TtlLru
+
+
+class Oldest(EvictionRules):
+    lost: int = 0
+    order: Queue = per_replica(Queue)
+    links: list[Links] = per_block(Links)
+
+    def insert(self, block_id: int) -> None:
+        append(self.order, self.links, block_id)
+
+    def remove(self, block_id: int) -> None:
+        remove(self.order, self.links, block_id)
+
+    def evict(self) -> int:
+        block_id = self.order.head
+        if self.lost == 0:
+            remove(self.order, self.links, block_id)
+        return block_id
 
 
 def policy_with(lines: str, tmp_path: Path) -> type[EvictionRules]:
@@ -58,6 +77,16 @@ def test_blocks_that_were_hit_outlive_those_that_were_not():
 
 def test_a_policy_of_rules_keeps_its_promises():
     check_eviction(TtlLru, num_runs=3)
+
+
+def test_a_check_takes_the_parameters_of_an_object(tmp_path):
+    """It read them as modifiers of the allocator."""
+    check_eviction(Oldest(lost=0), num_runs=1)
+    with pytest.raises(AssertionError, match="the policy holds"):
+        check_eviction(Oldest(lost=1), num_runs=1)
+    said = "unknown modifier 'lost'.*follows a colon: eviction=mine.py:Oldest:lost=1"
+    with pytest.raises(ValueError, match=said):
+        parse_allocator("paged+eviction=mine.py:Oldest+lost=1")
 
 
 @pytest.mark.long
@@ -122,7 +151,7 @@ def test_what_an_operation_returns_needs_no_annotation(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(file.read_text().replace("evict(self) -> int", "evict(self)"))
     mine = import_file(str(file)).Mine
-    assert "return int(rule_evict(part_at(own)))" in load_user_rules()._text(mine)
+    assert "return whole(rule_evict(part_at(own)))" in load_user_rules()._text(mine)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +166,20 @@ def test_a_field_that_has_no_layout_is_refused(field, said):
     given = {"x": per_block()} if "dict" in field["x"] else {"x": ""} if field["x"] == "str" else {}
     with pytest.raises(ValueError, match=said):
         type("Odd", (EvictionRules,), {"__annotations__": field, **given}).kinds()
+
+
+@pytest.mark.parametrize("name", ["now", "evict", "kinds", "reset", "pool", "address"])
+def test_a_field_with_a_name_of_kvsims_is_refused(name):
+    with pytest.raises(ValueError, match=f"Odd.{name}: kvsim uses this name itself"):
+        type("Odd", (EvictionRules,), {"__annotations__": {name: "float"}, name: 1.0})
+
+
+def test_a_class_variable_is_no_field(tmp_path):
+    file = policy_with("return 7", tmp_path).__module__
+    path = Path(sys.modules[file].__file__)
+    text = path.read_text().replace("    order:", "    most: ClassVar[int] = 3\n    order:")
+    path.write_text(f"from __future__ import annotations\nfrom typing import ClassVar\n{text}")
+    assert list(import_file(str(path)).Mine.kinds()) == ["order"]
 
 
 def test_lists_in_python_have_an_end():

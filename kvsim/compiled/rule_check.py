@@ -52,6 +52,9 @@ GROWING = frozenset(
 #: Built-in functions that rules may call.
 BUILTINS = frozenset(("abs", "min", "max", "range", "int", "float", "bool", "len", "round"))
 
+#: Classes whose rules keep their promises.
+_KEPT: set[type[Any]] = set()
+
 
 def rules_of(cls: type[Any]) -> dict[str, Any]:
     """Return the methods that a user's class and its own bases define, and functions they call."""
@@ -122,17 +125,99 @@ def check_rules(cls: type[Any]) -> None:
                 f"{cls.__name__}.{name}: {_place(rule, 0)}: uses {free} of the function around "
                 "it; make it a field, or a number at the top of the file"
             )
-        try:
-            text = textwrap.dedent(inspect.getsource(rule))
-        except (OSError, TypeError):
+        tree = _tree_of(rule)
+        if tree is None:
             continue  # the compiler says what it cannot do
-        tree: Any = ast.parse(text).body[0]
         for node, what, instead in _refused(tree, cls, rule):
             place = _place(rule, getattr(node, "lineno", 1) - 1)
             raise ValueError(f"{cls.__name__}.{name}: {place}: rules may not use {what}; {instead}")
+    check_promises(cls)
+
+
+def _tree_of(rule: Any) -> Any:
+    """Return the syntax tree of a rule; None without its text."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(rule))).body[0]
+    except (OSError, TypeError):
+        return None
+
+
+def check_promises(cls: type[Any]) -> None:
+    """Refuse a class whose text shows that a rule breaks what it promises, under either backend.
+
+    It returns a number on every path, and writes to its own state alone.
+
+    Raises
+    ------
+    ValueError
+        With the file, the line, and what is allowed.
+    """
+    if cls in _KEPT:
+        return
+    for name, rule in rules_of(cls).items():
+        tree = _tree_of(rule)
+        if tree is None or name == "__init__":
+            continue
+        for line, what in _foreign_stores(tree, cls, name):
+            raise ValueError(f"{cls.__name__}.{name}: {_place(rule, line - 1)}: {what}")
         if name in cls.RETURNS and (line := _without_value(tree)):
             place = _place(rule, line - 1)
             raise ValueError(f"{cls.__name__}.{name}: {place}: must return a number on every path")
+    _KEPT.add(cls)
+
+
+def _foreign_stores(tree: Any, cls: type[Any], name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that write to a parameter, or to a record of kvsim's."""
+    given = [argument.arg for argument in tree.args.args]
+    kinds = {record.__name__ for record in cls.TAKES.values()}
+    records = {a.arg for a in tree.args.args if a.annotation and _last_name(a.annotation) in kinds}
+    records |= set(given[1:2]) if name in cls.TAKES else set()
+    is_method = hasattr(cls, name) and bool(given)
+    nodes = list(ast.walk(tree))
+    aliases = {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in nodes:
+        if not (isinstance(node, ast.Attribute | ast.Subscript) and _is_stored(node)):
+            continue
+        root, field = _root(node, aliases)
+        if root in records and field not in cls.WRITES:
+            own = "keep the number in state of your own, declared with "
+            instead = f"{own}{' or '.join(f'per_{one}()' for one in cls.SIZES[::-1])}"
+            yield node.lineno, f"rules may not write to {root}.{field}; {instead}"
+        if is_method and root == given[0] and field not in cls._sized:
+            instead = f"declare it as state, {field}: int = per_replica()"
+            yield node.lineno, f"rules may not write to {root}.{field}; {instead}"
+
+
+def _is_stored(node: Any) -> bool:
+    return isinstance(node.ctx, ast.Store | ast.Del)
+
+
+def _last_name(annotation: Any) -> str:
+    """Return the name of a class in an annotation."""
+    found = getattr(annotation, "value", None) if isinstance(annotation, ast.Constant) else None
+    return str(found or getattr(annotation, "id", getattr(annotation, "attr", "")))
+
+
+def _root(node: Any, aliases: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the variable that an expression begins with, and the first field after it."""
+    field, seen = "", set[str]()
+    while True:
+        if isinstance(node, ast.Attribute):
+            field, node = node.attr, node.value
+        elif isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Name) and node.id in aliases and node.id not in seen:
+            seen.add(node.id)
+            value = aliases[node.id]
+            if not isinstance(value, ast.Attribute | ast.Subscript | ast.Name):
+                return node.id, field
+            node = value
+        else:
+            return getattr(node, "id", ""), field
 
 
 def _without_value(tree: Any) -> int:

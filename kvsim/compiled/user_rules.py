@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numba import njit, types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, TypingError
 from numba.extending import overload, overload_attribute, overload_method
 
 from kvsim.compiled.cache import cache_folder
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Arguments of an entry: the address of the state, and two of the operation's own.
 ARGUMENTS = (types.int64,) * 3
+
+#: What compiled rules say of an answer that would be cut.
+WRONG_TYPE = "must return a whole number (// and int() make one)"
 
 _addresses: dict[type[Any], list[int]] = {}
 _entries: list[Any] = []  # machine code lives as long as its dispatcher
@@ -68,7 +72,8 @@ def _load(cls: type[Any]) -> list[int]:
         module.__file__ = str(path)
         rules = {f"rule_{n}": getattr(cls, n) for n in cls.OPERATIONS if hasattr(cls, n)}
         taken = {f"take_{n}": record_at(record, "") for n, record in cls.TAKES.items()}
-        module.__dict__.update(rules | taken, part_at=record_at(cls.record(), "", kind))
+        taken |= {"part_at": record_at(cls.record(), "", kind), "whole": whole}
+        module.__dict__.update(rules | taken)
         exec(compile(text, str(path), "exec"), module.__dict__)
         return [_address(cls, module, n) if _is_own(cls, n) else 0 for n in cls.OPERATIONS]
 
@@ -85,10 +90,27 @@ def _text(cls: type[Any]) -> str:
             call = f"rule_{name}({', '.join(['part_at(own)', *given[:count]])})"
             lines.append(f"def {name}(own, first, second):")
             if name in cls.RETURNS:
-                lines.append(f"    return {cls.RETURNS[name].__name__}({call})\n")
+                kind = "whole" if cls.RETURNS[name] is int else "float"
+                lines.append(f"    return {kind}({call})\n")
             else:
                 lines.append(f"    {call}\n    return 0\n")
     return "\n".join(lines)
+
+
+def whole(value: Any) -> int:
+    """Return a whole number that a rule has answered."""
+    return int(value)
+
+
+@overload(whole)
+def _whole(value):  # type: ignore[no-untyped-def]
+    if not isinstance(value, types.Integer | types.Boolean):
+        raise TypingError(f"{WRONG_TYPE}, not {value}")
+
+    def answer(value):  # type: ignore[no-untyped-def]
+        return np.int64(value)
+
+    return answer
 
 
 def _is_own(cls: type[Any], name: str) -> bool:
@@ -161,6 +183,8 @@ def _told(cls: type[Any], name: str, error: NumbaError) -> ValueError:
         if match:
             place = f"{match[0]}:{line}"
             break
+    if wrong := re.search(rf"{re.escape(WRONG_TYPE)}, not \w+", said):
+        return ValueError(f"{cls.__name__}.{name}: {place}: {wrong[0]}")
     causes = re.findall(
         r"(Unknown attribute .*|Invalid use of .*|No implementation .*|.*rror.*)", said
     )

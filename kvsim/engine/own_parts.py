@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from contextlib import contextmanager
 from traceback import walk_tb
 from typing import TYPE_CHECKING
@@ -68,4 +69,7 @@ def errors_in_parts() -> Iterator[None]:
             raise
         code, line = own[-1][0].f_code, own[-1][1]
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ValueError(f"{code.co_qualname}: {code.co_filename}:{line}: {said}") from first
+        place = f"{code.co_qualname}: {code.co_filename}:{line}"
+        if isinstance(first, BdbQuit):
+            raise ValueError(f"{place}: quit in the debugger") from None
+        raise ValueError(f"{place}: {said}") from first

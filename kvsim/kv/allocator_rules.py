@@ -11,6 +11,7 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.own_rules.part import RulePart, per_replica
 from kvsim.records.kv import OWN
 from kvsim.records.memory import assign, head
+from kvsim.records.record import NONE
 from kvsim.records.request import Request
 
 if TYPE_CHECKING:
@@ -91,13 +92,18 @@ KVCacheManager.register(AllocatorRules)  # type: ignore[type-abstract]  # it is 
 
 
 def check_rooms(own: OwnMemory, name: str) -> None:
-    """Refuse rules that have given out more memory than there is.
+    """Refuse rules that have given out more memory than there is, or less than none.
 
     Raises
     ------
     ValueError
         Naming the allocator.
     """
+    if own.part.wrong != NONE:
+        raise ValueError(
+            f"allocator {name}: allocate returned {own.part.returned:.0f}: must be the number of "
+            "tokens with room, 0 or more"
+        )
     if own.is_overdrawn:
         raise ValueError(f"allocator {name} gave out more than all of its {own.num_slots:,} slots")
 
@@ -146,10 +152,12 @@ class OwnManager(RuleManager):
         alone, one = OwnManager(self.config, self._rules), Request(0, 0.0, 1, 1)
         one.num_prompt_tokens = one.num_tokens = request.num_prompt_tokens
         one.max_tokens, one.end = request.max_tokens, request.end
-        if not alone.allocate_slots(one, one.num_prompt_tokens):
-            return False
-        one.num_computed_tokens = one.num_prompt_tokens
-        return alone.allocate_slots(one, one.max_slots - one.num_prompt_tokens)
+        has_room = alone.allocate_slots(one, one.num_prompt_tokens)
+        if has_room:
+            one.num_computed_tokens = one.num_prompt_tokens
+            has_room = alone.allocate_slots(one, one.max_slots - one.num_prompt_tokens)
+        check_rooms(alone.kv.own, type(self._rules).__name__)
+        return has_room
 
     def check_integrity(self) -> None:
         own, held = self.kv.own, self.held_requests()

@@ -11,7 +11,6 @@ import sys
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter, Signature, get_annotations
-from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,6 +24,7 @@ from typing import (
 
 import numpy as np
 
+from kvsim.compiled.rule_check import check_promises
 from kvsim.parametric import Parametric
 from kvsim.records.memory import Numbers, View, Views, copied
 from kvsim.records.record import Record, is_record, item_of, strip_width
@@ -123,6 +123,8 @@ class RulePart(Parametric):
     #: a second one is then the time, if the rules have a clock.
     RETURNS: ClassVar[Mapping[str, type]] = {}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {}
+    #: Fields of the first argument that they may write.
+    WRITES: ClassVar[tuple[str, ...]] = ()
     #: Compiled code calls the operations as C does, where they cannot raise.
     BY_C: ClassVar[bool] = False
     #: What state may be declared for.
@@ -142,6 +144,11 @@ class RulePart(Parametric):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
+        base: Any = next(one for one in cls.__mro__ if "OPERATIONS" in vars(one))
+        for name, kind in [] if base is cls else get_annotations(cls).items():
+            if _is_taken(base, name) and "ClassVar" not in str(kind):
+                label = f"{cls.__module__}:{cls.__name__}.{name}"
+                raise ValueError(f"{label}: kvsim uses this name itself: rename the field")
         cls._sized = {n: v for c in cls.__mro__[::-1] for n, v in _declared(c).items()}
         for name in [n for n, v in vars(cls).items() if isinstance(v, Sized)]:
             delattr(cls, name)  # state lives in instances
@@ -205,6 +212,8 @@ class RulePart(Parametric):
         sizes : number of blocks and of requests, as ``block`` and ``request``
         """
         if not memory.compiled:
+            cls: Any = type(self)
+            check_promises(cls)
             self.fill(self, None, sizes)
             return self
         view: Any = memory.one(self.record())
@@ -233,6 +242,8 @@ class RulePart(Parametric):
         return made
 
 
+#: Names of instances that are no fields.
+TAKEN = frozenset(("plain", "pool", "laid_out", "config", "counter", "view", CLOCK, GOES_ON, HINT))
 #: Types of numbers.
 SCALARS = (int, float, bool)
 
@@ -247,13 +258,20 @@ def _annotated(cls: type) -> dict[str, Any]:
     given = get_annotations(cls)
     if "OPERATIONS" in vars(cls):
         given = {n: k for n, k in given.items() if n in vars(cls).get("_sized", {})}
-    one = SimpleNamespace(__annotations__=given)
+    one: Any = type(cls.__name__, (), {"__annotations__": given})  # which may have a ClassVar
     names = {**vars(sys.modules[cls.__module__]), **vars(cls)}
     try:
         hints = get_type_hints(one, names, include_extras=True)
     except NameError as error:
         raise ValueError(f"{cls.__module__}:{cls.__name__}: type of a field: {error}") from None
     return {n: k for n, k in hints.items() if k is not ClassVar and get_origin(k) is not ClassVar}
+
+
+def _is_taken(base: Any, name: str) -> bool:
+    """Return True if a field of this name would hide what kvsim calls or writes."""
+    there = getattr(base, name, None)
+    is_method = callable(there) or isinstance(there, property)
+    return is_method or name in TAKEN or hasattr(Record, name) or hasattr(View, name)
 
 
 def _check_field(cls: type[RulePart], name: str, kind: Any) -> None:

@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 def number(kind: type[T], value: Any, part: object, operation: str) -> T:
     """Return what an operation of a user's returned, as a number."""
     try:
-        return kind(value)
+        found = kind(value)
     except (TypeError, ValueError):
-        what = f"{type(part).__name__}.{operation} returned {value!r}"
-        raise ValueError(f"{what}: must be a number") from None
+        raise wrong(value, part, operation, "a number") from None
+    if kind is int and not hasattr(value, "__index__"):
+        raise wrong(value, part, operation, "a whole number")
+    return found
+
+
+def wrong(value: Any, part: object, operation: str, allowed: str) -> ValueError:
+    """Return the error for what an operation of a user's returned."""
+    return ValueError(f"{type(part).__name__}.{operation} returned {value!r}: must be {allowed}")
 
 
 # -- a KV-cache manager ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
@@ -52,14 +53,18 @@ class OwnRouter(RuleRouter):
     def apply(self) -> int:
         draw_words(self.placement.draws, self.facts.rng)
         place = self.state.choose(self.placement)
-        if not 0 <= place < self.placement.num_candidates:
+        if not isinstance(place, Integral) or place not in range(self.placement.num_candidates):
             raise self.wrong_choice(place)
-        self.branch = self.branches[self.placement.branch]
+        self.branch = self.branch_name(self.placement.branch)
         return int(place)
 
-    def wrong_choice(self, place: int) -> ValueError:
+    @property
+    def rules_name(self) -> str:
+        return type(self._rules).__name__
+
+    def wrong_choice(self, place: float) -> ValueError:
         """Return the error for a choice that is not a place of a candidate."""
         return ValueError(
-            f"router {type(self._rules).__name__} chose {place}: must be 0 to "
+            f"router {self.rules_name} chose {place}: must be a whole number, 0 to "
             f"{self.placement.num_candidates - 1}, the place of a candidate"
         )

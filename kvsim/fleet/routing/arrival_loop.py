@@ -135,6 +135,8 @@ class ArrivalLoop:
             )
             self._serve(outcome)
             self._replica_set.tell_ended()
+        for number in (branches.min(initial=0), branches.max(initial=0)):
+            router.branch_name(int(number))
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:

@@ -45,6 +45,7 @@ class RouterRules(RulePart):
     OPERATIONS: ClassVar[tuple[str, ...]] = ("choose",)
     RETURNS: ClassVar[Mapping[str, type]] = {"choose": int}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {"choose": Placement}
+    WRITES: ClassVar[tuple[str, ...]] = ("branch", "costs")
     SIZES: ClassVar[tuple[str, ...]] = ("replica",)
     BY_C: ClassVar[bool] = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -133,8 +134,28 @@ class RuleRouter(Router):
         draw_words(self.placement.draws, self.facts.rng)
         given = (self.placement,) if self.state is None else (self.state, self.placement)
         place = self.rule(*given)
-        self.branch = self.branches[self.placement.branch]
+        self.branch = self.branch_name(self.placement.branch)
         return place
+
+    def branch_name(self, number: int) -> str:
+        """Return the name of a branch that the rule has written.
+
+        Raises
+        ------
+        ValueError
+            If the number has no name.
+        """
+        if not isinstance(number, Integral) or number not in range(len(self.branches)):
+            raise ValueError(
+                f"router {self.rules_name}: placement.branch = {number}: must be a whole number, "
+                f"0 to {len(self.branches) - 1}, the place of a name in branches"
+            )
+        return self.branches[number]
+
+    @property
+    def rules_name(self) -> str:
+        """Return the name of the class with the rules."""
+        return type(self).__name__
 
 
 def draw_words(
