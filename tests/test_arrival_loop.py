@@ -43,6 +43,7 @@ TEXTS = (
     "llm-d+picker=random",
     "llm-d-token-aware+max-wait=0.001",
     "llm-d-token-aware+index=approximate",
+    "vllm-kv-aware",
     "production-stack",
     "production-stack+policy=loadaware",
 )

@@ -398,6 +398,17 @@ def test_token_aware_spills_at_tau() -> None:
     assert router.branch == "spilled"
 
 
+def test_kv_aware_takes_the_fewest_tokens_to_prefill_by_the_requests_there() -> None:
+    """Of the prompt's 160 tokens 80 are cached at the second replica, as vllm-router chose."""
+    router = started("vllm-kv-aware")
+    cache(router, ONE, [0, 5, 0])
+    assert router.choose(ONE, views()) == 1
+    assert router.choose(ONE, views(outstanding=[0, 1, 0])) == 0  # 80 * 2 is not less than 160
+    assert router.choose(ONE, views(outstanding=[1, 2, 1])) == 1  # 80 * 3 against 160 * 2
+    assert router.choose(ONE, views(uncached=[0, 79, 0])) == 1
+    assert router.choose(ONE, views(uncached=[0, 81, 0])) == 0
+
+
 # -- Dynamo ----------------------------------------------------------------------------------------
 
 

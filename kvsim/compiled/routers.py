@@ -38,7 +38,7 @@ _throughput, _chwbl = by_load.choose_aibrix_throughput, by_load.choose_chwbl
 _cache_aware, _ray = by_match.choose_cache_aware, by_match.choose_ray_prefix_aware
 _aibrix, _load_aware = by_match.choose_aibrix_prefix_cache, by_match.choose_load_aware
 _token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
-_dynamo = dynamo.choose_dynamo
+_kv_aware, _dynamo = by_match.choose_kv_aware, dynamo.choose_dynamo
 
 
 @njit(cache=True, error_model="numpy")
@@ -105,6 +105,11 @@ def token_aware(router, placement, unused):
 
 
 @njit(cache=True, error_model="numpy")
+def kv_aware(router, placement, unused):
+    return _kv_aware(_placement(placement))
+
+
+@njit(cache=True, error_model="numpy")
 def weighted_scores(router, placement, unused):
     """Apply the rule of llm-d."""
     return _llm_d(_weights(router), _placement(placement))
@@ -130,6 +135,7 @@ ENTRIES: dict[Callable[..., int], Any] = {
     _aibrix: aibrix_prefix_cache,
     _load_aware: load_aware,
     _token_aware: token_aware,
+    _kv_aware: kv_aware,
     _llm_d: weighted_scores,
     _dynamo: smallest_cost,
 }

@@ -127,3 +127,12 @@ def choose_token_aware(router: TokenBound, placement: Placement) -> int:
         is_kept = placement.branch != STICKY or rate >= router.affinity
         placement.costs[k] = float(cost) if is_kept else math.inf
     return any_least_cost(placement.costs, number, placement.draws)
+
+
+def choose_kv_aware(placement: Placement) -> int:
+    """Return the fewest uncached tokens times one more than the requests there, first of equals."""
+    for k in range(placement.num_candidates):
+        one = placement.candidates[k]
+        missing = one.num_uncached_tokens + placement.num_prompt_tokens - one.cached_tokens
+        placement.costs[k] = float(missing * (1 + one.num_outstanding))
+    return least_cost(placement.costs, placement.num_candidates)
