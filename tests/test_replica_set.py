@@ -70,6 +70,20 @@ def test_a_row_that_the_host_runs_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert one.summary == other.summary
 
 
+@pytest.mark.parametrize("router", ["session", "least-outstanding"])
+def test_replicas_that_wait_for_each_other_take_turns_alike(
+    router: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = workloads.agentic(
+        num_requests=200, request_rate=100, turns=6.0, sub_agents=60.0, think_time=0.05,
+        system=100, first=400, growth=50, output=200, max_prompt=4000,
+    )  # fmt: skip
+    one = kvsim.simulate(trace, router=router, **OPTIONS)
+    monkeypatch.setattr(Replica, "entry_address", 0)
+    other = kvsim.simulate(trace, router=router, **OPTIONS)
+    assert equal_tables(one.requests, other.requests)
+
+
 def test_who_is_preempted_after_a_first_token_is_heard() -> None:
     name = "shared-prefix+num-prefixes=5+prefix=64+suffix=100+output=120"
     trace = workloads.generate(name, num_requests=80, request_rate=3.0, seed=1)
