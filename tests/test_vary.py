@@ -116,6 +116,25 @@ def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "plain.json").read_text()) == answer
 
 
+def test_policies_are_bounded_by_those_that_know_the_future(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = "turns=6+first=600+growth=100+max-prompt=2000+system=100+output=30+hints=true"
+    asked = ["compare", *TINY[:4], "--workload", f"agentic+{sizes}", "--num-requests", "60"]
+    asked += ["--request-rate", "20", "--num-gpu-blocks-override", "400", "--replications", "2"]
+    asked += ["--backend", "python"]
+    main([*asked, "--policies", "lru,hints,belady", "--json", "-"])
+    answer = json.loads(capsys.readouterr().out)
+    hits = {row["options"]["policy"]: row["prefix_cache_hit_rate"] for row in answer["rows"]}
+    bounds = answer["bounds"]
+    assert list(hits) == ["lru", "hints", "belady"]
+    assert hits["lru"] < hits["belady"] == max(hits.values()) < bounds["infinite_hit_rate"]
+    assert hits["lru"] < bounds["optimal_hit_rate"] < bounds["infinite_hit_rate"]
+    gaps = answer["differences"][-1]["metrics"]
+    assert gaps["sessions.hit_rate"]["mean"] > 0.0
+    assert {"sessions.p50_turn_ttft_ms", "sessions.mean_duration"} <= set(gaps)
+
+
 def test_the_table_says_what_served_and_shows_what_the_option_moves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -170,6 +189,10 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
     ("asked", "told"),
     [
         (["--vary", "max-num-seqs=1"], "--vary: give two values or more"),
+        (["--policies", "lru"], "--policies: give two or more, A,B"),
+        (["--policies", "lru,arc2"], "unknown policy 'arc2'"),
+        (["--policies", "lru,ttl=0"], "is 'ttl=0': must be none, ttl=SECONDS"),
+        (["--policies", "lru,fifo", "--engines", "vllm,sglang"], "--policies: conflicts with"),
         (["--vary", "seed=1,2"], "--vary seed: cannot vary, as all configurations share it"),
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
         (

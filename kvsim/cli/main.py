@@ -117,9 +117,14 @@ REPLICATIONS = click.option(
     "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option instead"
 )
 @click.option(
+    "--policies",
+    metavar="A,B",
+    help="compare eviction and session policies instead, such as lru,sieve,program=20,hints",
+)
+@click.option(
     "--replications",
     type=click.IntRange(1),
-    help="number of runs, with seed, seed + 1, ... [1; with --vary: 5]",
+    help="number of runs, with seed, seed + 1, ... [1; with --vary, --policies: 5]",
 )
 @PRICE
 @REPORT
@@ -131,6 +136,7 @@ def compare(
     allocators: str | None,
     engines: str | None,
     vary: tuple[str, ...],
+    policies: str | None,
     replications: int | None,
     price: tuple[str, ...],
     report_file: str | None,
@@ -141,7 +147,8 @@ def compare(
 ) -> None:
     """Serve one trace under several allocators or engines.
 
-    Or, with --vary, under several values of any option.
+    Or, with --vary, under several values of any option; with --policies under several policies of
+    the prefix cache.
     """
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
@@ -153,11 +160,14 @@ def compare(
     flags = options_given(options)
     given = with_beginning(what, dict(flags))
     _refuse_both(vary, allocators, engines)
-    if vary:
+    if policies is not None and (vary or allocators is not None or engines is not None):
+        raise ValueError("--policies: conflicts with --vary, --allocators and --engines")
+    if vary or policies is not None:
         compare_options(
             vary,
             given,
             flags,
+            policies=policies,
             price=price,
             replications=replications,
             json_file=json_file,

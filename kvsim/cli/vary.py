@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.api.requests import requests_of, seeded
 from kvsim.budget.versions import upgrade_notes
 from kvsim.cli.answers import print_answer, progress_bar, save_named
+from kvsim.cli.policies import bound_notes, bounds_of, names_of, read_policies
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.engine.given import recording
 from kvsim.results.cost import RULE
@@ -28,6 +29,7 @@ def compare_options(
     given: dict[str, Any],
     flags: Iterable[str],
     *,
+    policies: str | None = None,
     price: Sequence[str] = (),
     replications: int | None,
     json_file: str | None,
@@ -36,8 +38,8 @@ def compare_options(
 ) -> None:
     """Serve the same requests under every combination, and report differences from the first.
 
-    ``given`` are options of all of them, ``flags`` those that were not read from a file. A page and
-    a folder have the run of each with the first seed.
+    ``given`` are options of all of them, ``flags`` those that were not read from a file. ``policies``
+    replace ``vary``. A page and a folder have the run of each with the first seed.
 
     Raises
     ------
@@ -53,11 +55,16 @@ def compare_options(
     from kvsim.study.space import read_varied, refuse_both
 
     check_report(report_file)
-    space = read_varied(vary)
-    refuse_both(flags, space[0], "--vary")
+    if policies is None:
+        space = options = read_varied(vary)
+        refuse_both(flags, space[0], "--vary")
+    else:
+        space, options = [{"policy": one} for one in names_of(policies)], read_policies(policies)
+        refuse_both(flags, ("session_policy",), "--policies")
     if len(space) < 2:
-        raise ValueError("--vary: give two values or more, OPTION=A,B")
-    configs = [RunConfig.build(**{**given, **options}) for options in space]
+        how = "--vary: give two values or more, OPTION=A,B"
+        raise ValueError(how if policies is None else "--policies: give two or more, A,B")
+    configs = [RunConfig.build(**{**given, **own}) for own in options]
     prices = prices_of(price, configs)
     has_seeds = configs[0].trace is None
     number = replications or (REPLICATIONS if has_seeds else 1)
@@ -66,6 +73,7 @@ def compare_options(
     noted: list[list[list[str]]] = [[] for _ in space]
     first: dict[str, Result] = {}
     described = []
+    bounds: list[dict[str, float]] = []
 
     def serve(seed: RunConfig) -> None:
         requests, said = requests_of(seed)
@@ -80,6 +88,8 @@ def compare_options(
             noted[place].append(notes_of(result.provenance))
             first.setdefault(titles[place], result)
             tick(sum(map(len, summaries)))
+        if policies is not None:
+            bounds.append(bounds_of(requests, summaries[0][-1]))
 
     with progress_bar("simulating", number * len(space), json_file) as tick:
         for seed in seeded(configs[0], number):
@@ -91,13 +101,18 @@ def compare_options(
         "differences_are": sentence(space),
         "rows": [{"options": o} | average(own) for o, own in zip(space, summaries, strict=True)],
         "differences": _differences(space, summaries),
+        **({"bounds": average(bounds)} if bounds else {}),
         "versions": [*upgrade_notes(map(attrgetter("vllm_version"), configs))],
     }
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
     if number == 1:
         why = "" if has_seeds else "a trace has no seed: "
         notes.append(f"{why}one run per configuration, without an interval")
-    notes += [*answer["versions"], *_cost_notes(prices)]
+    notes += [
+        *answer["versions"],
+        *_cost_notes(prices),
+        *(bound_notes(answer["bounds"]) if bounds else []),
+    ]
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)

@@ -34,6 +34,8 @@ MOVED = (
     Column("kv_cache.token_states", "waste\n%", -100.0, 100.0, least=0.1),
     Column("prefix_cache_hit_rate", "hit\n%", 100.0, least=0.1),
     Column("external_prefix_cache_hit_rate", "external\nhit %", 100.0, least=0.1),
+    Column("sessions.p50_turn_ttft_ms", "turn's TTFT\np50, ms"),
+    Column("sessions.mean_duration", "session\nmean, s"),
     Column("acceptance_rate", "accepted\n%", 100.0, least=0.1),
     Column("num_preemptions", "pre-\nempted"),
     Column("num_gpus", "GPUs"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 #: Nested parts of a summary that are compared, too.
-PARTS = ("kv_cache", "load", "cost")
+PARTS = ("kv_cache", "load", "cost", "sessions")
 
 
 class Difference(NamedTuple):
