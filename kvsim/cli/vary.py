@@ -38,8 +38,8 @@ def compare_options(
 ) -> None:
     """Serve the same requests under every combination, and report differences from the first.
 
-    ``given`` are options of all of them, ``flags`` those that were not read from a file. ``policies``
-    replace ``vary``. A page and a folder have the run of each with the first seed.
+    ``given`` are options of all of them, ``flags`` those that were not read from a file;
+    ``policies`` replace ``vary``. A page and a folder have the run of each with the first seed.
 
     Raises
     ------
