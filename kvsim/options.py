@@ -48,6 +48,12 @@ class Options(TypedDict, total=False):
     disable_sliding_window: bool
     """cap the context at the model's sliding window."""
 
+    max_num_queued_reqs: int | None
+    """requests in flight beyond which the front end turns new ones away."""
+
+    max_num_queued_tokens: int | None
+    """the same for the prompt tokens of requests without a first token."""
+
     long_prefill_token_threshold_adaptive: bool
     """raise the threshold to the share of a request in a step's tokens."""
 

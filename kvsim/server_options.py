@@ -58,6 +58,12 @@ class ServerOptions(BaseModel, defer_build=True):
     disable_sliding_window: bool = Field(
         False, description="cap the context at the model's sliding window"
     )
+    max_num_queued_reqs: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="requests in flight beyond which the front end turns new ones away"
+    )
+    max_num_queued_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="the same for the prompt tokens of requests without a first token"
+    )
     long_prefill_token_threshold_adaptive: bool = Field(
         False, description="raise the threshold to the share of a request in a step's tokens"
     )

@@ -57,6 +57,7 @@ TESTS = (
     "lost_replicas",
     "load",
     "lock_step",
+    "overload",
     "tensorrt_llm",
     "hits",
     "sessions",

@@ -87,6 +87,8 @@ SECTIONS = {
         "max_num_batched_tokens",
         "max_num_scheduled_tokens",
         "prefill_schedule_interval",
+        "max_num_queued_reqs",
+        "max_num_queued_tokens",
         "enable_chunked_prefill",
         "async_scheduling",
         "disable_chunked_mm_input",

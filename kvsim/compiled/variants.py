@@ -22,6 +22,8 @@ SPECIALIZED = {
     "Limits.has_own_loop": 0,
     "Limits.num_stages": 1,
     "Limits.prefill_schedule_interval": 0,
+    "Limits.max_num_queued_reqs": 0,
+    "Limits.max_num_queued_tokens": 0,
     "Limits.has_loras": 0,
     "Limits.has_grammars": 0,
     "Limits.has_pauses": 0,
@@ -111,7 +113,7 @@ OTHER_KINDS = frozenset(
         *("blocks.partial_keys", "events", "idle_time", "memory_map"),
         *("eviction.lfu", "eviction.ranking", "eviction.s3fifo", "eviction.sieve"),
         *("vllm.dlpm", "vllm.encoder", "vllm.fairness", "vllm.grammar", "vllm.lora"),
-        *("vllm.prefill_interval", "vllm.replay", "vllm.reset", "vllm.sessions"),
+        *("vllm.overload", "vllm.prefill_interval", "vllm.replay", "vllm.reset", "vllm.sessions"),
         "vllm.speculation",
     )
 )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Most blocks of a memory map: each one is looked at for each of up to 4,096 samples.
 MOST_DRAWN = 2**24
+#: Limits of requests in flight, by which vLLM's front end turns new ones away.
+OF_THE_FRONT_END = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
 def called(config: Config) -> str:
@@ -108,6 +110,16 @@ def check_speculation(
             raise ValueError(f"{name}: follows from speculative_config; give one of the two")
 
 
+def check_front_end(config: Config) -> None:
+    """Refuse a count over several ranks."""
+    for field in OF_THE_FRONT_END:
+        if getattr(config, field) and config.data_parallel_size > 1:
+            raise ValueError(
+                f"{field}: counts over all data-parallel ranks, which kvsim does not; leave it "
+                "out, or give flow_control in a fleet"
+            )
+
+
 def check_scheduler(
     config: Config, memory: Memory, kind: type[Scheduler], scheduler: str, *, swaps: bool
 ) -> None:
@@ -130,6 +142,7 @@ def check_scheduler(
             f"max_num_batched_tokens ({given}) must be at least max_model_len "
             f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
         )
+    check_front_end(config)
     if kind.rules_of == VLLM:
         return
     if fairness_of(config.scheduling_policy):
@@ -137,7 +150,7 @@ def check_scheduler(
             f"scheduling_policy: scheduler {scheduler!r} does not support "
             f"{config.scheduling_policy}; vllm does"
         )
-    limits = ["max_num_scheduled_tokens", "prefill_schedule_interval"]
+    limits = ["max_num_scheduled_tokens", "prefill_schedule_interval", *OF_THE_FRONT_END]
     for field in limits if kind.serves_adapters else [*limits, "enable_lora"]:
         if getattr(config, field):
             raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")

@@ -168,6 +168,11 @@ def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
                 "use_beam_search: needs num_samples, as every request has one sequence"
             )
         return setup, None
+    if setup.config.max_num_queued_reqs or setup.config.max_num_queued_tokens:
+        raise ValueError(
+            "num_samples: max_num_queued_reqs and max_num_queued_tokens would turn away single "
+            "samples, but vLLM turns away requests; give one sample per request"
+        )
     if setup.scheduler_type.rules_of == VLLM and not setup.config.use_beam_search:
         return setup, family_of(trace)
     if trace.has("sample_output_tokens"):

@@ -138,6 +138,8 @@ class Limits(Record):
     asynchronous: bool = False
     max_num_scheduled_tokens: int = 0
     prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
+    max_num_queued_reqs: int = 0  # requests that the front end admits, 0: any number
+    max_num_queued_tokens: int = 0  # tokens of prompts without a first token, likewise
     has_loras: bool = False
     max_loras: int = 0  # different adapters of one batch
     has_grammars: bool = False
@@ -363,6 +365,9 @@ class Replica(Record):
     published_usage: float = 0.0
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
+    last_end_time: float = -math.inf  # when a request last ended, if the front end counts them
+    num_ended_last: int = 0  # these, and the prompts of those whose first token came then
+    num_tokens_last: int = 0
     running: list[int] = field(default_factory=list)
     num_running: int = 0
     waiting: Queue = field(default_factory=Queue)

@@ -13,6 +13,7 @@ from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading.scheduler import note_end
 from kvsim.rules.recorder import write_row
 from kvsim.rules.vllm.encoder import release_all
+from kvsim.rules.vllm.overload import is_limited, note_last_end
 from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     look_anew(state)
 
 
+def refuse_place(state: Replica, k: int) -> None:
+    """End a new request for which there is no place; it does not count as waiting."""
+    request = state.requests[k]
+    state.totals.num_turned_away += 1
+    state.totals.waiting_seconds -= state.clock - request.arrival_time
+    end_request(state, k, REJECTED)
+    recycle(state, k)
+
+
 def look_anew(state: Replica) -> None:
     """Reset the shortcuts of earlier steps, so that the next step checks queue and requests."""
     state.head_lookup_failed = False
@@ -86,6 +96,8 @@ def end_request(state: Replica, k: int, reason: int) -> None:
     state.requests[k].status = FINISHED
     state.num_outstanding -= 1
     state.num_ended += 1
+    if is_limited(state) and reason != REJECTED:
+        note_last_end(state, state.requests[k])
     if state.connector.kind == OFFLOADING:
         note_end(state, state.requests[k], reason == ABORTED)
     write_row(state, state.requests[k], reason)

@@ -40,7 +40,7 @@ from kvsim.records.engine import (
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
-from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request
+from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request, refuse_place
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
 from kvsim.rules.blocks.mamba import begin_states
@@ -60,6 +60,7 @@ from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.vllm.grammar import await_grammar, first_ready
+from kvsim.rules.vllm.overload import has_place, is_limited
 from kvsim.rules.vllm.pausing import rests
 from kvsim.rules.vllm.pipeline import pass_stages, start_of
 from kvsim.rules.vllm.reset import reset_prefix_cache
@@ -93,7 +94,9 @@ def see_arrivals(state: Replica) -> bool:
         state.num_free_requests -= 1
         k = state.free_requests[state.num_free_requests]
         make_request(state, state.requests[k], k)
-        if state.limits.in_python:
+        if is_limited(state) and not has_place(state, k):
+            refuse_place(state, k)
+        elif state.limits.in_python:
             python_add(state, k)
         else:
             add_request(state, k)

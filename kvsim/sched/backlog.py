@@ -21,6 +21,9 @@ def backlog_of(state: Replica) -> int:
     by_rules = by_rules and not limits.has_own_loop
     in_order = by_rules and not limits.by_priority and not limits.fairness
     looks_further = limits.has_loras or limits.has_grammars or limits.has_encoder
+    looks_further = (
+        looks_further or limits.max_num_queued_reqs > 0 or limits.max_num_queued_tokens > 0
+    )
     if state.watched or not in_order or looks_further or state.connector.kind != NO_CONNECTOR:
         return 0
     return 2 * limits.max_num_seqs + LONGEST_QUEUE

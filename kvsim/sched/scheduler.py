@@ -60,6 +60,8 @@ class SchedulerConfig:
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_num_scheduled_tokens: int | None = None
     prefill_schedule_interval: int = 0
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     lora: LoRAConfig | None = None
     speculation: SpeculativeConfig | None = None
     completes_all: bool = False

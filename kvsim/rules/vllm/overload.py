@@ -1,0 +1,47 @@
+"""Requests that the front end turns away (vLLM's max_num_queued_reqs and max_num_queued_tokens).
+
+It counts on arrival: requests in flight, waiting or running, and the whole prompts of requests
+without a first token. Requests that arrive during a step do not know yet what that step ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.request import FINISHED
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def is_limited(state: Replica) -> bool:
+    """Return True if the front end turns requests away."""
+    return state.limits.max_num_queued_reqs > 0 or state.limits.max_num_queued_tokens > 0
+
+
+def has_place(state: Replica, k: int) -> bool:
+    """Return True if the front end admits a new request."""
+    limits, new, in_flight, tokens = state.limits, state.requests[k], 0, 0
+    if new.arrival_time < state.last_end_time:
+        in_flight, tokens = state.num_ended_last, state.num_tokens_last
+    for other in range(state.num_requests):
+        request = state.requests[other]
+        if other != k and request.status != FINISHED:
+            in_flight += 1
+            if not request.first_token_time <= new.arrival_time:
+                tokens += request.num_prompt_tokens
+    if 0 < limits.max_num_queued_reqs <= in_flight:
+        return False
+    return limits.max_num_queued_tokens == 0 or tokens < limits.max_num_queued_tokens
+
+
+def note_last_end(state: Replica, request: Request) -> None:
+    """Count the requests that ended last, all at one time."""
+    if state.clock > state.last_end_time:
+        state.last_end_time = state.clock
+        state.num_ended_last = state.num_tokens_last = 0
+    state.num_ended_last += 1
+    if math.isnan(request.first_token_time) or request.first_token_time == state.clock:
+        state.num_tokens_last += request.num_prompt_tokens
