@@ -169,31 +169,33 @@ def check_promises(cls: type[Any]) -> None:
 def _foreign_stores(tree: Any, cls: type[Any], name: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that write to a parameter, or to a record of kvsim's."""
     given = [argument.arg for argument in tree.args.args]
-    kinds = {record.__name__ for record in cls.TAKES.values()}
-    records = {a.arg for a in tree.args.args if a.annotation and _last_name(a.annotation) in kinds}
-    records |= set(given[1:2]) if name in cls.TAKES else set()
-    is_method = hasattr(cls, name) and bool(given)
-    nodes = list(ast.walk(tree))
-    aliases = {
-        node.targets[0].id: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    records = _records(tree, cls) | set(given[1:2] if name in cls.TAKES else ())
+    own = given[0] if hasattr(cls, name) and given else None
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript)]
+    aliases = _aliases(tree)
     for node in nodes:
-        if not (isinstance(node, ast.Attribute | ast.Subscript) and _is_stored(node)):
-            continue
         root, field = _root(node, aliases)
+        if isinstance(node.ctx, ast.Load):
+            continue
         if root in records and field not in cls.WRITES:
-            own = "keep the number in state of your own, declared with "
-            instead = f"{own}{' or '.join(f'per_{one}()' for one in cls.SIZES[::-1])}"
+            kinds = " or ".join(f"per_{one}()" for one in cls.SIZES[::-1])
+            instead = f"keep the number in state of your own, declared with {kinds}"
             yield node.lineno, f"rules may not write to {root}.{field}; {instead}"
-        if is_method and root == given[0] and field not in cls._sized:
+        if root == own and field not in cls._sized:
             instead = f"declare it as state, {field}: int = per_replica()"
             yield node.lineno, f"rules may not write to {root}.{field}; {instead}"
 
 
-def _is_stored(node: Any) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
+def _records(tree: Any, cls: type[Any]) -> set[str]:
+    """Return the arguments that are annotated as records of kvsim's."""
+    kinds = {record.__name__ for record in cls.TAKES.values()}
+    return {one.arg for one in tree.args.args if _last_name(one.annotation) in kinds}
+
+
+def _aliases(tree: Any) -> dict[str, Any]:
+    """Return the variables that are set to an expression."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    return {n.targets[0].id: n.value for n in found if isinstance(n.targets[0], ast.Name)}
 
 
 def _last_name(annotation: Any) -> str:
