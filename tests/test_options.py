@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,11 @@ import workloads
 from kvsim.fleet.routers.dynamo import Dynamo
 from kvsim.kv.eviction import FIFO
 from kvsim.plugins.scheduling import Request, SchedulerRules
+from my_gpu import MyGpu
+from prefix_cap import PrefixCap
+from shortest_first import ShortestFirst
+from ttl_lru import TtlLru
+from two_sizes import TwoSizes
 
 
 class Shortest(SchedulerRules):
@@ -55,6 +61,8 @@ def study(**options: Unpack[kvsim.Options]) -> int:
     for found in (sweep, search, calibrated, roofline):
         found.plot().savefig("figure.png")
         assert found.table.dtype.names == tuple(found.to_pandas().columns)
+    kvsim.simulate(trace, router=PrefixCap(cap=4), data_parallel_size=2, allocator=TwoSizes())
+    kvsim.Engine(scheduler=ShortestFirst(ageing=5), eviction=TtlLru(ttl=3), cost_model=MyGpu)
     engine = kvsim.Engine(**options)
     engine.add_request(num_prompt_tokens=40, max_tokens=3)
     return search.num_gpus + kvsim.capacity(**options).num_gpu_blocks
@@ -116,7 +124,8 @@ def test_finish_reasons_have_names() -> None:
 
 def types_of(path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    paths = os.environ | {"MYPYPATH": str(ROOT / "docs" / "examples" / "parts")}
+    return subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.long

@@ -55,8 +55,9 @@ class EvictionRules(RulePart, EvictionPolicy):
     OPERATIONS: ClassVar[tuple[str, ...]] = ("insert", "remove", "evict", "cached", "hit")
     RETURNS: ClassVar[dict[str, type]] = {"evict": int}
 
-    pool: BlockPool  # whose blocks it orders
-    laid_out: EvictionRules  # the instance over that pool's memory
+    # No parameters: type checkers would require them without a default.
+    pool: BlockPool = None  # type: ignore[assignment]  # whose blocks it orders
+    laid_out: Any = None  # the instance over that pool's memory
 
     @property
     def runs_by_rules(self) -> bool:
