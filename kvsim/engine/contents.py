@@ -65,6 +65,11 @@ class Contents:
         return len(self.lists["num_prompt_tokens"])
 
     @property
+    def room(self) -> int:
+        """Requests for which there is room."""
+        return len(self)
+
+    @property
     def num_tenants(self) -> int:
         """Number of tenants; requests without one count as one tenant."""
         return int(self.lists["tenant"].max()) + 1 if "tenant" in self.lists else 1

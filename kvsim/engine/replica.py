@@ -153,7 +153,7 @@ class Replica:
         state.limits.has_grammars = state.trace.has_grammar_times
         lay_out_shares(state, memory, self._contents.num_tenants)
         self._lay_out_rates(state)
-        lay_out_connector(state, memory, config, depth, len(self._contents))
+        lay_out_connector(state, memory, config, depth, self._contents.room)
         if config.engine_settings is not None:
             config.engine_settings.lay_out_rows(state, memory, len(self._contents))
         lay_out_copies(state)
@@ -175,7 +175,7 @@ class Replica:
         config = self.setup.scheduler_config
         if config.kv_transfer is None:
             return config.max_running + 1
-        return config.max_running + 1 + num_transfers(kv, len(self._contents))
+        return config.max_running + 1 + num_transfers(kv, self._contents.room)
 
     def _lay_out_records(self, state: records.Replica) -> None:
         memory, setup, flat = self._memory, self.setup, Flat()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from kvsim.records.connector import FAKE, OFFLOADING, Connector
-from kvsim.records.memory import assign
+from kvsim.records.memory import assign, head
 from kvsim.sched.offloading import lay_out_offloading
 
 if TYPE_CHECKING:
@@ -78,3 +80,12 @@ def lay_out_connector(
     if config.offloading is not None:
         lay_out_offloading(state.offloading, memory, config.offloading, kv, num_rows)
     kv.pool.tracks_pins, kv.pool.pin_counts = True, memory.ints(num_blocks)
+
+
+def more_rows(connector: Connector, memory: Memory, before: int, num_rows: int) -> None:
+    """Give the lists by row of a connector room for more requests. Mutates."""
+    for name in (*BY_ROW, "begun_times"):
+        kind = np.float64 if name == "begun_times" else np.int64
+        longer = np.zeros(num_rows, kind)
+        longer[:before] = head(getattr(connector, name), before)
+        memory.replace(connector, **{name: memory.list_of(longer)})

@@ -177,10 +177,10 @@ class Server:
             raise Refused("the engine is asleep; send POST /wake_up first", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
-        if any((body.kv_transfer_params or {}).values()):
+        if self.live.handover is None and any((body.kv_transfer_params or {}).values()):
             raise Refused(
-                "kv_transfer_params: kvsim serve has no KV connector; must be null, or route to it "
-                "without disaggregated prefill",
+                "kv_transfer_params: this replica has no KV connector; must be null, or start "
+                "kvsim serve with a fleet file of prefill and decode pools",
                 param="kv_transfer_params",
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from kvsim.serve.tokens import FIRST_OUTPUT, named_output, output_id
 from kvsim.stepping.tokens import names_content, names_of
 
 if TYPE_CHECKING:
+    from kvsim.pool_config import Role
     from kvsim.results.tables import FinishReason
     from kvsim.serve.clock import Clock
+    from kvsim.serve.handover import Handover
     from kvsim.serve.messages import Asked
     from kvsim.serve.metrics import Metrics
     from kvsim.serve.publisher import Publisher
     from kvsim.serve.recording import Recording
     from kvsim.stepping.engine import Engine
+    from kvsim.stepping.remote import RemoteEngine
     from kvsim.stepping.steps import EngineStep
 
 #: Seconds for which clients wait while steps are processed.
@@ -59,7 +62,19 @@ class Live:
         self._newest = -1  # content numbered last
         self.publisher: Publisher | None = None  #: Of KV cache events.
         self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
+        self.handover: Handover | None = None  #: Between prefill and decode replicas.
+        self.role: Role = "mixed"
+        self.name = "kvsim"  #: By which other replicas know this one.
         self._wake = asyncio.Event()
+
+    @property
+    def remote(self) -> RemoteEngine:
+        """The engine, as that of a prefill or a decode replica."""
+        return cast("RemoteEngine", self.engine)
+
+    def wake(self) -> None:
+        """Let the clock look for the next event. Mutates."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Advance the engine until the task is cancelled."""
@@ -90,6 +105,8 @@ class Live:
                 self._samples[request].prepare()
             if time.monotonic() - begin > LONGEST:
                 break
+        if self.handover is not None and self.role == "decode":
+            self.handover.start_loads(self)
 
     def _send_next(self, step: EngineStep) -> None:
         """Send the tokens that have a chunk, before anything is counted. Mutates."""
@@ -109,6 +126,10 @@ class Live:
         if ended is not None and sample.index % (sample.reply.common.n or 1) == 0:
             # Its row of the table is filled now.
             sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
+        if ended is not None and self.handover is not None:
+            reply, size = sample.reply, len(self._prompts[request])
+            found = self.handover.ended(self, request, reply.request_id, size)
+            reply.kv_transfer_params = found
         self.metrics.note_tokens(request, count, time)
         is_stopped = sample.add(count, ended)
         if is_stopped:
@@ -145,6 +166,9 @@ class Live:
             raise Refused(
                 f"the queue is full with {self._most_waiting} requests; try again later", 429
             )
+        if self.handover is not None and common.kv_transfer_params:
+            num_samples = len(asked.prompts) * (common.n or 1)
+            self.handover.check(self, common.kv_transfer_params, num_samples)
         added: list[int] = []
         try:
             for prompt in asked.prompts:
@@ -186,6 +210,8 @@ class Live:
             raise Refused(str(error)) from None
         self._newest = content_of(self.engine.output_token_id(request, 0))
         self._prompts[request] = prompt
+        if self.handover is not None and common.kv_transfer_params:
+            self.handover.note_added(self, request, common.kv_transfer_params, len(prompt))
         if self._recording is not None:
             self._recording.add(self.engine, request)
         self.metrics.note_arrival(request, max_tokens, arrived)
@@ -214,6 +240,8 @@ class Live:
         for request in requests:
             if self._samples.pop(request, None) is not None:
                 self._abort(request)
+                if self.handover is not None:
+                    self.handover.ended(self, request, "", 0)
                 self._note_end(request, "abort")
         self._wake.set()
 

@@ -18,6 +18,7 @@ from kvsim.fleet.pool_setups import pools_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
+from kvsim.serve.handover import Handover
 from kvsim.serve.limits import BURST, IDLE, MOST_HEADER, Door, most_connections
 from kvsim.serve.live import Live
 from kvsim.serve.metrics import Metrics
@@ -25,10 +26,17 @@ from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.recording import Recording
 from kvsim.serve.tokens import OfFile, StandIn
 from kvsim.stepping.engine import Engine
+from kvsim.stepping.remote import RemoteEngine
 
 if TYPE_CHECKING:
-    from kvsim.pool_config import PoolConfig
+    from kvsim.pool_config import PoolConfig, Role
 
+#: Options of the fleet, which no replica takes.
+OF_FLEET = (
+    *("data_parallel_size", "pool", "router", "kv_transfer_fabric"),
+    *("num_prefill_workers", "num_decode_workers"),
+)
+DEFAULT_FABRIC = Config.model_fields["kv_transfer_fabric"].default
 #: Addresses that only this machine reaches.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -70,7 +78,9 @@ class Endpoint:
         return replace(self, port=port, record=record, events=events)
 
 
-def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
+def make_server(
+    endpoint: Endpoint, deployment: dict[str, Any], role: Role = "mixed", clock: Clock | None = None
+) -> Server:
     """Return the server of an engine, before it listens.
 
     Raises
@@ -80,14 +90,14 @@ def make_server(endpoint: Endpoint, deployment: dict[str, Any]) -> Server:
     """
     speed = speed_of(endpoint.clock)
     tokenizer = StandIn() if endpoint.tokenizer is None else OfFile(endpoint.tokenizer)
-    engine = Engine(**deployment)
+    engine = Engine(**deployment) if role == "mixed" else RemoteEngine(role, **deployment)
     engine.run_until(0.0)  # compiles the rules, before the clock starts
     facts = facts_of(engine, deployment, endpoint.names[0])
     metrics = Metrics(engine, endpoint.names[0], facts["max_model_len"], facts["cache_config"])
     recording = None if endpoint.record is None else Recording(endpoint.record, deployment)
     live = Live(
         engine,
-        Clock(speed),
+        clock or Clock(speed),
         metrics,
         longest=facts["max_model_len"],
         recording=recording,
@@ -123,12 +133,13 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     ValueError
         For wrong options, or an address that cannot be used.
     """
-    pool = pool_of(deployment)
+    pool, prefill = live_pools(deployment)
+    if prefill is not None:
+        run(handing_over(endpoint, deployment, prefill, pool))
+        return
     number, router = pool.replicas, endpoint.router or pool.router or deployment.get("router")
     endpoint = replace(endpoint, router=router)
-    whole = ("data_parallel_size", "pool", "router")
-    deployment = {name: value for name, value in deployment.items() if name not in whole}
-    deployment |= dict(pool.options)
+    deployment = options_of(deployment, pool)
     if number > 1 and deployment.get("enable_expert_parallel"):
         raise ValueError("--data-parallel-size: must be 1 with --enable-expert-parallel")
     endpoints = [endpoint]
@@ -138,27 +149,62 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     if endpoint.router is not None:
         front = Behind([server for _, server in pairs], endpoint.router, deployment)
         pairs.append((replace(endpoint.of_replica(number), events=None), front))
+    run(pairs)
+
+
+def run(pairs: list[tuple[Endpoint, Server]]) -> None:
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         runner.run(_serve(pairs))
 
 
-def pool_of(deployment: dict[str, Any]) -> PoolConfig:
-    """Return the replicas of a deployment.
+def live_pools(deployment: dict[str, Any]) -> tuple[PoolConfig, PoolConfig | None]:
+    """Return the pool that answers, and the prefill pool, if any.
 
     Raises
     ------
     ValueError
-        For replicas that do a part of each request, and for a number of them that changes.
+        For a number of replicas that changes.
     """
-    pool, prefill = pools_of(Config.build(**deployment))
-    if prefill is not None:
-        raise ValueError(
-            "kvsim serve has no KV connector: replicas must do whole requests (role mixed), and "
-            f"pool {prefill.name!r} does prefill"
-        )
-    if pool.autoscaler is not None:
-        raise ValueError(f"pool {pool.name!r}: autoscaler: kvsim serve has a fixed number of ports")
-    return pool
+    pools = pools_of(Config.build(**deployment))
+    for pool in pools:
+        if pool is not None and pool.autoscaler is not None:
+            raise ValueError(
+                f"pool {pool.name!r}: autoscaler: kvsim serve has a fixed number of ports"
+            )
+    return pools
+
+
+def options_of(deployment: dict[str, Any], pool: PoolConfig) -> dict[str, Any]:
+    """Return the options of a pool's replicas."""
+    options = {name: value for name, value in deployment.items() if name not in OF_FLEET}
+    return options | dict(pool.options)
+
+
+def handing_over(
+    endpoint: Endpoint, deployment: dict[str, Any], prefill: PoolConfig, decode: PoolConfig
+) -> list[tuple[Endpoint, Server]]:
+    """Return the servers of prefill replicas, then of decode replicas, on one clock.
+
+    Raises
+    ------
+    ValueError
+        For a router, and for a record: both are of whole requests.
+    """
+    router = endpoint.router or prefill.router or decode.router or deployment.get("router")
+    for name, given in (("--router", router), ("--record", endpoint.record)):
+        if given is not None:
+            raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")
+    clock, pairs = Clock(speed_of(endpoint.clock)), list[tuple[Endpoint, Server]]()
+    handover = Handover(clock, deployment.get("kv_transfer_fabric", DEFAULT_FABRIC))
+    for pool in (prefill, decode):
+        options = options_of(deployment, pool)
+        for _ in range(pool.replicas):
+            one = endpoint.of_replica(len(pairs))
+            server = make_server(one, options, pool.role, clock)
+            live = server.live
+            live.handover, live.role, live.name = handover, pool.role, f"kvsim-{len(pairs)}"
+            pairs.append((one, server))
+    return pairs
 
 
 async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:

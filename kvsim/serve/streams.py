@@ -49,6 +49,7 @@ class Reply:
     request_id: str = ""
     arrived: float = field(default_factory=time.monotonic)
     num_cached_tokens: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
     num_output_tokens: int = 0
     samples: list[Sample] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -126,6 +127,8 @@ class Reply:
             "choices": [sample.choice for sample in self.samples],
             "usage": self.usage,
         }
+        if self.kv_transfer_params is not None:
+            answer["kv_transfer_params"] = self.kv_transfer_params
         return msgspec.json.encode(answer)
 
 

@@ -35,6 +35,7 @@ from kvsim.stepping.tokens import names_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvsim.engine.setup import Setup
     from kvsim.options import Options
     from kvsim.results.kv_events import KVEventBatch
     from kvsim.results.result import Result
@@ -75,8 +76,7 @@ class Engine:
     def __init__(self, **options: Unpack[Options]) -> None:
         config = of_engine(Config.build(**options))
         check_options(config)
-        setup = resolve_fleet(config)
-        check_setup(setup)
+        setup = self._resolve(config)
         if has_events(config):
             setup = with_events(setup)
         self._plan, self._setup = make_plan(config, setup), setup
@@ -101,6 +101,12 @@ class Engine:
         self._ended: dict[int, FinishReason] = {}  # requests, since the last step
         self._reached = 0.0
         self.start_time: float | None = None  #: Arrival of the first request, seconds.
+
+    def _resolve(self, config: Config) -> Setup:
+        """Return the setup of the replica."""
+        setup = resolve_fleet(config)
+        check_setup(setup)
+        return setup
 
     # -- requests --------------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from kvsim.engine.contents import Contents
 from kvsim.fleet.admission.admissibility import blank_rows
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import RequestRow
 from kvsim.records.memory import Flat, Views
 from kvsim.records.record import NONE
 from kvsim.records.request import Segment
+from kvsim.sched.connector import more_rows
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
@@ -121,6 +123,10 @@ class GrowingContents(Contents):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def room(self) -> int:
+        return len(self.table)
+
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         super().lay_out(record, memory)
         self._memory = memory
@@ -171,6 +177,8 @@ class GrowingContents(Contents):
             self.lists[name] = doubled(values)
             memory.replace(trace, **{name: memory.list_of(self.lists[name])})
         used, self.table = self.table, blank_rows(2 * len(self.table))
+        if self._state.connector.kind != NO_CONNECTOR:
+            more_rows(self._state.connector, memory, len(used), len(self.table))
         self.table[: len(used)] = used
         memory.replace(self._state, rows=Views(self.table, RequestRow, Flat()))
 

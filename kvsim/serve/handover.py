@@ -1,0 +1,144 @@
+"""KV between live prefill and decode replicas, in the protocol of vLLM's NIXL connector."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from kvsim.fleet.disaggregation.transfers import Transfers
+from kvsim.fleet.fabric import fabric_of
+from kvsim.serve.messages import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kvsim.serve.clock import Clock
+    from kvsim.serve.live import Live
+
+#: Requests that may hold blocks at a replica without running.
+MOST_HELD = 256
+
+
+class RealTime:
+    """A world of transfers that follows a live clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @property
+    def now(self) -> float:
+        return self._clock.now
+
+    def call_at(self, time: float, action: Callable[[], object]) -> None:
+        """Call at a time, simulated seconds."""
+        asyncio.get_running_loop().call_later(self._clock.delay(time) or 0.0, action)
+
+
+class Handover:
+    """Prompts that wait to be read at prefill replicas, and their transfers.
+
+    Parameters
+    ----------
+    clock : the clock of all replicas
+    fabric : name of the network between them
+    """
+
+    def __init__(self, clock: Clock, fabric: str) -> None:
+        world: Any = RealTime(clock)
+        self._transfers = Transfers(world, fabric_of(fabric))
+        self._kept: dict[tuple[Any, Any], tuple[Live, int]] = {}  # by engine id and request id
+        self._keeps: set[tuple[Live, int]] = set()
+        self._sources: dict[tuple[Live, int], tuple[Live, int]] = {}  # by reader
+
+    def check(self, live: Live, params: Mapping[str, Any], num_samples: int) -> None:
+        """Refuse what a replica cannot hand over or read.
+
+        Raises
+        ------
+        Refused
+            Naming the parameter.
+        """
+        key = params.get("remote_engine_id"), params.get("remote_request_id")
+        wrong = "do_remote_prefill" if live.role == "prefill" else "do_remote_decode"
+        held = [one for one, _ in (*self._keeps, *self._sources) if one is live]
+        if num_samples > 1:
+            raise Refused("kv_transfer_params: needs one prompt and n=1")
+        if params.get(wrong):
+            raise Refused(f"kv_transfer_params: {wrong}: this is a {live.role} replica")
+        if params.get("do_remote_prefill") and key not in self._kept:
+            raise Refused(
+                f"kv_transfer_params: engine {key[0]} holds no blocks of request {key[1]}"
+            )
+        if len(held) >= MOST_HELD:
+            raise Refused(f"{MOST_HELD} requests hold blocks for transfers; try again later", 503)
+
+    def note_added(
+        self, live: Live, request: int, params: Mapping[str, Any], num_tokens: int
+    ) -> None:
+        """Note that a new request hands its KV over, or reads it. Mutates."""
+        if params.get("do_remote_decode"):
+            self._keeps.add((live, request))
+            live.remote.keep(request)
+        elif params.get("do_remote_prefill"):
+            key = params["remote_engine_id"], params["remote_request_id"]
+            self._sources[live, request] = self._kept.pop(key)
+            live.remote.offer(request, num_tokens)
+
+    def ended(self, live: Live, request: int, name: str, num_tokens: int) -> dict[str, Any] | None:
+        """Return what the answer says of the blocks that a request holds, if any. Mutates."""
+        if (live, request) not in self._keeps:
+            self._let_go(live, request)
+            return None
+        blocks = live.remote.kept_blocks(request)
+        if not any(blocks):  # it was aborted
+            self._keeps.discard((live, request))
+            return None
+        earlier = self._kept.pop((live.name, name), None)
+        if earlier is not None:
+            self._release(earlier)
+        self._kept[live.name, name] = live, request
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": blocks,
+            "remote_engine_id": live.name,
+            "remote_request_id": name,
+            "remote_num_tokens": num_tokens,
+        }
+
+    def start_loads(self, live: Live) -> None:
+        """Start the transfers for which a replica has allocated blocks. Mutates."""
+        for request, num_tokens, time in live.remote.take_begun():
+            source = self._sources.pop((live, request))
+            if num_tokens:
+                self._begin(source, (live, request), num_tokens, time)
+            else:  # all of it is cached there
+                self._release(source)
+
+    def _begin(
+        self, source: tuple[Live, int], reader: tuple[Live, int], num_tokens: int, time: float
+    ) -> None:
+        live, request = reader
+
+        def end() -> None:
+            live.advance()
+            live.remote.receive(request)
+            live.wake()
+            self._release(source)
+
+        size, pieces = live.remote.transfer_size(num_tokens)
+        self._transfers.begin(source[0].name, live.name, size, pieces, time, end)
+
+    def _release(self, source: tuple[Live, int]) -> None:
+        """Let a prefill replica free the blocks that were read. Mutates."""
+        live, request = source
+        self._keeps.discard(source)
+        live.advance()
+        live.remote.release(request)
+        live.wake()
+
+    def _let_go(self, live: Live, request: int) -> None:
+        """Free what a request would have read, if it ended before it had blocks. Mutates."""
+        source = self._sources.pop((live, request), None)
+        if source is not None:
+            self._release(source)

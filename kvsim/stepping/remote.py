@@ -1,0 +1,61 @@
+"""An engine that hands over the KV of prompts, or receives it, as under vLLM's NIXL connector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.fleet.disaggregation.connectors import connected
+from kvsim.fleet.disaggregation.transfer_size import num_descriptors, transfer_bytes
+from kvsim.stepping.engine import Engine
+from kvsim.stepping.looks import block_table
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.pool_config import Role
+
+
+class RemoteEngine(Engine):
+    """An engine of a prefill or a decode pool; its caller moves the KV.
+
+    Parameters
+    ----------
+    role : ``prefill`` or ``decode``
+    """
+
+    def __init__(self, role: Role, **options: Any) -> None:
+        self._role: Role = role
+        super().__init__(**options)
+
+    def _resolve(self, config: Config) -> Setup:
+        return connected(super()._resolve(config), self._role)
+
+    def keep(self, request: int) -> None:
+        """Let a request that was just added hold its blocks after its end, until read. Mutates."""
+        self._replica.keep(self._first_row[request], keeps=True)
+
+    def offer(self, request: int, num_tokens: int) -> None:
+        """Offer a request that was just added the KV of its first tokens. Mutates."""
+        self._replica.offer(self._first_row[request], num_tokens)
+
+    def take_begun(self) -> list[tuple[int, int, float]]:
+        """Return the loads begun since the last call: request, missing tokens, time. Mutates."""
+        found = self._replica.take_begun()
+        return [(self._request_of[row], tokens, time) for row, tokens, time in found]
+
+    def receive(self, request: int) -> None:
+        """Report that the KV of a request has arrived now. Mutates."""
+        self._replica.report(self.now, received=self._first_row[request])
+
+    def release(self, request: int) -> None:
+        """Free the blocks of an ended request, which were read. Mutates."""
+        self._replica.report(self.now, sent=self._first_row[request])
+
+    def kept_blocks(self, request: int) -> list[list[int]]:
+        """Return the blocks that an ended request holds until they are read."""
+        connector, row = self._replica.state.connector, self._first_row[request]
+        return block_table(self._replica, connector.place[row]) if connector.is_pinned[row] else []
+
+    def transfer_size(self, num_tokens: int) -> tuple[int, int]:
+        """Return the bytes and descriptors of the KV of some tokens."""
+        return transfer_bytes(self._setup, num_tokens), num_descriptors(self._setup, num_tokens)
