@@ -108,6 +108,7 @@ def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():
 
     first, answer, again = asyncio.run(asyncio.wait_for(run(), 60))
     assert first["do_remote_prefill"]
+    assert {"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} <= first.keys()
     assert len(first["remote_block_ids"][0]) == 100
     assert answer["usage"]["completion_tokens"] == 5
     row = decode.live.engine.row(0)

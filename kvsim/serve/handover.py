@@ -93,15 +93,16 @@ class Handover:
         if not any(blocks):  # it was aborted
             self._keeps.discard((live, request))
             return None
-        earlier = self._kept.pop((live.name, name), None)
+        key = live.place["remote_engine_id"], name
+        earlier = self._kept.pop(key, None)
         if earlier is not None:
             self._release(earlier)
-        self._kept[live.name, name] = live, request
+        self._kept[key] = live, request
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_block_ids": blocks,
-            "remote_engine_id": live.name,
+            **live.place,
             "remote_request_id": name,
             "remote_num_tokens": num_tokens,
         }
@@ -127,7 +128,7 @@ class Handover:
             self._release(source)
 
         size, pieces = live.remote.transfer_size(num_tokens)
-        self._transfers.begin(source[0].name, live.name, size, pieces, time, end)
+        self._transfers.begin(source[0], live, size, pieces, time, end)
 
     def _release(self, source: tuple[Live, int]) -> None:
         """Let a prefill replica free the blocks that were read. Mutates."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -64,7 +64,8 @@ class Live:
         self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
         self.handover: Handover | None = None  #: Between prefill and decode replicas.
         self.role: Role = "mixed"
-        self.name = "kvsim"  #: By which other replicas know this one.
+        #: What a decode replica is told of where it finds this one's KV.
+        self.place: dict[str, Any] = {}
         self._wake = asyncio.Event()
 
     @property

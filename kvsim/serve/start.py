@@ -36,6 +36,8 @@ OF_FLEET = (
     *("data_parallel_size", "pool", "router", "kv_transfer_fabric"),
     *("num_prefill_workers", "num_decode_workers"),
 )
+#: Port of the first replica by which vLLM's NIXL connectors talk; nobody listens here.
+SIDE_CHANNEL = 5600
 DEFAULT_FABRIC = Config.model_fields["kv_transfer_fabric"].default
 #: Addresses that only this machine reaches.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -202,7 +204,13 @@ def handing_over(
             one = endpoint.of_replica(len(pairs))
             server = make_server(one, options, pool.role, clock)
             live = server.live
-            live.handover, live.role, live.name = handover, pool.role, f"kvsim-{len(pairs)}"
+            live.handover, live.role = handover, pool.role
+            live.place = {
+                "remote_engine_id": f"kvsim-{len(pairs)}",
+                "remote_host": endpoint.host,
+                "remote_port": SIDE_CHANNEL + len(pairs),
+                "tp_size": options.get("tensor_parallel_size", 1),
+            }
             pairs.append((one, server))
     return pairs
 
