@@ -8,6 +8,7 @@ import pytest
 
 import kvsim
 import workloads
+from experiments.validation import retention
 from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
 from kvsim.kv.eviction import Alone, eviction_policy
 from kvsim.trace import Trace
@@ -293,3 +294,11 @@ def test_a_turn_begins_with_the_turn_before_and_its_answer():
 def test_wrong_parameters_are_named(given, message):
     with pytest.raises(ValueError, match=message):
         workloads.agentic(**given)
+
+
+@pytest.mark.slow
+def test_a_published_policy_is_better_above_the_knee_and_nothing_below():
+    below, above = retention.CLAIMS[0], retention.CLAIMS[2]
+    assert below.low <= retention.change_of(below)[0] <= below.high
+    change, half = retention.change_of(above)
+    assert change + half < 0.0
