@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.report.cost import costs
+from kvsim.report.text import costs
 from kvsim.results.cost import RULE
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from rich.text import Text
 
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
-from kvsim.report.cost import costs
 from kvsim.report.fleet import fleet_lines
 from kvsim.report.moved import value_of
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.tenants import tenants_table
-from kvsim.report.text import filled, gib, milliseconds, number, percent
+from kvsim.report.text import costs, filled, gib, milliseconds, number, percent
 from kvsim.report.title import deployment, facts_of, workload
 from kvsim.results.cost import RULE
 from kvsim.results.load import overloads

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 GIB = 2**30
+#: What the line of a run's dollars shows, by key; figures that are undefined are left out.
+COSTS = {
+    "dollars_per_million_input_tokens": "per million input tokens",
+    "dollars_per_million_cached_tokens": "per million cached input tokens",
+    "dollars_per_million_output_tokens": "per million output tokens",
+    "dollars_per_session": "per session",
+}
 #: A file or module in front of a part's name, which a parameter is not.
 _PATH = re.compile(r"[\w./~-]+:(?=[A-Za-z_]\w*(?![\w=]))")
 
@@ -113,3 +120,13 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
     '22.3 ms, 50.0 %'
     """
     return _Formatter().vformat(template, (), values)
+
+
+def costs(summary: Mapping[str, Any]) -> str | None:
+    """Describe the cost of a run; None if prices were not given."""
+    cost = summary.get("cost")
+    if cost is None:
+        return None
+    parts = [f"{cost[key]:.4g} {words}" for key, words in COSTS.items() if cost[key] is not None]
+    each = f": {', '.join(parts)}" if parts else ""
+    return f"{cost['dollars']:.4g} dollars in all{each}"
