@@ -30,6 +30,9 @@ from kvsim.rules.price import work_time
 from kvsim.sched.scheduler import StepPlan
 from kvsim.trace import Trace
 
+#: GEMMs of Llama-3.1-8B on cards that compute without a pause.
+UNDER_LOAD = Path(__file__).parents[1] / "docs" / "validation"
+
 
 def cost_config(model: str = "llama-3-8b", gpu: str = "h100-sxm", tp: int = 1) -> CostConfig:
     spec = get_model(model)
@@ -320,6 +323,19 @@ def test_constants_of_the_users_replace_the_shipped_ones(tmp_path) -> None:
     spec = f"roofline+constants={file}"
     result = kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", cost_model=spec)
     assert f"overridden: constants={file}" in result.provenance["step_time"]
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_rates_under_load_give_the_times_of_gemms_measured_without_a_pause(gpu) -> None:
+    measured = pd.read_csv(UNDER_LOAD / "under-load.csv")
+    config, file = cost_config(gpu=gpu), str(UNDER_LOAD / "under-load.toml")
+    cost, shipped = RooflineCost(config, constants=file), RooflineCost(config)
+    rows = measured[(measured.card == gpu[:4].upper()) & (measured.weights == "bf16")]
+    for row in rows[rows.tokens >= 1024].itertuples(index=False):
+        work = WorkCounter(config).count(plan((0, int(row.tokens))))
+        seconds = float(row[4]) / 1e3
+        assert cost.gemms(work) == pytest.approx(seconds, rel=0.05)
+        assert shipped.gemms(work) < 0.92 * seconds  # the card was not at its limit of power
 
 
 @pytest.mark.parametrize(
