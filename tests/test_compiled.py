@@ -179,8 +179,6 @@ FAMILIES = {
         max_loras=[1, 2],
         prefill_schedule_interval=[0, 3],
         max_num_scheduled_tokens=[None, 5],
-        max_num_queued_reqs=[None, None, 4],
-        max_num_queued_tokens=[None, None, 50],
     ),
     "images": family(
         model=[
