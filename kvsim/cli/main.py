@@ -159,9 +159,7 @@ def compare(
     check_targets(out, json_file)
     flags = options_given(options)
     given = with_beginning(what, dict(flags))
-    _refuse_both(vary, allocators, engines)
-    if policies is not None and (vary or allocators is not None or engines is not None):
-        raise ValueError("--policies: conflicts with --vary, --allocators and --engines")
+    _refuse_both(vary, policies, allocators, engines)
     if vary or policies is not None:
         compare_options(
             vary,
@@ -179,8 +177,7 @@ def compare(
     check_report(report_file, number)
     config = with_map(with_records(RunConfig.build(**given), report_file), out)
     prices = prices_of(price, [config])
-    serve = run_comparison if engines is None else compare_engines
-    asked = allocators if engines is None else engines
+    serve, asked = (run_comparison, allocators) if engines is None else (compare_engines, engines)
     names = list(DEFAULT_ALLOCATORS) if asked is None else asked.split(",")
     names = list(filter(None, map(str.strip, names)))
     comparisons = [_compared(serve, one, names, json_file) for one in seeded(config, number)]
@@ -201,7 +198,11 @@ def compare(
     )
 
 
-def _refuse_both(vary: tuple[str, ...], allocators: str | None, engines: str | None) -> None:
+def _refuse_both(
+    vary: tuple[str, ...], policies: str | None, allocators: str | None, engines: str | None
+) -> None:
+    if policies is not None and (vary or allocators is not None or engines is not None):
+        raise ValueError("--policies: conflicts with --vary, --allocators and --engines")
     if vary and allocators is not None:
         raise ValueError("--allocators: conflicts with --vary; give --vary allocator=A,B")
     if vary and engines is not None:

@@ -52,18 +52,9 @@ def compare_options(
     from kvsim.report.title import deployments
     from kvsim.results.cost import add_cost, prices_of
     from kvsim.results.replications import average, average_workloads
-    from kvsim.study.space import read_varied, refuse_both
 
     check_report(report_file)
-    if policies is None:
-        space = options = read_varied(vary)
-        refuse_both(flags, space[0], "--vary")
-    else:
-        space, options = [{"policy": one} for one in names_of(policies)], read_policies(policies)
-        refuse_both(flags, ("session_policy",), "--policies")
-    if len(space) < 2:
-        how = "--vary: give two values or more, OPTION=A,B"
-        raise ValueError(how if policies is None else "--policies: give two or more, A,B")
+    space, options = _space(vary, policies, flags)
     configs = [RunConfig.build(**{**given, **own}) for own in options]
     prices = prices_of(price, configs)
     has_seeds = configs[0].trace is None
@@ -105,17 +96,34 @@ def compare_options(
         "versions": [*upgrade_notes(map(attrgetter("vllm_version"), configs))],
     }
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
-    if number == 1:
-        why = "" if has_seeds else "a trace has no seed: "
-        notes.append(f"{why}one run per configuration, without an interval")
-    notes += [
-        *answer["versions"],
-        *_cost_notes(prices),
-        *(bound_notes(answer["bounds"]) if bounds else []),
-    ]
+    notes += _interval_notes(number, has_seeds) + answer["versions"] + _cost_notes(prices)
+    notes += bound_notes(answer["bounds"]) if bounds else []
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
+
+
+def _space(
+    vary: Sequence[str], policies: str | None, flags: Iterable[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the compared values as tables show them, and the options that they stand for."""
+    from kvsim.study.space import read_varied, refuse_both
+
+    if policies is None:
+        space = options = read_varied(vary)
+        refuse_both(flags, space[0], "--vary")
+    else:
+        space, options = [{"policy": one} for one in names_of(policies)], read_policies(policies)
+        refuse_both(flags, ("session_policy",), "--policies")
+    if len(space) < 2:
+        how = "--vary: give two values or more, OPTION=A,B"
+        raise ValueError(how if policies is None else "--policies: give two or more, A,B")
+    return space, options
+
+
+def _interval_notes(number: int, has_seeds: bool) -> list[str]:
+    why = "" if has_seeds else "a trace has no seed: "
+    return [f"{why}one run per configuration, without an interval"] if number == 1 else []
 
 
 def _cost_notes(prices: Mapping[str, float]) -> list[str]:
