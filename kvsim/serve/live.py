@@ -170,7 +170,19 @@ class Live:
         if self.handover is not None and common.kv_transfer_params:
             num_samples = len(asked.prompts) * (common.n or 1)
             self.handover.check(self, common.kv_transfer_params, num_samples)
-        added: list[int] = []
+        added = self._add_all(asked, reply)
+        for index, request in enumerate(added):
+            content = content_of(self.engine.output_token_id(request, 0))
+            echoed = asked.echoes[index // (common.n or 1)] if asked.echoes else ""
+            sample = Sample(reply, index, content, echoed)
+            reply.samples.append(sample)
+            self._samples[request] = sample
+        self._wake.set()
+        return added
+
+    def _add_all(self, asked: Asked, reply: Reply) -> list[int]:
+        """Add all samples of all prompts, or none. Mutates."""
+        added, num_samples = list[int](), asked.common.n or 1
         try:
             for prompt in asked.prompts:
                 room = self.longest - len(prompt)
@@ -180,19 +192,12 @@ class Live:
                         f"{self.longest}"
                     )
                 most = min(asked.max_tokens or room, room)
-                self.metrics.note_asked(common.n or 1)
-                added += [self._add(prompt, most, reply) for _ in range(common.n or 1)]
+                self.metrics.note_asked(num_samples)
+                added += [self._add(prompt, most, reply) for _ in range(num_samples)]
         except Refused:
             for request in added:
                 self._abort(request)
             raise
-        for index, request in enumerate(added):
-            content = content_of(self.engine.output_token_id(request, 0))
-            echoed = asked.echoes[index // (common.n or 1)] if asked.echoes else ""
-            sample = Sample(reply, index, content, echoed)
-            reply.samples.append(sample)
-            self._samples[request] = sample
-        self._wake.set()
         return added
 
     def _add(self, prompt: list[int], max_tokens: int, reply: Reply) -> int:
