@@ -17,7 +17,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from kvsim.cli.main import main
 from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.scaling.failures import LEASE
 from kvsim.pool_config import PoolConfig
+from kvsim.serve.metrics import metrics_text
 from kvsim.serve.start import Endpoint, handing_over
 
 BASE = """
@@ -84,36 +86,60 @@ SLOW = Endpoint(["m"], clock="0.05")
 TO_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None}
 
 
-def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():
+PROMPT = list(range(1600))  # 100 blocks
+
+
+def handed_over(endpoint, body):
+    """Run a coroutine of clients against a prefill and a decode replica."""
     pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
-    (_, prefill), (_, decode) = handing_over(SLOW, DEPLOYMENT, *pools)
-    prompt = list(range(1600))
+    servers = [server for _, server in handing_over(endpoint, DEPLOYMENT, *pools)]
 
     async def run():
-        clients = [TestClient(TestServer(one.app())) for one in (prefill, decode)]
+        clients = [TestClient(TestServer(one.app())) for one in servers]
         for one in clients:
             await one.start_server()
 
-        async def ask(client, max_tokens, params):
-            body = {"prompt": prompt, "max_tokens": max_tokens, "kv_transfer_params": params}
-            return await (await client.post("/v1/completions", json=body)).json()
+        async def ask(number, max_tokens, params):
+            asked = {"prompt": PROMPT, "max_tokens": max_tokens, "kv_transfer_params": params}
+            return await (await clients[number].post("/v1/completions", json=asked)).json()
 
-        first = (await ask(clients[0], 1, TO_PREFILL))["kv_transfer_params"]
-        assert prefill.live.engine.num_free_blocks == 400 - 1 - 100  # held until they are read
-        answer = await ask(clients[1], 5, first)
-        again = await ask(clients[1], 5, first)
+        found = await body(ask, *(one.live for one in servers))
         for one in clients:
             await one.close()
-        return first, answer, again
+        return found
 
-    first, answer, again = asyncio.run(asyncio.wait_for(run(), 60))
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():
+    async def body(ask, prefill, decode):
+        first = (await ask(0, 1, TO_PREFILL))["kv_transfer_params"]
+        assert prefill.engine.num_free_blocks == 400 - 1 - 100  # held until they are read
+        return first, await ask(1, 5, first), await ask(1, 5, first), prefill, decode
+
+    first, answer, again, prefill, decode = handed_over(SLOW, body)
     assert first["do_remote_prefill"]
     assert {"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} <= first.keys()
     assert len(first["remote_block_ids"][0]) == 100
     assert answer["usage"]["completion_tokens"] == 5
-    row = decode.live.engine.row(0)
-    took = fabric_of("400g-ib").time(*decode.live.remote.transfer_size(1600))
+    row = decode.engine.row(0)
+    took = fabric_of("400g-ib").time(*decode.remote.transfer_size(1600))
     assert row["first_scheduled_time"] >= row["arrival_time"] + took
     assert row["num_cached_tokens"] == 1599  # the last token is computed
-    assert prefill.live.engine.num_free_blocks == 400 - 1
+    assert prefill.engine.num_free_blocks == 400 - 1
     assert "holds no blocks of request" in again["error"]["message"]
+
+
+def test_blocks_that_no_decode_replica_reads_are_free_after_vllms_lease():
+    async def body(ask, prefill, _):
+        first = (await ask(0, 1, TO_PREFILL))["kv_transfer_params"]
+        assert prefill.engine.num_free_blocks == 400 - 1 - 100
+        while prefill.engine.num_free_blocks < 400 - 1:
+            await asyncio.sleep(0.01)
+        lasted = prefill.clock.now - prefill.engine.row(0)["finish_time"]
+        return lasted, await ask(1, 5, first), metrics_text([prefill])
+
+    lasted, late, metrics = handed_over(Endpoint(["m"], clock="100"), body)
+    assert lasted >= LEASE
+    assert "holds no blocks of request" in late["error"]["message"]
+    assert b'nixl_num_kv_expired_reqs_total{engine="0",model_name="m"} 1.0' in metrics

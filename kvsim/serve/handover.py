@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.disaggregation.transfers import Transfers
 from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.scaling.failures import LEASE
 from kvsim.serve.messages import Refused
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Handover:
 
     def __init__(self, clock: Clock, fabric: str) -> None:
         world: Any = RealTime(clock)
-        self._transfers = Transfers(world, fabric_of(fabric))
+        self._world, self._transfers = world, Transfers(world, fabric_of(fabric))
         self._kept: dict[tuple[Any, Any], tuple[Live, int]] = {}  # by engine id and request id
         self._keeps: set[tuple[Live, int]] = set()
         self._sources: dict[tuple[Live, int], tuple[Live, int]] = {}  # by reader
@@ -98,6 +99,7 @@ class Handover:
         if earlier is not None:
             self._release(earlier)
         self._kept[key] = live, request
+        self._world.call_at(self._world.now + LEASE, lambda: self._end_lease(key, live, request))
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -137,6 +139,12 @@ class Handover:
         live.advance()
         live.remote.release(request)
         live.wake()
+
+    def _end_lease(self, key: tuple[Any, Any], live: Live, request: int) -> None:
+        """Free blocks that no decode replica has asked for; it is refused from now on. Mutates."""
+        if self._kept.get(key) == (live, request):
+            self._release(self._kept.pop(key))
+            live.metrics.note_expired()
 
     def _let_go(self, live: Live, request: int) -> None:
         """Free what a request would have read, if it ended before it had blocks. Mutates."""

@@ -51,7 +51,7 @@ OF_TOKENS = (
 )
 COUNTERS = (
     *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
-    *("prefix_cache_hits", "prompt_tokens_cached"),
+    *("prefix_cache_hits", "prompt_tokens_cached", "nixl_num_kv_expired_reqs"),
     # Nothing of these is served, and dashboards ask for them.
     *("external_prefix_cache_queries", "external_prefix_cache_hits"),
     *("mm_cache_queries", "mm_cache_hits"),
@@ -122,6 +122,10 @@ class Metrics:
             number = sum(step.num_scheduled_tokens.values())
             self._histograms["iteration_tokens_total"].observe(number)
         self._counters["num_preemptions"].inc(len(step.preempted))
+
+    def note_expired(self) -> None:
+        """Count a prompt whose blocks no decode replica has read in time."""
+        self._counters["nixl_num_kv_expired_reqs"].inc()
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
         self._arrival[request] = now
