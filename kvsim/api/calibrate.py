@@ -46,11 +46,11 @@ def calibrate(
     ----------
     log : start-up log of a server
     bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
-    hold_out : the one of them that is not fitted on [the last]
+    hold_out : the file of ``bench`` that is not used for fitting [the last]
     random_range_ratio : value of the client, for results without lengths
     collect : address of your running server, which ten closed loops drive for some minutes
     keep : file for the results of these, as ``bench`` takes them
-    **options : of the server, where the log lacks them or they are others
+    **options : options of the server that the log lacks, or that differ from it
 
     Raises
     ------

@@ -23,8 +23,8 @@ class Calibrated(Tabular):
 
     Attributes
     ----------
-    answer : what ``kvsim calibrate --json`` prints, but for the files and flags that it names
-    values : the constants that the data decide, by name: factors, and seconds
+    answer : output of ``kvsim calibrate --json``, without the files and flags that it names
+    values : the constants that the data determine, by name: factors, and seconds
     server : options of the server, as ``kvsim.simulate`` takes them
     """
 

@@ -96,7 +96,7 @@ def _check_digest(config: RunConfig, requests: Trace) -> None:
 
 
 def _rate_note(trace: Trace, asked: float) -> list[str]:
-    """Return a note where a workload arrives at another rate than requested."""
+    """Return a note if a workload arrives at another rate than requested."""
     last = float(trace.arrival_time[-1])
     if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
         return []

@@ -115,7 +115,7 @@ def find(
     has_seeds: bool = True,
     silent: bool = False,
 ) -> Search:
-    """Search as the command line asks for it; see :func:`search`.
+    """Search with the texts of the command line; see :func:`search`.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def find(
     source : gives the requests
     flags : options that may not also be varied
     slo, over, price : texts of the command line
-    has_seeds : False for requests that no seed changes
+    has_seeds : False if no seed changes the requests
     silent : show no progress
     """
     config = RunConfig.build(**given)

@@ -33,7 +33,7 @@ class Search(Tabular):
 
     Attributes
     ----------
-    answer : what ``kvsim search --json`` prints
+    answer : output of ``kvsim search --json``
     """
 
     answer: dict[str, Any]

@@ -229,7 +229,7 @@ class Capacity(Displayed):
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
     fits : whether one request of max_model_len fits
-    states : of Mamba and linear-attention layers, on one GPU: their number, bytes of one state in
+    states : those of Mamba and linear-attention layers on one GPU: their number, bytes of one in
         all of them and of the padding of their pages, and blocks of a request; None without them
     assumptions : values that were not given, and how they were filled in
     engine : name of the simulated engine

@@ -211,8 +211,8 @@ def sparse_on_rank(
 def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
     """Return an indexer's KV per token on every rank, and the bytes of scales in it.
 
-    With latents a key in FP8 with its scales, independent of the KV dtype (132 bytes of 128
-    elements in DeepSeek-V3.2); with keys and values a key of their dtype.
+    In latent attention a key is FP8 with scales under every KV dtype (132 bytes for 128
+    elements in DeepSeek-V3.2). In other attention a key has the KV dtype.
     """
     dim = model.index_head_dim
     scales = 4 * (dim // SCALED) if model.is_mla else 0

@@ -32,8 +32,8 @@ class Limits:
 def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     """Fill in vLLM's defaults (API server): 0.33's for the GPU's memory class, or V0's.
 
-    ``max_model_len`` is the model's where the memory is to choose it. Before 0.8 all cards had 256
-    sequences, and steps of a whole prompt; longer ones than 32,768 tokens were cut into chunks.
+    ``max_model_len`` is the model's if the memory is to set it. Before 0.8 the defaults were 256
+    sequences on all cards, and steps of a whole prompt, or chunks for models above 32,768 tokens.
 
     Raises
     ------

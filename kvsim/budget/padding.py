@@ -22,7 +22,7 @@ MXFP4_TILES = {8: (128, 256), 12: (128, 256), 10: (256, 256), 9: (64, 1)}
 def padded_experts(
     model: ModelSpec, gpu: str, quantization: str | None, *, ranks_per_expert: int
 ) -> float:
-    """Return the bytes of routed experts on a rank, over those without padding.
+    """Return the bytes of routed experts on a rank as a multiple of those without padding.
 
     Parameters
     ----------

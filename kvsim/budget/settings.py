@@ -91,7 +91,7 @@ def expert_parallel_size(config: Config) -> int | None:
 
 
 def ranks_per_expert(config: Config) -> int:
-    """Return the GPUs over which each routed expert is cut; 1 where experts stay whole."""
+    """Return the GPUs over which each routed expert is cut; 1 if experts stay whole."""
     whole = config.enable_expert_parallel
     return 1 if whole else config.tensor_parallel_size * expert_replicas(config)
 

@@ -104,7 +104,7 @@ def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def undecided(answer: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
-    """Return a note where step times are unchanged."""
+    """Return a note if step times are unchanged."""
     if values:
         return []
     why = "these runs determine no constant" if answer["constants"] else "no --bench is given"
@@ -112,7 +112,7 @@ def undecided(answer: Mapping[str, Any], values: Mapping[str, float]) -> list[st
 
 
 def worse(answer: Mapping[str, Any]) -> list[str]:
-    """Return a note where a fit predicts the held-out file worse than the defaults."""
+    """Return a note if a fit predicts the held-out file worse than the defaults."""
     means = answer["error_percent"]
     if not means or means["held_out_after"] is None:
         return []

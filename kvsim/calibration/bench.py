@@ -21,7 +21,7 @@ class Measured(NamedTuple):
 
     Attributes
     ----------
-    name : of the file, with the run's index if the file has several
+    name : name of the file, with the run's index if the file has several
     traces : the requests; several draws if only their arrival rate is known
     max_concurrency : most requests that the client has in flight
     ttft, tpot : mean seconds to the first token, and per later output token; None if not recorded

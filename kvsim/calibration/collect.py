@@ -69,7 +69,7 @@ LOOPS = (
 
 
 class Running(NamedTuple):
-    """A running server by its own pages: the name that clients use, options, its counters."""
+    """A running server as its pages describe it: the served model name, options, counters."""
 
     url: str
     name: str

@@ -68,8 +68,8 @@ def fit(
     ----------
     residuals : residuals of the numbers; more residuals than numbers
     start, bounds : first values, and the range of each number
-    kinds : of each residual
-    steps : at most
+    kinds : kind of each residual
+    steps : largest number of steps
     """
     low, high = np.asarray(bounds, dtype=np.float64).T
     x = np.clip(np.asarray(start, dtype=np.float64), low, high)

@@ -18,13 +18,13 @@ class Parameter(NamedTuple):
 
     Attributes
     ----------
-    name, what : in tables
-    default : where the fit begins; a share is a factor of the card's constants, 1
-    is_share : whether it is such a factor, fitted in its logarithm; else seconds
+    name, what : name and description in tables
+    default : first value of the fit; a share is a factor of the card's constants, 1
+    is_share : True for such a factor, fitted in its logarithm; else seconds
     unit : one unit of the fit: natural logarithm, or seconds
-    least, most : what it may be, in units: no share is far above 1, no host waits for ever
-    precise : half the width of a 95 % interval above which the data do not decide it, in units
-    likely : standard deviation, from server to server, that one which is not decided leaves in the
+    least, most : range of its value, in units: no share is far above 1, no host waits for ever
+    precise : half the width of a 95 % interval above which the data do not determine it, in units
+    likely : standard deviation, from server to server, that an undetermined one leaves in the
         intervals of the others, in units; a judgement
     """
 

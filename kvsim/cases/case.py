@@ -66,7 +66,7 @@ class Spec(Part):
 
     @property
     def config(self) -> SpeculativeConfig:
-        """The same in vLLM's form."""
+        """The settings as a :class:`SpeculativeConfig`."""
         return SpeculativeConfig(
             num_speculative_tokens=self.k,
             num_speculative_tokens_per_batch_size=tuple(self.per_batch_size or ()),

@@ -77,7 +77,7 @@ class FakeWorker(Feature):
         connector.keeps[row] = int(kv.remote_decode)
 
     def before(self, entry: Entry) -> None:
-        """Report first, if the output of the oldest batch is processed next."""
+        """Report transfers before the output of the oldest batch, if that is processed next."""
         state = self._replica.state
         if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
             return

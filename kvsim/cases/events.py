@@ -38,8 +38,8 @@ class EventNames:
 
     Parameters
     ----------
-    config : its groups
-    requests : by row
+    config : configuration with the groups
+    requests : the requests, by row
     """
 
     def __init__(self, config: CaseConfig, requests: Sequence[CaseRequest]) -> None:
@@ -67,7 +67,7 @@ class EventNames:
 
 
 class EventLog(Feature):
-    """Writes the events of updates into the steps' entries."""
+    """Adds published KV cache events to the entries of steps."""
 
     def __init__(self, replica: Replica, names: EventNames) -> None:
         self._replica = replica

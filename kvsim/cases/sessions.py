@@ -73,7 +73,7 @@ class Sessions(Feature):
     Parameters
     ----------
     replica : with requests that have not arrived yet
-    requests : by row
+    requests : the requests, by row
     """
 
     def __init__(self, replica: Replica, requests: Sequence[CaseRequest]) -> None:

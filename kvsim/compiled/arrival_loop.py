@@ -148,7 +148,7 @@ def most_held(addresses, path, number):
 def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
     """Return the longest prefix hit of a prompt on any replica now, in tokens.
 
-    ``held`` is the largest number of its blocks in any pool; negative if unknown.
+    ``held`` is the largest number of the prompt's blocks in any pool; negative if unknown.
     """
     entries, addresses = fleet[0], fleet[1]
     number = (prompt - 1) // block_size  # the last token is computed

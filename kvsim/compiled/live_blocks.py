@@ -170,12 +170,12 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
 
     Parameters
     ----------
-    addresses, times : of each replica; its next event, nan if that says nothing
+    addresses, times : address and next event of each replica; nan if that tells nothing
     known : events of each log that are known
     until : so far events are known
     path : the keys
     most : how many of them each replica can hold
-    looked : of each replica what was found last: depths, known and now, the key that was last in
+    looked : last results for each replica: depths, known and now, the key that was last in
         question, its next event then, and when more of its log will be known
     matched : the answer
 

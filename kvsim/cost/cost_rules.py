@@ -31,7 +31,7 @@ class CostRules(RulePart, ABC):
 
     Parameters
     ----------
-    config : of the run; an instance without it prices works, and no steps
+    config : configuration of the run; without it an instance prices works, but no steps
 
     Raises
     ------

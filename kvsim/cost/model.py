@@ -61,7 +61,7 @@ class CostConfig:
     host_waits : the host decides a step only when the one before has ended (vLLM without
         asynchronous scheduling), so that its work stands between them
     host_counts : the host's work for each request stands between steps in any case (vLLM to 0.12)
-    encoder_params : of the model's vision and audio towers, 0 if they are left out
+    encoder_params : parameters of the model's vision and audio towers, 0 if they are left out
     adapter : one LoRA adapter on one GPU, None if requests have none
     speculation : how tokens are drafted, None if they are not
     """

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Parts:
     """The parts of a replica; the same for all replicas of a run.
 
-    ``kv`` is an empty manager that answers questions, no requests. ``cost`` prices the steps
+    ``kv`` is an empty manager for checks; it serves no requests. ``cost`` prices the steps
     of all replicas. ``scheduler_type`` is the class of the schedulers.
     """
 

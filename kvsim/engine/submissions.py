@@ -26,8 +26,8 @@ class Submissions:
 
     Parameters
     ----------
-    trace : the replica's
-    memory : in which it lies
+    trace : trace of the replica
+    memory : memory of the list
     contents : the requests by row
     per_token : seconds of the front end for a prompt's token
     """

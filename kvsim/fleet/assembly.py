@@ -79,7 +79,7 @@ class Assembly:
         self.reason = ""
 
     def pools(self) -> list[Pool]:
-        """Make the pools, the prefill pool first; the main pool has the first numbers. Mutates."""
+        """Make the pools, prefill first; replicas of the main one are numbered first. Mutates."""
         main = self._pool(self._plan.main, self._trace)
         if self._plan.prefill is None:
             return [main]

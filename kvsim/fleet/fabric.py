@@ -44,7 +44,7 @@ class Fabric:
 
     Parameters
     ----------
-    name : in ``fabrics.toml``, or the user's own
+    name : name in ``fabrics.toml``, or the user's own
     base : fixed seconds of a transfer
     bandwidth : bytes per second in one direction
     per_descriptor : seconds for each piece of memory that is posted by itself; with many small

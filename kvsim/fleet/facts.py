@@ -35,7 +35,7 @@ class Facts:
     block_size : tokens per block of their KV caches
     num_kv_tokens : slots of one replica's KV cache
     max_num_batched_tokens : most batched tokens of a step
-    start_time : when the run begins, seconds
+    start_time : start of the run, seconds
     rng : random numbers of this gateway's router
     index : the blocks that replicas' events report, for routers with an ``event_delay``
     entry_tokens : tokens per entry of the index

@@ -54,7 +54,7 @@ class Gateways:
     setup : setup of the replicas; they emit events if any router reads them
     trace : the requests
     table : the run's requests table
-    start_time : when the run begins, seconds
+    start_time : start of the run, seconds
     counts_sent : a request counts as on a replica from when it is sent there, not from when it
         reaches the replica
     role : role of the replicas
@@ -204,7 +204,7 @@ class Gateways:
         return len(self._trace)
 
     def alone(self) -> tuple[Any, Any]:
-        """Return the only router and its event reader, or None for each."""
+        """Return the router if it is the only one, and an event reader; None for a missing one."""
         router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
         return router, next(iter(self._readers.values()), None)
 

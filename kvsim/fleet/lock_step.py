@@ -74,7 +74,7 @@ class LockStep(Feature):
 
     Attributes
     ----------
-    end : when the pass in progress ends, seconds; the past while the ranks pause
+    end : end of the pass in progress, seconds; the past while the ranks pause
     """
 
     def __init__(self) -> None:

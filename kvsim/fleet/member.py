@@ -47,13 +47,13 @@ class Member:
     replica : its engine
     table : the requests table of its pool
     on_withdraw : called with a request and the time before it is taken from the replica
-    start_time : from when its GPUs are paid for, seconds
-    ready_time : from when it accepts requests
+    start_time : time from which its GPUs are paid for, seconds
+    ready_time : time from which it accepts requests
     end_time : until when its GPUs are paid for
     life : its state between start and end
     is_first : it existed when the run began
-    drain_time : from when it receives no new requests
-    last_end_time : when its last request ended
+    drain_time : time from which it receives no new requests
+    last_end_time : end of its last request
     is_followed : the fleet tracks its requests and their ends
     rows : its unfinished requests in order of submission, if it is followed
     """

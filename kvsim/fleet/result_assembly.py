@@ -81,7 +81,7 @@ def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, 
 
     Returns
     -------
-    end_time : when the last replica ended, seconds
+    end_time : end of the last replica, seconds
     totals : totals of each replica, by number
     """
     members = _by_number(pools)

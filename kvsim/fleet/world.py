@@ -30,7 +30,7 @@ class World(simpy.Environment):
     """A SimPy environment with events at exact times."""
 
     def at(self, time: float, phase: Phase) -> simpy.Event:
-        """Return an event at an absolute time; ``now + (time - now)`` need not be ``time``."""
+        """Return an event at exactly ``time``, which a rounded delay from now could miss."""
         event = simpy.Event(self)  # past SimPy's own scheduling, which takes delays (D16)
         event._ok, event._value = True, None
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]

@@ -209,8 +209,8 @@ def hit_rate(
     gib_price : dollars per GiB of cache
     backend : the rules compiled, or as Python
     on_progress : receives the number of finished simulations
-    **options : of :func:`kvsim.capacity`: with ``model`` hits count as in an engine, and GPU pool
-        and host memory (``kv_offloading_size``) are marked
+    **options : options of :func:`kvsim.capacity`: with ``model`` hits count as in an engine, and
+        GPU pool and host memory (``kv_offloading_size``) are marked
 
     Returns
     -------

@@ -53,7 +53,7 @@ class Roofline(Tabular):
     peak_flops_per_s, ridge_point : peak of the GEMMs, and FLOPs per byte of HBM
     rows : prefill of ``batch_size`` prompts of ``context_len`` tokens, and one decode of as many
         requests at that context length, each as GEMMs, attention and step
-    compute_bound_batch_size : of decodes, by part: fewest requests at which arithmetic limits it,
+    compute_bound_batch_size : fewest decodes at which arithmetic limits each part,
         None if no batch does
     decode_memory_bytes : weights and KV of that batch, on one GPU
     levels : the GPU's memories, fastest to slowest

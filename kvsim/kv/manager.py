@@ -249,7 +249,7 @@ class KVCacheManager(Parametric, ABC):
     def fits(self, request: Request) -> bool:
         """Return True if an empty memory could serve the request to its end. Does not mutate.
 
-        What fits with one sequence must also fit with fewer prompt or output tokens.
+        A request that fits with one sequence must also fit with fewer prompt or output tokens.
         """
         del request
         return True

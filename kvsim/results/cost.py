@@ -92,7 +92,7 @@ def check_priced(cards: Iterable[str], prices: Mapping[str, float]) -> None:
 
 
 def _cards(config: Config) -> dict[str, str]:
-    """Return the name of the card of each ``[[pool]]``; of the whole run where there is none."""
+    """Return the name of the card of each ``[[pool]]``; of the whole run without pools."""
     own = {pool.name: dict(pool.options).get("gpu", config.gpu) for pool in config.pool or ()}
     return {
         pool: card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name
@@ -119,13 +119,13 @@ def num_cached_tokens(requests: NDArray[Any]) -> int:
 def cost_of(
     summary: Mapping[str, Any], num_cached: int, config: Config, prices: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the dollars of a run by :data:`RULE`; None where nothing of a kind was completed.
+    """Return the dollars of a run by :data:`RULE`; None for kinds without a completed item.
 
     All GPU-hours cost, those of idle GPUs, of cold starts and of requests that fail, too.
 
     Parameters
     ----------
-    summary, config : of the run
+    summary, config : summary and configuration of the run
     num_cached : see :func:`num_cached_tokens`
     prices : dollars per GPU-hour of each card
     """

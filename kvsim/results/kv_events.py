@@ -167,7 +167,7 @@ def check_path(path: str) -> None:
     Raises
     ------
     ValueError
-        If its folder is missing, or the package that writes its form.
+        If its folder is missing, or the package for its format is not installed.
     """
     if not Path(path).absolute().parent.is_dir():
         raise ValueError(f"kv_events_config: path {path}: no such directory")

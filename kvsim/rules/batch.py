@@ -198,8 +198,8 @@ def num_running_seqs(state: Replica) -> int:
 def grow_running(state: Replica, batch: Batch) -> None:
     """Schedule the next tokens of every running request; one that cannot grow preempts others.
 
-    Only managers that allocate as a request grows, despite any reservation, refuse here. The
-    preempted request may be the one that cannot grow.
+    Allocation fails here only if the manager allocates as a request grows, even if it also
+    reserves room. The preempted request may be the one that cannot grow.
     """
     place = 0
     while place < state.num_running:

@@ -113,7 +113,7 @@ def gets_nothing(
 def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
     """Append the sampled token, and the accepted drafts before it, to a request.
 
-    Also when its KV is stale: the token was delivered and is kept.
+    A token whose KV is stale after a preemption is delivered, too.
     """
     request = state.requests[k]
     known = min(accepted + 1, request.end - request.num_tokens)

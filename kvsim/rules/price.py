@@ -187,8 +187,8 @@ def with_transfers(cost: Cost, time: float, moved: Moved) -> float:
     """Return the seconds of a step that computes for ``time``, its transfers included.
 
     Blocks are fetched layer by layer under the computation and stored the other way at the same
-    time, so the longest of the three counts. In a page fault the GPU waits; pages that come in and
-    pages that go out for them move both ways at once.
+    time, so the longest of the three counts. In a page fault the GPU waits; pages are copied
+    in and out at the same time.
     """
     if moved.fetched > 0 or moved.stored > 0:
         time = max(time, copy_time(cost, moved.fetched), copy_time(cost, moved.stored))

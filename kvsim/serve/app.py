@@ -49,7 +49,7 @@ class Server:
 
     Parameters
     ----------
-    names : by which clients may call the model; the first is the one that answers have
+    names : names by which clients may call the model; answers have the first
     facts : block size, number of blocks and other settings, for dashboards and routers
     """
 

@@ -49,7 +49,7 @@ class Endpoint:
 
     Attributes
     ----------
-    names : by which clients call the model
+    names : names by which clients call the model
     clock : ``wall``, or a speed
     record : file for the requests, as a trace
     queue_limit : requests in the queue from which new ones get 429

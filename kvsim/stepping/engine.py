@@ -272,8 +272,8 @@ class Engine:
     def step(self) -> EngineStep:
         """Run one step: schedule it, and process its output. Mutates.
 
-        With nothing to do, nothing is scheduled and no time passes. Under asynchronous scheduling
-        the step after it is scheduled, too, before its output is there.
+        Without work, nothing is scheduled and no time passes. Asynchronous scheduling also
+        schedules the next step, before the output of this one is processed.
 
         Raises
         ------
@@ -419,13 +419,13 @@ class Engine:
         return free_queue(self._replica, self._setup.allocator.base)
 
     def take_kv_events(self, tokens: TokenIds) -> list[KVEventBatch]:
-        """Return the KV cache events since the last call, by update. Mutates.
+        """Return the KV cache events since the last call, grouped by update. Mutates.
 
-        There are some with ``kv_events_config={"enable_kv_cache_events": True}``.
+        Events need ``kv_events_config={"enable_kv_cache_events": True}``.
 
         Parameters
         ----------
-        tokens : gives the ids of a request's tokens, from one place to another
+        tokens : returns the token ids of a request between two positions
         """
         names = StepNames(self._setup, self._rows, tokens)
         return list(batches(self._replica.take_events(), names))

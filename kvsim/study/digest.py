@@ -40,7 +40,7 @@ def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
     Parameters
     ----------
     config : defaults are filled in, so that a changed default is another cell
-    trace_digest : of the requests that are served
+    trace_digest : digest of the requests that are served
     """
     options = {
         name: _plain(getattr(config, name))

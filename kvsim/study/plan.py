@@ -49,7 +49,7 @@ class Point:
     Parameters
     ----------
     config : configuration of the run
-    rows : of the trace that are served; None is all
+    rows : rows of the trace that are served; None: all
     varied : option -> its value, for the options that have several; then ``slice`` and ``seed``
     """
 

@@ -30,7 +30,7 @@ class Cell:
     digest : the cell's name
     ingredients : values that the digest covers
     config : configuration of the run
-    rows : of the trace, for the record; the file holds only these
+    rows : rows of the trace, for the record; the file holds only these
     trace_file : the requests, as :func:`kvsim.study.traces.hand_over` writes them
     expected : relative estimate of its duration, without unit
     """

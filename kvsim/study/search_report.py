@@ -37,9 +37,9 @@ def answer_of(
     Parameters
     ----------
     candidates : every configuration, with the reasons of those that cannot run
-    outcomes : of those served the whole trace, best first
-    slo, wish : what was asked
-    num_requests : of the trace
+    outcomes : results of those that served the whole trace, best first
+    slo, wish : targets and objective
+    num_requests : number of requests of the trace
     seeds : replications behind the interval; 1 leaves the bracket as it is
     """
     answer: dict[str, Any] = {"objective": wish.objective, "slo": str(slo)}

@@ -64,7 +64,7 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """Judges rates for one configuration, each once. Mutates itself.
+    """Decides whether rates meet the targets under one configuration; keeps the runs. Mutates.
 
     Parameters
     ----------

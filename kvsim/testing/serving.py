@@ -97,11 +97,11 @@ def check_runs(
 
     Parameters
     ----------
-    registry : of parts of its kind
-    part : what the check was given
+    registry : registry of parts of its kind
+    part : argument of the check
     draw : draws the options of a run, by its number
     check : one run
-    num_runs, seed, options : as given; options go before what is drawn
+    num_runs, seed, options : as given; options replace drawn ones
     """
     with named(registry, part) as name:
         for number in range(num_runs):

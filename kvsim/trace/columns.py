@@ -134,7 +134,7 @@ def check_segments(
 
 
 def read_hints(ttl: ArrayLike | None, priority: ArrayLike | None, n: int) -> tuple[Floats, Ints]:
-    """Return the seconds and priorities of retention, -1 where a request names none."""
+    """Return the seconds and priorities of retention, -1 if a request names none."""
     times = read_shares("hint_ttl", ttl, n)
     ok = (times == NOT_GIVEN) | ((times >= 0) & np.isfinite(times))
     check_rows("hint_ttl", times, ok, "at least 0, or -1 for none")

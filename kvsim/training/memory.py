@@ -34,19 +34,19 @@ class TrainingMemory(Displayed):
     Attributes
     ----------
     weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes, workspace_bytes,
-    total_bytes : on the GPU, what is offloaded left out; master weights are in optimizer_bytes
+    total_bytes : bytes on the GPU, without offloaded ones; master weights are in optimizer_bytes
     gpu_memory_bytes, fits : what CUDA shows, and whether the total is within it and the offloaded
         within ``offload_space``
     num_params, num_trained_params : parameters of the whole model, adapters included
     activations : stored, recomputed, embedding and output, before offloading
     layer_activation_bytes : bytes of one layer and micro-batch, by piece
-    offloaded_bytes : by part, on this GPU's host or drive
+    offloaded_bytes : bytes by part, on this GPU's host or drive
     transfer_seconds, traffic_bytes : per step, to and from there, if nothing overlaps
     communication_bytes : to data-parallel peers per step
     extra_compute : recomputation, as a share of a step's arithmetic
     global_batch_size : sequences per step
-    assumptions : what was not given, and what is left out
-    remedies : what would make it fit, one on top of the other; none if it does
+    assumptions : defaults used, and memory that is not modelled
+    remedies : changes that make it fit, each added to those before; none if it fits
     """
 
     shown_by: ClassVar[str] = "kvsim.report.training.training_table"

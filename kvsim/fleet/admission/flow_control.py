@@ -146,8 +146,8 @@ class PrefillQueue(FlowControl):
     first token.
 
     Source: lib/kv-router of ai-dynamo/dynamo at 0243c51. Dynamo checks its queue at every first
-    token and every end of a request, kvsim every ``interval``. Priorities are bands here, as before
-    every router; Dynamo's move a request forward by seconds.
+    token and every end of a request, kvsim every ``interval``. Priorities are bands here, as in
+    every flow control of kvsim; in Dynamo they move a request forward by seconds.
 
     Parameters
     ----------

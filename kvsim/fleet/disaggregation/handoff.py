@@ -28,7 +28,7 @@ class Handoff:
     source, target : the prefill replica, and the decode replica
     num_offered : tokens of KV that the source has for the target, when it is computed
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
-    asked_time : when the target got these blocks, seconds
+    asked_time : time at which the target received these blocks, seconds
     is_computed : the source has ended its part
     is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one

@@ -36,7 +36,7 @@ class Store(Parametric, ABC):
 
     Attributes
     ----------
-    fabrics : by tier; a missing tier uses the fleet's own
+    fabrics : fabrics by tier; a missing tier uses the fleet's own
     event_delay : seconds from the end of a step until the store knows the blocks it computed
     pull : ``cheaper`` or ``always``
     num_evicted : entries evicted for lack of room

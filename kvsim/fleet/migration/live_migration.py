@@ -42,7 +42,7 @@ class LiveMigration:
     num_copied : tokens with KV at the target, or in transfer
     num_stages : copies started while it runs
     num_tokens : tokens with KV when it is stopped; -1 before
-    stop_time : when it was stopped, seconds
+    stop_time : time at which it was stopped, seconds
     """
 
     row: int
@@ -68,7 +68,7 @@ class LiveMigrations(Feature):
     policy : chooses the requests and their targets
     fabric : the fabric that carries the KV
     migrations : carries the progress of requests over
-    end_time : when replicas stop, seconds
+    end_time : time at which replicas stop, seconds
     """
 
     def __init__(

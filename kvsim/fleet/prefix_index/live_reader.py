@@ -37,7 +37,7 @@ class LiveIndex:
 
     Parameters
     ----------
-    replicas : by slot; the replica in a slot may change
+    replicas : the replicas, by slot; the replica in a slot may change
     """
 
     def __init__(self, replicas: Sequence[Any]) -> None:

@@ -19,7 +19,7 @@ class PrefixHolders:
 
     Parameters
     ----------
-    replicas : by slot; the replica in a slot may change
+    replicas : the replicas, by slot; the replica in a slot may change
     """
 
     def __init__(self, replicas: Sequence[Any]) -> None:

@@ -70,12 +70,12 @@ class ArrivalLoop:
     Parameters
     ----------
     gateways : the gateways that decide
-    replicas : by slot
+    replicas : the replicas, by slot
     replica_set : the set of these replicas
     table : the run's requests table
     rows : the requests in order, all of which replicas have room for
     planned : their arrival times
-    outputs : by request, the content of its output
+    outputs : content of the output of each request
     start_time : time of the world before the first request, seconds
     """
 

@@ -50,7 +50,7 @@ class Lifecycle:
     grace : seconds after which a draining replica is killed, like a failed one
     table : the requests table of the pool that answers
     migrations : carries the progress of requests over
-    end_time : when replicas stop, even with unfinished requests, seconds; then none fails any more
+    end_time : time at which replicas stop, even with unfinished requests, seconds; none fails later
     """
 
     def __init__(

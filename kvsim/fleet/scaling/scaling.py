@@ -34,7 +34,7 @@ class Scaling:
     lifecycle : lifecycle of its replicas
     autoscaler : sets the number of replicas
     host : the fleet
-    end_time : when replicas stop, even with unfinished requests, seconds
+    end_time : time at which replicas stop, even with unfinished requests, seconds
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Requests of a pool over some time, and their means."""
+"""Requests of a pool in an interval, and their mean lengths."""
 
 from __future__ import annotations
 

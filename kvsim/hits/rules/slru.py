@@ -3,8 +3,8 @@
 A new block joins the probationary segment, and the protected one, at most four fifths of the cache,
 when it is used again. What exceeds the protected segment returns to the newest end of the other
 one, whose oldest block is evicted (Karedla, Love and Wherry, Caching strategies to improve disk
-system performance, IEEE Computer 1994). Blocks of the current request stay; of one request's, the
-block nearer to the root is newer.
+system performance, IEEE Computer 1994). Blocks of the current request stay; among
+blocks of one request, those nearer to the root count as newer.
 """
 
 from __future__ import annotations

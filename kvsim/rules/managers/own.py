@@ -65,7 +65,7 @@ def grow_own(kv: KV, request: Request, slots: int) -> bool:
 
 
 def tend_own(state: Replica, step: int) -> bool:
-    """Allocate room for one step of a run, in the order of the scheduler; False without room."""
+    """Allocate the room that one step of a run needs, in running order; False without room."""
     kv = state.kv
     if step < kv.own.num_quiet_steps:
         return True

@@ -39,14 +39,14 @@ def dynamo_cost(
 
     Parameters
     ----------
-    prefilling : tokens of prompts on the replica without a first token yet, cached part left out
+    prefilling : uncached prompt tokens of the replica's requests without a first token
     decode : distinct blocks of the prompts on the replica
     active : requests on the replica
     cached : tokens of this prompt that are cached on the replica
     least : the minimum of ``prefilling`` over all replicas
-    prompt : tokens
+    prompt : tokens of this prompt
     size : tokens of a block
-    beyond : tokens after these in the replica's other tiers, each by its own credit
+    beyond : tokens after the ``cached`` ones in the replica's other tiers, times each tier's credit
     credit, prefill_weight, active_weight, decay : see :class:`kvsim.fleet.routers.dynamo.Dynamo`
     """
     ahead = (prefilling - least) / max(prompt, size)

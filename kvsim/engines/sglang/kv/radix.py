@@ -124,7 +124,7 @@ class RadixManager(RuleManager):
         kv.num_request_blocks += count  # what requests hold is written down beside them
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
-        """Lay out nothing: pages are linked to each other."""
+        """Do nothing: the pages of a request are linked to each other."""
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:
         pages = self.num_gpu_blocks + self.window_slots // self.block_size + 1
@@ -149,7 +149,7 @@ class RadixManager(RuleManager):
 def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
     """Return the window of the layers with a separate pool, and a token's bytes in both pools.
 
-    Without such layers, or where all keep all tokens, the window is 0. There is one window.
+    The window is 0 without such layers, or if all layers keep all tokens. A model has one window.
     """
     windows = [layer.window or 0 for layer in layout.layers if layer.kind == "sliding"]
     window = max(windows, default=0) if hybrid else 0

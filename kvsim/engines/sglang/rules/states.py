@@ -1,4 +1,4 @@
-"""States of requests: the present one, places for those of its past, and what the tree gets."""
+"""States of requests: the present one, two slots for earlier ones, and those put in the tree."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def beginning_of(request: Request) -> int:
 
 
 def defer_equals(state: Replica) -> None:
-    """Mark requests with the beginning of an earlier one, and little in the tree, as late."""
+    """Mark requests as late that begin like an earlier one and have little KV in the tree."""
     count = list_waiting(state)
     for place in range(count):
         mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
