@@ -88,7 +88,7 @@ class Tabular(Displayed, ABC):
 def structured(rows: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
     """Return rows with the same keys as a structured array.
 
-    A column is of truth values, int64, float64 (NaN for None), or texts (empty for None).
+    A column holds booleans, int64, float64 (NaN for None), or texts (empty for None).
 
     Examples
     --------

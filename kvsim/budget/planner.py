@@ -1,4 +1,4 @@
-"""From a model's layers to KV-cache groups that share one pool of equal blocks (vLLM 0.33).
+"""KV-cache groups of a model's layers, which share one pool of equal blocks (vLLM 0.33).
 
 Section 9 of docs/vllm-rules.md describes the rules.
 """

@@ -37,7 +37,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Loop(NamedTuple):
-    """A closed loop: clients, and the most tokens of a prompt and of an answer."""
+    """A closed loop: clients, and the largest lengths of a prompt and of an answer."""
 
     clients: int
     prompt: int

@@ -73,7 +73,7 @@ class Targets(NamedTuple):
         return [FIGURES[figure] for _, figure in self.places]
 
     def errors(self, figures: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-        """Return logarithms of simulated over measured."""
+        """Return the logarithms of simulated over measured values."""
         ours = np.array([figures[run][figure] for run, figure in self.places])
         return np.log(ours / self.values)
 

@@ -17,9 +17,9 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 def plain(text: str) -> str:
     r"""Return a log without escapes, progress bars' overwritten states and Docker's JSON.
 
-    A last line that is cut off stays without its end: so a number in it is not taken for a whole
-    one. Prefixes of Docker Compose, Kubernetes and the engines' processes stay: what is looked for
-    is looked for anywhere in a line.
+    A last line that is cut off keeps no line end, so that a number in it does not count as whole.
+    Prefixes of Docker Compose, Kubernetes and the engines' processes stay: patterns match anywhere
+    in a line.
 
     Examples
     --------

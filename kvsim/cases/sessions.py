@@ -72,7 +72,7 @@ class Sessions(Feature):
 
     Parameters
     ----------
-    replica : with requests that have not arrived yet
+    replica : replica to which no request has arrived yet
     requests : the requests, by row
     """
 

@@ -24,8 +24,8 @@ class Upkeep(Feature):
 
     Parameters
     ----------
-    replica : with requests that have not arrived yet
-    config : its pauses and resets
+    replica : replica to which no request has arrived yet
+    config : configuration with the pauses and resets
     """
 
     def __init__(self, replica: replica.Replica, config: CaseConfig) -> None:

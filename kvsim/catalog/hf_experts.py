@@ -25,7 +25,7 @@ from kvsim.catalog.hf_families import _num_dense as num_dense
 
 
 def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
-    """Return one truth value per layer, given as 0 and 1; all true when it is missing."""
+    """Return one boolean per layer, given as 0 and 1; all True if it is missing."""
     given = config.entries(key)
     if given and len(given) != num_layers:
         raise config.error(f"{key} has {len(given)} entries for {num_layers} layers")

@@ -119,7 +119,7 @@ def _layers(config: Config, letters: str, window_key: str = "sliding_window") ->
 
 
 def period(letters: str) -> str:
-    """Return the shortest pattern that repeats to these letters (the last repeat may be cut)."""
+    """Return the shortest pattern of which these letters are repetitions; the last may be cut."""
     lengths = range(1, len(letters) + 1)
     return next(letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
 

@@ -133,7 +133,7 @@ def scrape_idle(placement, fleet, time):
 
 @njit(cache=True)
 def most_held(addresses, path, number):
-    """Return the most leading keys of a path that any replica's pool holds."""
+    """Return the largest number of leading keys of a path that any replica's pool holds."""
     most = 0
     for place in range(len(addresses)):
         pool = _replica(addresses[place]).kv.pool

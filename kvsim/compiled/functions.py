@@ -32,7 +32,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Parameters
     ----------
-    function : plain, over numbers and NumPy arrays; it calls only NumPy and its own package
+    function : plain function over numbers and NumPy arrays; it calls only NumPy and its own package
     """
     folder = _register(function.__module__.rpartition(".")[0])
     with caching_in(folder):

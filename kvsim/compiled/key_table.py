@@ -104,7 +104,7 @@ def store(key, place, keys, holders, more_keys, more, rows):
 
 @njit(cache=True)
 def remove(key, place, keys, holders, more_keys, more, rows):
-    """Record that a replica has one block less with a key."""
+    """Record that a replica has one block fewer with a key."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
     row = find(keys, key)
     if keys[row] == EMPTY or not holders[row, word] & bit:

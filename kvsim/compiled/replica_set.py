@@ -1,7 +1,7 @@
 """The host's loops over the replicas of a fleet, compiled: one call for all of them.
 
-Rules are reached by the address of their entry, so that this compiles apart from them. A replica
-without one is the host's to run.
+Rules are called by the address of their entry, so that this code compiles without them. The host
+runs a replica that has no address.
 """
 
 from __future__ import annotations

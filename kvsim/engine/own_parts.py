@@ -46,7 +46,7 @@ def check_parts(state: Replica, setup: Parts) -> None:
 
 @contextmanager
 def errors_in_parts() -> Iterator[None]:
-    """Tell an error in the code of a user's part as one line, with its place.
+    """Report an error in the code of a user's part as one line, with file and line.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a replica: names resolved, defaults filled in."""
+"""The parts of a replica from a configuration: names resolved, defaults filled in."""
 
 from __future__ import annotations
 

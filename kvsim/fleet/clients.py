@@ -32,7 +32,7 @@ class Clients:
 
     Attributes
     ----------
-    sent_time : when each request was sent, seconds, NaN if it was not; shape (requests,)
+    sent_time : send time of each request, seconds, NaN if it was not sent; shape (requests,)
     """
 
     def __init__(

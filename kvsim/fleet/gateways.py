@@ -187,7 +187,7 @@ class Gateways:
         ]
 
     def num_known_tokens(self, request_id: int, now: float) -> int:
-        """Return the most tokens of a prompt that any replica holds according to its events."""
+        """Return the longest prefix of a prompt that any replica's events report, in tokens."""
         most, request = 0, self.request(request_id, now)
         for reader in self._readers.values():
             reader.update(now)

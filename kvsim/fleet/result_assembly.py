@@ -331,9 +331,9 @@ def num_clipped(table: NDArray[Any], trace: Trace) -> int:
 
 
 def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
-    """Return the most GPUs that replicas used at one time, from start to end of each.
+    """Return the largest number of GPUs in use at one time; a replica uses its own to its end.
 
-    A replica that ends when another one starts passes its GPUs on.
+    A replica that starts when another one ends takes over its GPUs.
     """
     changes = []
     for pool in pools:

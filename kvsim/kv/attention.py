@@ -130,7 +130,7 @@ def replay_window(spec: AttentionSpec) -> int:
 
 
 def most_states(spec: AttentionSpec, num_tokens: int) -> int:
-    """Return the most state blocks a request holds at once; 0 for a kind without states."""
+    """Return the largest number of state blocks of a request; 0 for a kind without states."""
     if isinstance(spec, Ring):
         return 1
     if not isinstance(spec, Mamba):

@@ -1,14 +1,14 @@
 """Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
 
-Every running request has, per layer, a stretch of virtual memory for its keys and one for its
-values, each as long as max_model_len; physical pages are mapped behind them as the request grows,
-so attention kernels need no block table. A page holds tokens of one tensor of one layer: a token
-needs a slot in all of them, and each tensor's last page is partly empty. CUDA maps pages of 2 MiB;
-smaller ones take the authors' change to the driver.
+Every running request has, per layer, a virtual range for its keys and one for its values, each for
+max_model_len tokens; physical pages are mapped to them as the request grows, so attention kernels
+need no block table. A page holds tokens of one tensor of one layer: a token needs a slot in all of
+them, and each tensor's last page is partly empty. CUDA maps pages of 2 MiB; smaller ones need the
+authors' change to the driver.
 
 Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
-are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). Which page a request
-gets decides only what the memory map looks like: the last ones returned come first.
+are mapped ahead, while the step before computes (the paper's sections 6.1 and 6.2). Which page a
+request gets changes only the memory map: pages returned last are used first.
 The rules are in :mod:`kvsim.rules.managers.virtual`.
 """
 

@@ -219,7 +219,7 @@ class Flat:
 
 
 def items_of(memory: Memory, item: Any, count: int) -> Any:
-    """Make a list of records, or of zeros of a width."""
+    """Make a list of records, or of zeros in 32 or 64 bits."""
     if is_record(item):
         return memory.records(item, count)
     return memory.shorts(count) if item is Short else memory.ints(count)

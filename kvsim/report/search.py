@@ -1,4 +1,4 @@
-"""The answer sheet of a search: a few lines, the deployment's own last."""
+"""The output of a search: a few lines, and a line for ``vllm serve`` at the end."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ def _hit_rate(served: NDArray[Any]) -> float | None:
 def external_hit_rate(totals: Iterable[Totals]) -> float | None:
     """Return the share of tokens queried from KV connectors or a host tier that were found.
 
-    As vLLM's counters have it: tokens that the GPU does not have are asked for at an admission, and
-    requests that were preempted do not count.
+    As in vLLM's counters, an admission queries the tokens that the GPU lacks, and preempted
+    requests do not count.
     """
     totals = list(totals)
     found = sum(one.num_external_tokens for one in totals)

@@ -34,7 +34,7 @@ def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     With several, ``replications`` is their number, and ``ci95`` the half-width of the 95 %
     confidence interval of each mean. A value that is None in some run is None. A mean of counts is
-    an integer only where it is one.
+    an integer if it has no fraction.
     """
     if len(summaries) == 1:
         return summaries[0]

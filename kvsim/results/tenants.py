@@ -81,7 +81,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
     """Return the service that requests had received just before each time, and at that time.
 
     Inputs count at the first token, outputs evenly from then to the end, or to the end of the run.
-    So do the figures derived from measured runs, which have no more than these times.
+    Figures of measured runs are derived likewise, because their records have only these times.
     """
     rows = rows[~np.isnan(rows["first_token_time"])]
     first, end = rows["first_token_time"], rows["finish_time"]

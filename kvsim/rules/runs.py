@@ -293,7 +293,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
 
 
 def must_end_run(state: Replica, under_way: float) -> bool:
-    """Return True if a run ends before its next step; ``under_way``: the end of the step before."""
+    """Return True if a run ends before its next step; ``under_way`` is the previous step's end."""
     if state.clock >= state.end_time:
         return True
     if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):

@@ -75,12 +75,12 @@ class SchedulerConfig:
 
     @property
     def max_active(self) -> int:
-        """Most requests that run at once under vllm."""
+        """Largest number of requests that run at once, under vllm."""
         return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def max_running(self) -> int:
-        """Most requests that run at once under any scheduler."""
+        """Largest number of requests that run at once, under any scheduler."""
         return max(self.max_active, self.max_num_seqs)
 
 
@@ -459,7 +459,7 @@ def make_scheduler(text: str, kv: KVCacheManager, config: SchedulerConfig) -> Sc
 
 
 def order_of(text: str) -> SchedulerRules | None:
-    """Return the user's rules that a scheduler consists of; None for one of another kind."""
+    """Return the user's rules that are the scheduler; None for a scheduler without rules."""
     name, params = parse_spec(text)
     if not is_rules(SCHEDULERS.get(name)):
         return None

@@ -77,7 +77,7 @@ class SchedulerRules(RulePart):
 
     @property
     def has_priority(self) -> bool:
-        """True if it orders the queue."""
+        """True if the class orders the queue."""
         return type(self).priority is not SchedulerRules.priority
 
     @property

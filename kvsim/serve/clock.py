@@ -43,11 +43,11 @@ class Clock:
 class Precise(selectors.DefaultSelector):
     """A selector with exact time-outs.
 
-    Those of epoll end up to 2 ms late, those of select by up to 0.5 %.
+    Time-outs of epoll end up to 2 ms late, those of select up to 0.5 %.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for a ready file, at most for some seconds; a long wait ends before its end."""
+        """Wait for a ready file, at most ``timeout`` seconds; a long wait ends slightly earlier."""
         if timeout is not None and timeout > 0:
             timeout *= NEARLY if timeout > SHORT else 1.0
             select.select([self], [], [], timeout)  # an epoll is ready if one of its files is

@@ -86,6 +86,6 @@ class Recording:
         self._events.flush()
 
     def close(self) -> None:
-        """End the files."""
+        """Close the files."""
         self._file.close()
         self._events.close()

@@ -50,7 +50,7 @@ def named_output(token_id: int, newest: int) -> tuple[int, int] | None:
 
     Parameters
     ----------
-    newest : content numbered last; of contents that share an id, the newest is meant
+    newest : highest content number; if contents share an id, the newest is returned
     """
     if token_id < FIRST_OUTPUT:
         return None

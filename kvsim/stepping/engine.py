@@ -237,7 +237,7 @@ class Engine:
         return range(first, first + self._requests.value("num_samples", request_id))
 
     def output_token_ids(self, request_id: int) -> list[int]:
-        """Return ids that name the output tokens of a request so far, of its first sample.
+        """Return ids of the output tokens so far of a request's first sample.
 
         They are negative, unlike a model's. A later prompt that continues the conversation holds
         the earlier prompt's ids, these, and ids of its own.

@@ -31,7 +31,7 @@ class RemoteEngine(Engine):
         return connected(super()._resolve(config), self._role)
 
     def keep(self, request: int) -> None:
-        """Let a request that was just added hold its blocks after its end, until read. Mutates."""
+        """Keep the blocks of a request just added, after its end, until they are read. Mutates."""
         self._replica.keep(self._first_row[request], keeps=True)
 
     def offer(self, request: int, num_tokens: int) -> None:

@@ -7,9 +7,9 @@ The first that applies, by evidence of that run:
 2. ``kv_cache``: requests were preempted, or an admission was refused, in at least one of a hundred
    steps or requests: there was a place in the batch and no KV memory for it.
 3. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
-4. ``decode``: the missed target is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
-   TTFT, while requests waited for places that decoding ones held (``max_num_seqs``), or with
-   separate pools while those that decode were busier than those that prefill.
+4. ``decode``: the missed target is TPOT, ITL, or an end-to-end latency more than half of which
+   follows the first token; or TTFT, while decodes filled ``max_num_seqs``, or while the decode
+   pool was busier than the prefill pool.
 5. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
 """
 

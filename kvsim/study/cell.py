@@ -1,6 +1,6 @@
 """One cell on disk: a folder that exists whole or not at all, with a record of its inputs.
 
-``summary.json`` or, of a cell that could not run, ``error.txt``; ``config.toml``, which
+It holds ``summary.json`` (``error.txt`` if the cell could not run); ``config.toml``, which
 ``kvsim run`` takes; ``provenance.json`` with all that went into the folder's name and a checksum of
 each file.
 """

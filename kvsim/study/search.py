@@ -97,8 +97,8 @@ def fewest(passes: Callable[[int], bool], most: int) -> int | None:
 def interval(passes: Callable[[float, int], bool], bracket: Bracket, seeds: int) -> Bracket:
     """Widen a bracket until every seed passes at its low end and fails at its high end.
 
-    The search itself used seed 0 of ``seeds``; each end is asked for the others, and moves outward
-    by 2.5 %, 5 %, 10 %, 20 %, 40 % of itself until they agree.
+    The search itself used seed 0 of ``seeds``. Each end is run with the other seeds, and moves
+    outward by 2.5 %, 5 %, 10 %, 20 %, 40 % of itself until they agree.
     """
 
     def moved(end: float, sign: int) -> float:

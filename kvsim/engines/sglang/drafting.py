@@ -1,4 +1,4 @@
-"""From a configuration to SGLang's speculative decoding, and to kvsim's for its memory and time."""
+"""SGLang's speculative decoding from a configuration, with kvsim's settings for memory and time."""
 
 from __future__ import annotations
 

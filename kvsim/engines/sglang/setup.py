@@ -1,4 +1,4 @@
-"""From a configuration to SGLang's settings: pool, limits, and refused combinations."""
+"""SGLang's settings from a configuration: pool, limits, and refused combinations."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
 
 
 def check_drafts(config: Config, pools: Pools) -> None:
-    """Refuse speculation over memory for which it is not modelled, and that of other engines."""
+    """Refuse speculation with memory for which it is not modelled, and other engines' options."""
     if config.speculative_config is None:
         return
     if config.speculative_algorithm is None:

@@ -29,7 +29,7 @@ TRACKED = ("gdn", "kda", "mamba2")
 
 
 class StatePool(NamedTuple):
-    """Slots for states, how many a running request may take, and bytes of one and of all."""
+    """Numbers of state slots, in all and per running request; bytes of a state and of all slots."""
 
     slots: int
     per_request: int

@@ -1,4 +1,4 @@
-"""From a configuration to TensorRT-LLM's settings: its defaults, its memory, its policy."""
+"""TensorRT-LLM's settings from a configuration: its defaults, its memory, its policy."""
 
 from __future__ import annotations
 

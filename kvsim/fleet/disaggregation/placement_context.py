@@ -34,7 +34,7 @@ class PlacementContext:
     ----------
     num_prompt_tokens : prompt tokens of the request
     max_num_batched_tokens : largest number of tokens in a step of a prefill replica
-    num_kv_tokens, max_num_seqs : KV slots of the decode replica, and its most running requests
+    num_kv_tokens, max_num_seqs : KV slots of the decode replica, and its limit of running requests
     """
 
     def __init__(

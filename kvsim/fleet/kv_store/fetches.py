@@ -77,7 +77,7 @@ class Fetches(Feature):
     drive : the replicas' clock
     pool : the pool of the replicas that read
     store : the store they read
-    fabric : the fleet's own
+    fabric : default fabric of the fleet
     """
 
     def __init__(

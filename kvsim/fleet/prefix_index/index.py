@@ -22,7 +22,7 @@ class PrefixIndex:
     Parameters
     ----------
     num_replicas : replicas
-    max_entries : most entries of one replica; more evict the least recently used at once
+    max_entries : largest number of entries per replica; beyond it the least recently used go
     ttl : seconds without use after which an entry expires
     """
 

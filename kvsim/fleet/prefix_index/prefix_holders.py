@@ -33,9 +33,9 @@ class PrefixHolders:
         self._is_looked_up = False
 
     def most(self, request: IncomingRequest, place: int | None = None) -> int:
-        """Return the most tokens of a prompt that any of the replicas holds. Mutates only itself.
+        """Return the longest cached prefix of a prompt on any replica, in tokens. Mutates itself.
 
-        If ``place`` is known to hold the most, only that slot is looked up.
+        If the slot ``place`` is known to have it, only that slot is looked up.
         """
         if place is not None:
             return int(self._replicas[place].num_cached_tokens(request))

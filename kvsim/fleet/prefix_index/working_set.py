@@ -1,4 +1,4 @@
-"""Number of different prompt tokens of a trace: what a fleet must hold to hit all."""
+"""Number of different prompt tokens of a trace: the cache size with which a fleet hits all."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ class Scraped(NamedTuple):
     Attributes
     ----------
     as_of : time of the scrape, seconds
-    num_waiting, num_running : requests, after its last step up to then
+    num_waiting, num_running : numbers of requests after the last step before the scrape
     kv_usage : share of its blocks in use
-    prompt_tokens, generation_tokens : counted since its start: of prompts with a first token, and
-        of outputs, as vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
+    prompt_tokens, generation_tokens : tokens since its start, of prompts with a first token and
+        of outputs: vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
     """
 
     as_of: float

@@ -34,7 +34,7 @@ def num_skipped(kind: int, window: int, num_tokens: int) -> int:
 def admission_cap(
     kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
 ) -> int:
-    """Return the most blocks a request holds at once in a group; 0: only its length limits it."""
+    """Return the block limit of a request in a group; 0: only its length limits it."""
     if kind == FULL or kind > CHUNKED:
         return 0
     if kind == CHUNKED:

@@ -72,7 +72,7 @@ def span_of(request: Request, segment: int) -> tuple[int, int, int]:
 
 
 def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[int, int, int]:
-    """As :func:`span_of`, with one token per span of an output with numbered tokens."""
+    """As :func:`span_of`, but a span of an output with numbered tokens has one token."""
     place = segment - max(request.num_segments, 1)
     if not own_blocks.has_numbers or place < 0:
         return span_of(request, segment)

@@ -55,7 +55,7 @@ def pin_copy(connector: Connector, kv: KV, place: int, sign: int) -> None:
 
 
 def free_copies(connector: Connector, kv: KV, num_pairs: int) -> None:
-    """Free the pairs of the oldest step in the list, as one list, its first source first."""
+    """Free the block pairs of the oldest step, in one order: source, target, next source, ..."""
     table = connector.copies
     for place in range(2 * num_pairs):
         pin_copy(connector, kv, place, -1)

@@ -127,7 +127,7 @@ def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> 
 
 
 def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
-    """Map the pages that a waiting request's first tokens need, or nothing."""
+    """Map all pages that a waiting request's first tokens need; False, if too few are free."""
     memory = kv.virtual
     spared = memory.num_spared if kv.num_held > 0 else 0
     length = request.num_tokens if kv.reserve_full_isl else num_tokens

@@ -66,7 +66,7 @@ def enqueue_fair(state: Replica, k: int) -> None:
 
 
 def requeue_fair(state: Replica, k: int) -> None:
-    """Return a request to the front of its tenant's queue; it had its turn, so there is no lift."""
+    """Return a request to the front of its tenant's queue, without a change of the counter."""
     push_front(state.shares.tenants[tenant_of(state, k)].queue, state.requests, k)
     state.waiting.length += 1
 

@@ -28,7 +28,7 @@ NO_SESSION, OPEN, CLOSED = 0, 1, 2
 
 
 def goes_on(state: Replica, request: Request) -> bool:
-    """Return True if a request that stops waits for an input, or has one already."""
+    """Return True if the session of a stopped request is open, or has a next input."""
     trace, row = state.trace, request.request_id
     return trace.session[row] == OPEN or trace.next_input[row] < trace.num_inputs[row]
 

@@ -33,7 +33,7 @@ class StorageReads(Feature):
     ----------
     pool : the pool of the replicas that read, each over a link of its own
     store : the store they read
-    fabric : the fleet's own
+    fabric : default fabric of the fleet
     keys : keys of the trace
     """
 

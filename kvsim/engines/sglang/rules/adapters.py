@@ -37,7 +37,7 @@ def join_adapter(adapters: Adapters, adapter: int) -> None:
 
 
 def may_join(state: Replica, adapter: int) -> bool:
-    """Return True if requests with an adapter may be tried; one to be loaded starts to be."""
+    """Return True if an adapter's requests may be admitted; start its load if it is missing."""
     adapters = state.engines.sglang.adapters
     if not adapters.overlaps:
         return list_wanted(adapters, adapter)

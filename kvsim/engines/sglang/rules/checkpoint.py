@@ -60,7 +60,7 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
 def checkpoint_state(
     tree: Radix, request: Request, mine: Progress, held: Holding, upto: int
 ) -> None:
-    """Insert the tokens of a request up to its last state, and that; nothing if it has none."""
+    """Insert a request's tokens up to its last saved state, and that state; nothing without one."""
     num_tokens = min(upto, mine.num_known)
     if tree.states.num_places > 0:
         if held.depth == 0:

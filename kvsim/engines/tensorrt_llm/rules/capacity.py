@@ -33,7 +33,7 @@ def can_complete(state: Replica, request: Request, hit: int) -> bool:
 
 
 def blocks_to_end(kv: KV, request: Request) -> int:
-    """Return the most blocks that a request holds at once until its last token."""
+    """Return the largest number of blocks that a request holds at once."""
     total, slots = 0, min(request.known_end - 1, kv.max_model_len)
     for g in range(kv.num_groups):
         total += most_blocks(kv.groups[g], slots, True)

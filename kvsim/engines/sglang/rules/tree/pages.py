@@ -170,7 +170,7 @@ def free_chain(tree: Radix, page: int, count: int) -> int:
 
 
 def free_whole(tree: Radix, first: int, last: int, count: int) -> None:
-    """Free a chain of pages, known from end to end, as one block."""
+    """Free a chain of pages at once, given its first and last page."""
     if tree.window > 0:
         free_windows(tree, first, count)
     return_chain(tree.pages, first, last, count)
