@@ -125,3 +125,26 @@ def test_full_attention_loses_hits_block_by_block(
     asked = ("--model", "llama-3-8b", "--gpu", "h100-sxm", "--max-model-len", "2100")
     vary = ("--vary", "num-gpu-blocks-override=140:400:4")
     assert cliffs(capsys, *asked, "--workload", workload, *vary)["cliffs"] == []
+
+
+@pytest.mark.long
+def test_a_place_too_few_in_the_batch_delays_first_tokens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--model", "llama-3-8b", "--gpu", "h100-sxm", "--workload", "fixed+prompt=16")
+    at_once = ("--max-concurrency", "11", "--num-requests", "11")
+    answer = cliffs(capsys, *asked, *at_once, "--vary", "max-num-seqs=6:12")
+    (one,) = answer["cliffs"]  # type: ignore[misc]
+    assert (one["below"], one["above"], one["mechanism"]) == (9, 10, "queue")
+
+
+@pytest.mark.long
+def test_a_rising_load_is_not_a_cliff(capsys: pytest.CaptureFixture[str]) -> None:
+    """First tokens wait longer and longer past the knee, at no rate all at once."""
+    asked = ("--model", "llama-3-8b", "--gpu", "h100-sxm", "--max-num-seqs", "16")
+    load = ("--workload", "fixed+prompt=512+output=64", "--num-requests", "400")
+    main(["cliffs", *asked, *load, "--vary", "request-rate=5.0:60.0", "--json", "-"])
+    answer = json.loads(capsys.readouterr().out)
+    first, last = answer["points"][0], answer["points"][-1]
+    assert last["p50_ttft"] > 10 * first["p50_ttft"]
+    assert answer["cliffs"] == []

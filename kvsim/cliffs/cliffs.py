@@ -234,7 +234,7 @@ def _described(served: _Served, jump: Jump) -> dict[str, Any]:
 def _of_time(served: _Served, jump: Jump) -> str:
     """Name what delays first tokens where hits are alike."""
     sides = [served.results[one.value].summary for one in (jump.below, jump.above)]
-    if sides[0]["rejected"] != sides[1]["rejected"]:
+    if sides[0]["num_rejected"] != sides[1]["num_rejected"]:
         return "refused admission"
     if sides[0]["num_preemptions"] != sides[1]["num_preemptions"]:
         return "preemption"
