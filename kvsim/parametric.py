@@ -115,7 +115,7 @@ def _unnamed(made: Callable[..., Any], factory: Any) -> str:
 
 
 def only_here(text: object) -> list[str]:
-    """Return the parts that a text names and no other process finds, as those of a notebook."""
+    """Return the named parts that other processes cannot import, such as those of a notebook."""
     if not isinstance(text, str):
         return []
     return [name for name in UNNAMED if name in text] or re.findall(rf"{MAIN}:\w+", text)

@@ -1,7 +1,7 @@
 """Memory of experts that data-parallel ranks share, in the profile run of a vLLM server's start.
 
 Every rank computes its experts on the tokens of all ranks: it gathers them, and keeps the work of
-each chosen expert apart. The sizes are those of vLLM's workspaces (read). One log: Qwen3-Coder-480B
+each chosen expert apart. Sizes are those of vLLM's workspaces. One log: Qwen3-Coder-480B
 in FP8 on eight H20 (vllm-project/recipes#12) had 9.35 GiB for this and NCCL; here 9.36.
 """
 

@@ -1,6 +1,6 @@
 """Tokens per KV block: vLLM's choice for its attention kernels, and unsupported sizes.
 
-The rules of vLLM 0.33 (read): kernels are chosen by card, attention and KV dtype, and the block is
+The rules in vLLM 0.33: kernels are chosen by card, attention and KV dtype, and the block is
 16 tokens if all of them support that, else the smallest size that all do.
 """
 

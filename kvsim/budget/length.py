@@ -20,13 +20,13 @@ def longest_that_fits(
 ) -> int:
     """Return the longest request that fits into the KV memory, at most the model's length.
 
-    As vLLM 0.33 chooses it (read): by bisection, over the blocks that it counts at its start for
-    one request, without the null block. The memory is what is left beside a profile run that knows
-    the model's own length.
+    The rule is that of vLLM 0.33's source: bisection, over the blocks that it counts at its start
+    for one request, without the null block. The memory is what a profile run at the model's own
+    length leaves.
 
     Parameters
     ----------
-    limits : with the model's own length
+    limits : limits with the model's own length
     kv_bytes : KV memory of one GPU
     plan_for : makes the plan for a ``max_model_len``
 

@@ -1,6 +1,6 @@
 """Padding of routed experts in MXFP4 to whole tiles of the kernels that a card has.
 
-The alignments of vLLM (read). Logged: gpt-oss-20b on an A100 13.72 GiB of weights (12.80 without
+The alignments of vLLM's source. Logged: gpt-oss-20b on an A100 13.72 GiB of weights (12.80 without
 padding, 13.65 with it), gpt-oss-120b over four cards with Marlin 17.22 (15.17 and 17.13).
 """
 

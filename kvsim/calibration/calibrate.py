@@ -76,12 +76,12 @@ def calibrate(
     *,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> Calibration:
-    """Fit what runs of a server decide.
+    """Fit the constants that runs of a server determine.
 
     Parameters
     ----------
     options : options of the server, as :func:`kvsim.calibration.server.server_of` gives them
-    runs, held_out : to fit on, and to judge the fit by
+    runs, held_out : runs to fit on, and runs to judge the fit by
     on_progress : called with the number of times that all runs were simulated
 
     Raises

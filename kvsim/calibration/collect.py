@@ -168,7 +168,7 @@ def collect(
 
     Parameters
     ----------
-    server : as :func:`about` found it
+    server : the server, from :func:`about`
     loops : one after another
     speed : seconds of the server's per second of the client's, other than 1 for kvsim's own
     on_progress : called with the number of loops that have ended

@@ -22,9 +22,9 @@ class Overhead(NamedTuple):
 
     Attributes
     ----------
-    gib, half_width : as the log has it, and half the interval that its rounding leaves
-    estimated : without the log
-    parts : for ``--logged``
+    gib, half_width : logged value, and half the interval that its rounding leaves
+    estimated : value without the log
+    parts : parts for ``--logged``
     """
 
     gib: float

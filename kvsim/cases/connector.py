@@ -40,7 +40,7 @@ class FakeWorker(Feature):
 
     Parameters
     ----------
-    replica : with a connector
+    replica : replica with a connector
     workload : the requests, by row
     names : row to the name in the log
     """

@@ -35,8 +35,8 @@ CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 def cache_folder(folders: Sequence[Path] = ()) -> Path:
     """Return the cache folder for this version of the rules, or of other sources.
 
-    An edit or an upgrade gets another. Without a writable home it is a private folder among the
-    temporary files.
+    An edit or an upgrade changes the folder. Without a writable home it is a private one among
+    the temporary files.
     """
     import numba
 
@@ -145,7 +145,7 @@ def check_caching() -> None:
     Raises
     ------
     ImportError
-        Unless one of the loaders of this module imports.
+        If the module is imported other than by a loader of this module.
     """
     numba_config: Any = import_module("numba.core.config")
     if not numba_config.CACHE_DIR:

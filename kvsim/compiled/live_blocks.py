@@ -174,7 +174,7 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
     known : events of each log that are known
     until : so far events are known
     path : the keys
-    most : how many of them each replica can hold
+    most : largest number of them on each replica
     looked : last results for each replica: depths, known and now, the key that was last in
         question, its next event then, and when more of its log will be known
     matched : the answer

@@ -37,8 +37,8 @@ class AIConfiguratorCost:
 
     Parameters
     ----------
-    framework : of the measured kernels: vllm, sglang or trtllm
-    version : of the framework; the newest measured one if left out
+    framework : framework of the measured kernels: vllm, sglang or trtllm
+    version : version of the framework, by default the newest measured one
 
     Raises
     ------

@@ -36,7 +36,7 @@ class GemmShares:
     ----------
     launch : seconds per GEMM, quantising its activations included
     weights, gemm : shares of HBM bandwidth and of peak FLOP/s
-    ridge : of the faster of memory and arithmetic, where both take as long, not hidden
+    ridge : share of the shorter of memory and arithmetic time that is not hidden if both are equal
     quantization : share of HBM bandwidth, reading activations and writing them in fewer bits
     """
 
@@ -55,7 +55,7 @@ class ExpertShares:
     ----------
     launch : seconds per layer: routing, permutation, two grouped GEMMs, combining
     weights, gemm : shares of HBM bandwidth and of peak FLOP/s
-    power : of the soft maximum of the two
+    power : power of the soft maximum of the two
     block : approximate number of rows that each touched expert's rows are padded to
     activations : share of HBM bandwidth, moving rows
     uncaptured : least time of a layer beyond ``uncaptured_experts``, in steps that no CUDA graph
@@ -77,36 +77,36 @@ class Efficiency:
 
     Parameters
     ----------
-    weights : of HBM bandwidth, streaming weights through GEMMs
-    gemm : of peak FLOP/s, large GEMMs
-    gemm_falloff : by how much GEMMs of 8,192 tokens are slower than that
-    gemm_ridge : of the faster of memory and arithmetic, where both take as long, not hidden
+    weights : share of HBM bandwidth, streaming weights through GEMMs
+    gemm : share of peak FLOP/s, large GEMMs
+    gemm_falloff : relative slowdown of GEMMs of 8,192 tokens
+    gemm_ridge : share of the shorter of memory and arithmetic time not hidden if both are equal
     gemm_launch : per GEMM
-    decode_attention : of HBM bandwidth, reading KV for one query token per request
+    decode_attention : share of HBM bandwidth, reading KV for one query token per request
     decode_launch, decode_request : per layer, and per layer, request and 32 heads
-    prefill_attention : of peak FLOP/s
+    prefill_attention : share of peak FLOP/s
     prefill_launch : per layer
     ..._8bit : the same six with KV of one byte or less, which takes converting: half the bytes are
         not half the time (FP8 measured; INT8 and INT4 taken as equal)
-    prefill_io : of HBM bandwidth, reading and writing queries, keys, values and outputs
+    prefill_io : share of HBM bandwidth, reading and writing queries, keys, values and outputs
     mixed_decode : slowdown of decodes' KV reads with a long prompt in the same step
-    elementwise : of HBM bandwidth, norms, rotary embedding, activation
-    link, link_ring : of one direction of NVLink (or PCIe), all-reduces in one exchange and in two
+    elementwise : share of HBM bandwidth, norms, rotary embedding, activation
+    link, link_ring : share of one direction of NVLink or PCIe, all-reduces in one and two exchanges
     layer_launch : other kernel launches, per layer and step
     layer_launch_quantized : more of them where dense GEMMs quantise activations first
-    latent_attention : of HBM bandwidth, reading latents for one query token per request
-    latent_prefill : of peak FLOP/s, prompts of models with latents
-    state_traffic : of HBM bandwidth, reading and writing states
+    latent_attention : share of HBM bandwidth, reading latents for one query token per request
+    latent_prefill : share of peak FLOP/s, prompts of models with latents
+    state_traffic : share of HBM bandwidth, reading and writing states
     state_launch, scan_launch : per layer with states, of decodes and of prompts
-    scan : of peak FLOP/s, the scan of a prompt
+    scan : share of peak FLOP/s, the scan of a prompt
     scan_token : seconds per token and layer at least, as tokens follow each other
     uncaptured_layer, uncaptured_experts : least time of a layer, and more of one with experts, in
         steps that no CUDA graph covers: the host launches every kernel
     step, request : host work between steps, per step and per scheduled request
     sync_step, sync_request : host work besides, where the GPU waits for it
     all_reduce, all_reduce_exchange : fixed time of one all-reduce, and of a second exchange in it
-    gemms, experts : by the format of weights
-    errors : of each fit, in words
+    gemms, experts : efficiencies by weight format
+    errors : error of each fit, in words
     """
 
     weights: float

@@ -98,7 +98,7 @@ class Level(NamedTuple):
     capacity_bytes : None if it is not published
     bandwidth_bytes_per_s : reading, one direction
     latency_s : until the first byte, typical
-    source : of the figures
+    source : source of the figures
     """
 
     name: str

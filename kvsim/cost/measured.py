@@ -41,7 +41,7 @@ class MeasuredCost(RooflineCost):
     Parameters
     ----------
     tables : the folder
-    framework : of the kernels to use, where the tables hold several
+    framework : framework of the kernels to use, if the tables hold several
 
     Raises
     ------

@@ -50,7 +50,7 @@ class CostConfig:
     Parameters
     ----------
     layout : KV on one GPU, the KV dtype and any what-if heads or window included
-    dtype, quantization : of the weights
+    dtype, quantization : data type and format of the weights
     max_num_batched_tokens : longest step, for tables
     block_size : tokens per block of a paged KV cache, None if it is contiguous
     piece_bytes : KV of all layers that one round of copies to the host takes, a copy per tensor;
@@ -63,7 +63,7 @@ class CostConfig:
     host_counts : the host's work for each request stands between steps in any case (vLLM to 0.12)
     encoder_params : parameters of the model's vision and audio towers, 0 if they are left out
     adapter : one LoRA adapter on one GPU, None if requests have none
-    speculation : how tokens are drafted, None if they are not
+    speculation : drafts of tokens, None without speculation
     """
 
     model: ModelSpec

@@ -88,13 +88,13 @@ class RooflineCost:
 
     Parameters
     ----------
-    host_seconds : per step, of an engine that prepares a step while the GPU waits
-    paged_overhead : by how much reading KV through a block table is slower, e.g. 0.23
+    host_seconds : seconds per step, of an engine that prepares a step while the GPU waits
+    paged_overhead : relative slowdown of reading KV through a block table, e.g. 0.23
         (PagedAttention paper, Fig. 18a: 20 to 26 % at its block size of 16); below 16 tokens a
         block gives a warp too little to do, and it grows as 16 / block size
-    copy_seconds : of one copy between host and GPU, in addition to the time of its bytes; a swapped
+    copy_seconds : seconds of one copy between host and GPU, besides those of its bytes; a swapped
         block takes one for the keys and one for the values of each layer (a latent, one)
-    constants : a TOML file of the user's with constants of this card, as in ``efficiency.toml``
+    constants : TOML file with constants of this card, in the format of ``efficiency.toml``
     """
 
     rules_of: ClassVar[int] = ROOFLINE

@@ -277,7 +277,7 @@ class Replica:
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
-        """Set whether a request that arrives later keeps its blocks after its end, until read."""
+        """Set ``keeps``: a request that arrives later keeps its blocks after its end until read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:

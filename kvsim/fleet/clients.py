@@ -88,7 +88,7 @@ class Clients:
                 self._later(row, ready_time)
 
     def ended(self, rows: Iterable[int], time: float) -> None:
-        """Handle requests that have ended at a time, which the world may not have reached.
+        """Handle requests that end at ``time``, which may be later than the world's time.
 
         An answer takes some time to reach its client, and so does the client's next request to the
         server: it misses the step that is scheduled at the very time of the answer.

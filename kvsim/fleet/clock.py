@@ -1,8 +1,8 @@
 """One timeline for the replicas of a fleet and all events around them.
 
 A replica runs by itself up to the earliest time at which anything can reach it: an event of the
-SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event, and
-the least pause of a client after it.
+SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event
+plus the shortest pause of a client.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every layer's experts are spread over the ranks, so a pass begins when all ranks
 ends when the slowest one is done. A rank without work runs a dummy pass. A wave of passes lasts
 until an all-reduce, after its first pass and after every 16th one, finds no request unfinished;
 then all ranks pause, and the next request begins a wave. A request that arrives during a pass is
-seen at its end.
+seen when the pass ends.
 
 Source: vLLM 0.33's ``DPEngineCoreProc``, ``coordinate_batch_across_dp`` and ``dp_sync_interval``.
 """

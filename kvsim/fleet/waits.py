@@ -59,7 +59,7 @@ class Waits:
         return self._happened(-row - 1, now)
 
     def ended(self, row: int, now: float) -> list[tuple[int, float]]:
-        """Return requests that wait no more after one has ended, and when to send them. Mutates."""
+        """Return requests that wait no more after one has ended, and their send times. Mutates."""
         return self._happened(row, now)
 
     def _happened(self, code: int, now: float) -> list[tuple[int, float]]:

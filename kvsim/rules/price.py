@@ -54,7 +54,7 @@ def format_time(gemms: Gemms, num_tokens: int) -> float:
 def experts_time(cost: Cost, work: Work) -> float:
     """Seconds of the routed experts: touched experts are read, their rows padded to blocks.
 
-    Memory and arithmetic hide each other in part: a soft maximum of the two.
+    Memory and arithmetic overlap in part: the time is a soft maximum of the two.
     """
     experts = cost.experts
     rows = work.num_tokens * experts.token_rows
@@ -66,7 +66,7 @@ def experts_time(cost: Cost, work: Work) -> float:
 
 
 def adapter_time(cost: Cost, work: Work) -> float:
-    """Seconds of the LoRA adapters' GEMMs: each adapter is read, all tokens pass through one."""
+    """Seconds of the LoRA adapters' GEMMs: each adapter is read; each token passes through one."""
     if work.num_adapters == 0:
         return 0.0
     moved = work.num_adapters * cost.adapter_bytes

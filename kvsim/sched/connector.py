@@ -41,7 +41,7 @@ def make_connector(
     Parameters
     ----------
     kind : one of :class:`kvsim.records.connector.ConnectorKind`
-    threshold : compute fewer tokens than that rather than load them
+    threshold : number of tokens below which they are computed instead of loaded
     """
     return Connector(
         kind=kind,

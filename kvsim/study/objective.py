@@ -30,8 +30,8 @@ class Outcome:
     candidate : the configuration asked about
     trials : its runs
     bracket : the highest rate that passed, and the next that failed
-    num_gpus : of the replicas that the bracket is for
-    replicas : their number, where the search is for it
+    num_gpus : number of GPUs of the replicas that the bracket is for
+    replicas : number of replicas, if the search finds it
     """
 
     candidate: Candidate

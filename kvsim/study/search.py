@@ -41,10 +41,10 @@ def highest_rate(
 
     Parameters
     ----------
-    passes : whether a rate meets all targets
-    guess : where to begin; must not depend on the targets
-    tolerance : of the bracket, as a share of its upper end
-    max_doublings : from the guess, up or down
+    passes : returns True if a rate meets all targets
+    guess : first rate; must not depend on the targets
+    tolerance : width of the bracket, as a share of its upper end
+    max_doublings : largest number of doublings or halvings from the guess
 
     Examples
     --------

@@ -47,9 +47,9 @@ class Candidate:
 
     Parameters
     ----------
-    options : what it sets of ``--over``, by name
-    config : the whole of it; None if it cannot be
-    num_gpus : of all its replicas
+    options : its values of the ``--over`` options, by name
+    config : its complete configuration; None if it is invalid
+    num_gpus : number of GPUs of all its replicas
     reason : why it is excluded; empty if it is not
     num_hopeless : requests that its KV memory could never hold
     """

@@ -52,7 +52,7 @@ def prepare(
     ----------
     points : the plan
     load : reads or generates the requests of a configuration
-    folder : of the sweep
+    folder : folder of the sweep
 
     Raises
     ------
@@ -106,8 +106,8 @@ def look(cells: Iterable[Cell], folder: Path, *, retry_failed: bool = False) -> 
 
     Parameters
     ----------
-    cells : of the plan; equal ones count once
-    folder : of the sweep
+    cells : cells of the plan; equal ones count once
+    folder : folder of the sweep
     retry_failed : run those again that could not run
     """
     files.sweep(folder / CELLS)

@@ -36,14 +36,14 @@ class Trial(NamedTuple):
     ----------
     request_rate : requests per second
     missed : the targets that it missed, of the search itself among them; empty if it passed
-    margins : what was left to each bound, as a share of it
-    values : what the bounds looked at
-    summary : of the whole run; None if its first half had already failed
-    backlog : at half time and at the end
-    targets : of each request, in ms
+    margins : distance to each bound, as a share of it
+    values : the numbers that are bounded
+    summary : summary of the whole run; None if its first half had already failed
+    backlog : waiting requests at half time and at the end
+    targets : targets of each request, in ms
     spread : how sessions were sent
-    notes : what to know of the run
-    num_cached_tokens : of the completed requests
+    notes : notes on the run
+    num_cached_tokens : cached tokens of the completed requests
     """
 
     request_rate: float

@@ -1,4 +1,4 @@
-"""Capacity by TensorRT-LLM's rule: a fraction of the memory that weights and activations leave."""
+"""Capacity by TensorRT-LLM's rule: a fraction of the memory left by weights and activations."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ class Fetch:
     target : the replica
     keys : keys of the prompt's entries
     num_offered : tokens from the front that a store had when the request arrived
-    start_time : when its transfers could begin, seconds; infinite until it has its blocks
+    start_time : earliest start of its transfers, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
     sources : replicas that it is read from
-    ways : the network and the number of each of its transfers
+    ways : network and number of each of its transfers
     """
 
     row: int

@@ -36,13 +36,13 @@ class Store(Parametric, ABC):
 
     Attributes
     ----------
-    fabrics : fabrics by tier; a missing tier uses the fleet's own
+    fabrics : fabrics by tier; a missing tier uses the fleet's fabric
     event_delay : seconds from the end of a step until the store knows the blocks it computed
     pull : ``cheaper`` or ``always``
     num_evicted : entries evicted for lack of room
     reads_replicas : it holds only what other replicas hold
-    serves_hosts : it may stand behind the host tier of replicas, and receive its pages;
-        it uses only the listeners of its reader
+    serves_hosts : it can store the pages of replicas' host tiers; from its reader it then
+        uses only the listeners
     """
 
     reads_replicas: ClassVar[bool] = False

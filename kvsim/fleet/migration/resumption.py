@@ -27,7 +27,7 @@ class Attempts(NamedTuple):
     first_scheduled_time, first_token_time : seconds, NaN for not yet
     num_cached_tokens : hit at the first admission
     num_preemptions : number of preemptions in all attempts
-    last_token_time : when the client received the last token, NaN for none
+    last_token_time : time at which the client received the last token, NaN for none
     """
 
     first_scheduled_time: float = math.nan

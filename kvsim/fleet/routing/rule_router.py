@@ -39,7 +39,7 @@ class RuleRouter(Router):
     reads_sizes : the rule reads the number of entries of each replica's tree
     state : the router's own record, None for none
     placement : the request, the candidates and the random draws of the next choice
-    prefixes : what the router knows of cached prefixes, None for nothing
+    prefixes : cached prefixes that the router knows of, None for none
     """
 
     rule: Callable[..., int]

@@ -63,7 +63,7 @@ class Forecast:
 
     Parameters
     ----------
-    predictor : predictor of each of the three by itself; ``kalman`` is :class:`Trend`
+    predictor : predictor of each of these three numbers; ``kalman`` is :class:`Trend`
     """
 
     def __init__(self, predictor: Predictor) -> None:

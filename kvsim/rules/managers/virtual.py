@@ -46,7 +46,7 @@ def num_needed_pages(kv: KV, num_tokens: int) -> int:
 
 
 def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
-    """Return the pages behind a virtual range."""
+    """Return the number of pages mapped to a virtual range."""
     total = 0
     for k in range(memory.num_kinds):
         rows = virtual_range.rows[k]

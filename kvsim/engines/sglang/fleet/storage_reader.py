@@ -22,7 +22,7 @@ class StorageReader:
 
     Parameters
     ----------
-    replicas : with a host tier, which emit events
+    replicas : replicas with a host tier, which emit events
     keys : keys of the trace's prompts and outputs
     page_size : tokens of a page
     """
