@@ -13,14 +13,17 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from aiohttp import ClientError
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvsim.cli.main import main
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.scaling.failures import LEASE
 from kvsim.pool_config import PoolConfig
+from kvsim.serve.failing import HEADER, failing_replicas
 from kvsim.serve.metrics import metrics_text
-from kvsim.serve.start import Endpoint, handing_over
+from kvsim.serve.replaying import first_difference
+from kvsim.serve.start import Endpoint, handing_over, make_server
 
 BASE = """
 model = "llama-3.1-8b"
@@ -41,8 +44,11 @@ APART = '[[pool]]\nrole = "prefill"\n[[pool]]\nrole = "decode"\n'
         ("[[pool]]\nno_such_option = 3\n", "no_such_option"),
         ('router = "llm-d"\n[[pool]]\nreplicas = 2\n', "needs scraped metrics"),
         ('failures = "rate+mtbf=100"\n', "failures"),
+        ('failures = "rate+policy=migrate"\n', "policy: is up to the gateway"),
+        ('failures = "rate"\nengine = "sglang"\n', "has no pool of blocks"),
+        (f'failures = "rate"\n{APART}', "failures: is for replicas that do whole requests"),
     ],
-    ids=["roles", "autoscaler", "option", "router", "failures"],
+    ids=["roles", "autoscaler", "option", "router", "failures", "policy", "pool", "failing-roles"],
 )
 def test_a_fleet_that_is_not_served_is_refused_in_one_line(rest, said, tmp_path, capsys):
     path = tmp_path / "fleet.toml"
@@ -143,3 +149,78 @@ def test_blocks_that_no_decode_replica_reads_are_free_after_vllms_lease():
     assert lasted >= LEASE
     assert "holds no blocks of request" in late["error"]["message"]
     assert b'nixl_num_kv_expired_reqs_total{engine="0",model_name="m"} 1.0' in metrics
+
+
+def failing(body, *, record=None, **given):
+    """Run a coroutine of clients against two replicas with the failures of a fleet."""
+    options = {name: value for name, value in DEPLOYMENT.items() if name != "kv_transfer_fabric"}
+    base = Endpoint(["m"], clock="10", record=record)
+    servers = [make_server(base.of_replica(k), options) for k in range(2)]
+    fleet = options | {"cold_start": 20.0} | given
+    found = failing_replicas([one.live for one in servers], fleet, options)
+    for one, fails in zip(servers, found, strict=True):
+        one.failing = fails
+
+    async def run():
+        clients = [TestClient(TestServer(one.app(), handler_cancellation=True)) for one in servers]
+        for one in clients:
+            await one.start_server()
+        found = await body(clients, servers)
+        for client, server in zip(clients, servers, strict=True):
+            await client.close()
+            server.close()
+        return found
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def until(server, *, is_down):
+    while server.failing.is_down != is_down:
+        await asyncio.sleep(0.005)
+    return server.live.clock.now
+
+
+@pytest.mark.parametrize("failures", ["at+time=15+replica=1", "rate+gpu_hours=0.003"])
+def test_replicas_fail_as_in_a_fleet_and_start_again(failures):
+    async def body(clients, servers):
+        down = await until(servers[1], is_down=True)
+        others = servers[0].failing.is_down
+        with pytest.raises(ClientError):
+            await clients[1].get("/health")
+        await until(servers[1], is_down=False)
+        return down, others, (await clients[1].get("/health")).status
+
+    down, others, status = failing(body, failures=failures)
+    assert failures.startswith("rate") or (down >= 15 and not others)
+    assert status == 200
+
+
+def test_a_request_fails_alone_or_its_replica_with_it(tmp_path):
+    async def body(clients, servers):
+        async def ask(failing=None, **options):
+            asked = {"prompt": PROMPT, "max_tokens": 5, **options}
+            headers = {} if failing is None else {HEADER: failing}
+            return await clients[0].post("/v1/completions", json=asked, headers=headers)
+
+        async def hit():
+            return (await (await ask()).json())["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        statuses = [(await ask(one)).status for one in ("503", "200")]
+        hits = [await hit(), await hit()]
+        stream = await ask(stream=True, max_tokens=2000)
+        await stream.content.readline()
+        with pytest.raises(ClientError):
+            await ask("replica")
+        with pytest.raises(ClientError):  # its end was not sent
+            await stream.read()
+        with pytest.raises(ClientError):
+            await ask()
+        lost = servers[0].live
+        assert (lost.num_open, lost.engine.num_free_blocks) == (0, 400 - 1)
+        await until(servers[0], is_down=False)
+        return statuses, [*hits, await hit()]
+
+    statuses, hits = failing(body, record=str(tmp_path / "live.jsonl"))
+    assert statuses == [503, 400]
+    assert hits == [0, 1584, 0]
+    assert first_difference(str(tmp_path / "live.0.jsonl")) == (None, 4)

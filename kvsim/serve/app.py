@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from kvsim.serve.failing import HEADER, Failing, hang_up
 from kvsim.serve.limits import MOST_BODY, take_body, wait_while_read
 from kvsim.serve.messages import (
     DEFAULT_TOKENS,
@@ -64,6 +65,7 @@ class Server:
     ) -> None:
         self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
         self.api_key = api_key
+        self.failing = Failing(live)
         self._is_asleep = False
 
     @property
@@ -118,6 +120,7 @@ class Server:
         del app
         publisher = self.live.publisher
         tasks = [asyncio.create_task(self.live.run())]
+        self.failing.begin()
         if publisher is not None:
             tasks.append(asyncio.create_task(publisher.answer_replays()))
         yield
@@ -130,6 +133,8 @@ class Server:
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.failing.is_down:
+            hang_up()
         try:
             self._check_key(request)
             await take_body(request)
@@ -175,6 +180,8 @@ class Server:
     def _check(self, body: Common) -> None:
         if self._is_asleep:
             raise Refused("the engine is asleep; send POST /wake_up first", 503)
+        if self.failing.is_down:  # and the request came through the router
+            raise Refused("the replica has failed; try again later", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
         if self.live.handover is None and any((body.kv_transfer_params or {}).values()):
@@ -229,13 +236,15 @@ class Server:
             request_id=request.headers.get("X-Request-Id", ""),
             arrived=request[ARRIVED],
         )
+        self.failing.obey(request.headers.get(HEADER))
         ids = self.live.submit(asked, reply)
         headers = {"X-Request-Id": reply.request_id.partition("-")[2]}
         try:
-            if not asked.common.stream:
-                await reply.ended.wait()
-                return web.Response(body=reply.body, content_type=JSON, headers=headers)
-            return await self._stream(request, reply, headers)
+            with self.failing.answering():
+                if not asked.common.stream:
+                    await reply.ended.wait()
+                    return web.Response(body=reply.body, content_type=JSON, headers=headers)
+                return await self._stream(request, reply, headers)
         except (asyncio.CancelledError, ConnectionError):
             self.live.abort(ids)
             raise

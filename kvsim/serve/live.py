@@ -272,6 +272,12 @@ class Live:
             self.publisher.send_cleared()
         return is_empty
 
+    def lose_all(self) -> None:
+        """Lose all requests, the KV and the adapters, as a process that dies. Mutates."""
+        self.abort(list(self._samples))
+        self.reset_prefix_cache()
+        self.adapters.clear()
+
     def close(self) -> None:
         """End the record, if one is written."""
         if self._recording is not None:

@@ -18,6 +18,7 @@ from kvsim.fleet.pool_setups import pools_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
+from kvsim.serve.failing import failing_replicas
 from kvsim.serve.handover import Handover
 from kvsim.serve.limits import BURST, IDLE, MOST_HEADER, Door, most_connections
 from kvsim.serve.live import Live
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Options of the fleet, which no replica takes.
 OF_FLEET = (
-    *("data_parallel_size", "pool", "router", "kv_transfer_fabric"),
+    *("data_parallel_size", "pool", "router", "kv_transfer_fabric", "failures", "cold_start"),
     *("num_prefill_workers", "num_decode_workers"),
 )
 #: Port of the first replica by which vLLM's NIXL connectors talk; nobody listens here.
@@ -141,13 +142,16 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
         return
     number, router = pool.replicas, endpoint.router or pool.router or deployment.get("router")
     endpoint = replace(endpoint, router=router)
-    deployment = options_of(deployment, pool)
+    fleet, deployment = deployment, options_of(deployment, pool)
     if number > 1 and deployment.get("enable_expert_parallel"):
         raise ValueError("--data-parallel-size: must be 1 with --enable-expert-parallel")
     endpoints = [endpoint]
     if number > 1 or endpoint.router is not None:
         endpoints = [endpoint.of_replica(k) for k in range(number)]
     pairs = [(one, make_server(one, deployment)) for one in endpoints]
+    lives = [server.live for _, server in pairs]
+    for (_, server), one in zip(pairs, failing_replicas(lives, fleet, deployment), strict=True):
+        server.failing = one
     if endpoint.router is not None:
         front = Behind([server for _, server in pairs], endpoint.router, deployment)
         pairs.append((replace(endpoint.of_replica(number), events=None), front))
@@ -193,7 +197,8 @@ def handing_over(
         For a router, and for a record: both are of whole requests.
     """
     router = endpoint.router or prefill.router or decode.router or deployment.get("router")
-    for name, given in (("--router", router), ("--record", endpoint.record)):
+    refused = {"--router": router, "--record": endpoint.record}
+    for name, given in (refused | {"failures": deployment.get("failures")}).items():
         if given is not None:
             raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")
     clock, pairs = Clock(speed_of(endpoint.clock)), list[tuple[Endpoint, Server]]()

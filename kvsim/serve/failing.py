@@ -1,0 +1,162 @@
+"""Failures of live replicas: those of fleets, and those that a request asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kvsim.config import Config
+from kvsim.engine.setup import of_engine
+from kvsim.fleet.pool_setups import resolve_fleet
+from kvsim.fleet.scaling.cold_start import make_cold_start
+from kvsim.fleet.scaling.failures import FAILURES
+from kvsim.registry import parse_spec
+from kvsim.serve.messages import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.fleet.scaling.failures import Failures
+    from kvsim.serve.live import Live
+
+#: A status, with which the request is answered, or ``replica``, which fails now.
+HEADER = "X-Kvsim-Fail"
+#: What happens after a failure is up to the gateway under test.
+OF_GATEWAY = ("detection", "policy", "limit", "lease", "max_seq_len")
+
+
+class Failing:
+    """A replica that may fail: it loses its requests and its KV, and starts again.
+
+    Parameters
+    ----------
+    cold_start : seconds until it answers again
+    failures : when it fails, None for never
+    place : its number in its pool
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        cold_start: float = Config.model_fields["cold_start"].default,
+        failures: Failures | None = None,
+        num_gpus: int = 1,
+        place: int = 0,
+    ) -> None:
+        self._live, self._cold_start = live, cold_start
+        self._failures, self._num_gpus, self._place = failures, num_gpus, place
+        self._answers: set[asyncio.Task[Any]] = set()
+        self.is_down = False
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let the current task end with the replica, if that fails meanwhile."""
+        task: Any = asyncio.current_task()
+        self._answers.add(task)
+        try:
+            yield
+        finally:
+            self._answers.discard(task)
+
+    def obey(self, asked: str | None) -> None:
+        """Fail as a request asks. Mutates.
+
+        Raises
+        ------
+        Refused
+            With the status that the header names, or for a wrong header.
+        """
+        if asked is None:
+            return
+        if asked == "replica":
+            try:
+                self.check()
+            except ValueError as error:
+                raise Refused(f"{HEADER}: {asked}: {error}") from None
+            self.fail()
+            hang_up()
+        if asked.isdecimal() and 400 <= int(asked) <= 599:
+            raise Refused(f"the request fails, as {HEADER} says", int(asked))
+        raise Refused(f"{HEADER}: {asked}: must be a status from 400 to 599, or replica")
+
+    def check(self) -> None:
+        """Refuse a replica that cannot lose its KV.
+
+        Raises
+        ------
+        ValueError
+            Naming what it needs.
+        """
+        if self._live.handover is not None:
+            raise ValueError("is for replicas that do whole requests (role mixed)")
+        self._live.engine.free_queue()  # needs a pool of blocks, as losing it does
+
+    def fail(self) -> None:
+        """Lose the requests and the KV; closes their connections. Mutates."""
+        if self.is_down:
+            return
+        self.is_down = True
+        self._live.lose_all()
+        for task in self._answers:
+            task.cancel()
+        self._call_in(self._cold_start, self._start)
+
+    def _start(self) -> None:
+        self.is_down = False
+        if self._failures is not None:
+            self._call_in(self._failures.draw(self._num_gpus), self.fail)
+
+    def begin(self) -> None:
+        """Wait for the first failure. Mutates."""
+        self._start()
+        planned = None if self._failures is None else self._failures.planned
+        if planned is not None and planned.place == self._place:
+            self._call_in(planned.time, self.fail)
+
+    def _call_in(self, seconds: float, action: Any) -> None:
+        if seconds < math.inf:
+            delay = self._live.clock.delay(self._live.clock.now + seconds)
+            asyncio.get_running_loop().call_later(delay or 0.0, action)
+
+
+def hang_up() -> NoReturn:
+    """Close the connection of the request in progress without an answer."""
+    raise asyncio.CancelledError  # to aiohttp, the client has gone
+
+
+def failing_replicas(
+    lives: Sequence[Live], deployment: dict[str, Any], options: dict[str, Any]
+) -> list[Failing]:
+    """Return what makes the replicas of a pool fail.
+
+    Parameters
+    ----------
+    deployment : options of the fleet
+    options : options of the pool's replicas
+
+    Raises
+    ------
+    ValueError
+        For wrong options, and for what a gateway decides.
+    """
+    text, failures = deployment.get("failures"), None
+    if text is None and "cold_start" not in deployment:
+        return [Failing(one) for one in lives]
+    if text is not None:
+        failures = FAILURES.make(text)
+        for name in parse_spec(text)[1].keys() & OF_GATEWAY:
+            raise ValueError(f"failures: {text}: {name}: is up to the gateway before kvsim serve")
+        failures.seed(deployment.get("seed", 0))
+        if failures.planned is not None and failures.planned.place >= len(lives):
+            raise ValueError(f"failures: {text}: replica must be below {len(lives)}")
+    setup = resolve_fleet(of_engine(Config.build(**options)))
+    config = setup.config
+    num_gpus = config.tensor_parallel_size * config.pipeline_parallel_size
+    given = deployment.get("cold_start", Config.model_fields["cold_start"].default)
+    cold_start = make_cold_start(given)(setup.memory.budget.weights * num_gpus)
+    found = [Failing(one, cold_start, failures, num_gpus, k) for k, one in enumerate(lives)]
+    if failures is not None:
+        found[0].check()
+    return found
