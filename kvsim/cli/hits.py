@@ -64,9 +64,10 @@ def hits(
 ) -> None:
     """Compute hit rates over the size of a prefix cache.
 
-    Requests are served one at a time, without time. LRU is known at all sizes after one pass; other
-    policies are simulated at each size. With --model hits count as in an engine, sizes are in GiB,
-    and your GPU pool is marked, with host memory by --kv-offloading-size.
+    Requests are served one after another; their times do not matter. LRU is known at all sizes
+    after one pass; other policies are simulated at each size. With --model hits count as in an
+    engine, sizes are in GiB, and your GPU pool is marked, with host memory by
+    --kv-offloading-size.
     """
     from kvsim.hits.hit_rate import hit_rate
     from kvsim.hits.policies import USUAL

@@ -218,7 +218,7 @@ def take_ends(place, left, clock, table, waits, lines, counts, news, number):
 def see_tokens(state, place, waits, tokens, most):
     """Record first tokens of waiting requests; returns the number of them.
 
-    They are that many at most since the last look, and were admitted last.
+    At most ``most`` requests got one since the last look, usually the ones admitted last.
     """
     number = 0
     if not state.limits.has_own_loop:

@@ -113,10 +113,10 @@ class Setup(Parts):
         return replace(self, kv_config=kv_config, kv=kv)
 
     def for_items(self, longest: int) -> Setup:
-        """Return the same for prompts with parts for an encoder, of at most ``longest`` tokens.
+        """Return the same setup for prompts with encoder items of at most ``longest`` tokens.
 
-        As vLLM, a step may encode max_num_batched_tokens, and as many stay in the cache unless
-        encoder_cache_size says more; the longest part fits in any case.
+        As in vLLM, a step may encode max_num_batched_tokens. The cache holds that number too, or
+        encoder_cache_size if it is larger; the longest item always fits.
 
         Raises
         ------

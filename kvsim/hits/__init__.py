@@ -1,1 +1,1 @@
-"""Hit rates of prefix caches over their size, without time."""
+"""Hit rates of prefix caches over their size, without simulated time."""

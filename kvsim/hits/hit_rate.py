@@ -190,7 +190,7 @@ def hit_rate(
     on_progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> HitRate:
-    """Compute hit rates over the size of a prefix cache, without time: no simulation of an engine.
+    """Compute hit rates over the size of a prefix cache, without simulating an engine.
 
     Requests are served one at a time, in order of arrival. LRU is known at all sizes after one
     pass; the other policies are simulated at each size. ``optimal`` knows the future and bounds

@@ -1,4 +1,4 @@
-"""The numbered blocks of a trace's prompts, as a cache without time serves them."""
+"""The numbered blocks of a trace's prompts, as a cache serves them one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policies of a cache without time, by name: hit tokens by size."""
+"""The policies of a cache without simulated time, by name: hit tokens by size."""
 
 from __future__ import annotations
 

@@ -172,8 +172,8 @@ class BlockPool:
     ) -> None:
         """Compare the pool with all block tables, as (group, blocks); invariants 2, 3 and 4.
 
-        Only a hit shares a block, unless tables are ``forked``; copying shares it, too: ``copies``
-        are those of ``tables`` that it holds.
+        Only hits share blocks, unless tables are ``forked``; pending copies share them, too, and
+        ``copies`` are the ``tables`` of these.
 
         Raises
         ------

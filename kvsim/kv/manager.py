@@ -84,15 +84,15 @@ class KVCacheConfig(DraftSlots):
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
     swap_space_bytes : host memory for swapped-out KV
     max_num_samples : most sequences of a request
-    use_beam_search, beam_switch : they are beams, each of which continues another one with this
-        probability per step
+    use_beam_search, beam_switch : sequences are beams; each one continues another one with
+        probability ``beam_switch`` per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
-    events : tell what becomes of cached content (vLLM's KV cache events)
-    window_slots : tokens of a pool of sliding windows, if not by its share of the memory
+    events : publish changes of cached content (vLLM's KV cache events)
+    window_slots : tokens of a pool of sliding windows; by default its share of the memory
     host_slots, write_policy : tokens of host memory behind a tree, and when nodes are copied to it
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
-    specs : their rules, if they do not follow from the plan
+    specs : rules of the groups, if they do not follow from the plan
     prefix_match_unit : tokens that a block's key covers, by default the gcd of all block sizes
     mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     num_cache_shards : ranks of decode context parallelism that share out each block of tokens

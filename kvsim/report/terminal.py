@@ -188,7 +188,7 @@ NOTES = (_rejections, _early_turns, _fragmentation, _moved, _cost, _spread)
 
 
 def waste(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of held KV memory without token states, None if none was held."""
+    """Return the share of KV memory in use that is waste, None if none was in use."""
     tokens: float | None = summary["kv_cache"]["token_states"]
     return None if tokens is None else 1.0 - tokens
 

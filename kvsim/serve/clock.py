@@ -67,7 +67,7 @@ def speed_of(text: str) -> float:
     Raises
     ------
     ValueError
-        For no positive number; ``virtual`` needs all requests beforehand.
+        If the speed is not a positive number; ``virtual`` needs all requests beforehand.
     """
     if text == "wall":
         return 1.0

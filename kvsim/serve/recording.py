@@ -43,7 +43,7 @@ class Recording:
     Raises
     ------
     ValueError
-        For another ending, or a file that exists.
+        If the name ends otherwise, or the file exists.
     """
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:

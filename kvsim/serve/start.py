@@ -169,7 +169,7 @@ def live_pools(deployment: dict[str, Any]) -> tuple[PoolConfig, PoolConfig | Non
     Raises
     ------
     ValueError
-        For a number of replicas that changes.
+        If the number of replicas may change.
     """
     pools = pools_of(Config.build(**deployment))
     for pool in pools:

@@ -176,7 +176,7 @@ class Sample:
             self._next, self._is_sent = b"", True
 
     def prepare(self) -> None:
-        """Make the chunk of the next token, before that is due. Mutates."""
+        """Make the chunk of the next token before it is due. Mutates."""
         if self._is_plain and self.reply.send is not None:
             text = output_text(output_id(self.content, self.count)).encode()
             size = self._num_plain + len(text)

@@ -102,7 +102,7 @@ class OfFile:
     Raises
     ------
     ValueError
-        For no such file, or one that is not a tokenizer.
+        If the file is missing, or not a tokenizer.
     """
 
     def __init__(self, path: str) -> None:

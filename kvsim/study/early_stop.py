@@ -35,7 +35,7 @@ def is_infeasible(
     ----------
     slo : the targets
     table : the requests table of the cut run
-    num_outputs : most tokens that each request will give
+    num_outputs : largest number of output tokens of each request
     now : time of the cut, seconds
     front_end : seconds in every TTFT and E2E, in addition to the server's
     """

@@ -142,7 +142,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     Raises
     ------
     ValueError
-        For another suffix, or a path that cannot be written.
+        If the suffix is another one, or the path cannot be written.
     """
     path = Path(path)
     suffix = next((s for s in _WRITERS if path.name.lower().endswith(s)), None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tokens_seen_before(trace: Trace) -> Ints:
-    """Return how many leading tokens of each prompt begin an earlier prompt with its output.
+    """Return the number of leading tokens of each prompt that an earlier prompt and output have.
 
     Requests are earlier by row. At least one token of a prompt is computed in any case.
     """

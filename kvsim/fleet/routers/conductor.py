@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Conductor(Router):
     """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
-    The time to first token at a replica is its queue, ``T_queue``, plus the prefill of this prompt
-    after what is cached there; the smallest wins, the first of equals. ``T_queue`` is the predicted
+    The time to first token at a replica is its queue, ``T_queue``, plus the prefill of the tokens
+    that it does not cache; the smallest wins, the first of equals. ``T_queue`` is the predicted
     time of the requests that this gateway sent there and that have no first token. Where replicas
     read each other's memory (``--kv-store peer``), a replica that holds less than the best match
     reads that first: if it is ``threshold`` times as long, ``T_transfer`` of the difference is
@@ -39,8 +39,8 @@ class Conductor(Router):
     ----------
     ttft_slo : seconds until the first token; none for no limit
     tbt_slo : seconds between two tokens; none for no limit
-    threshold : ratio of the best match to the replica's own from which on it is read; 1 reads it
-        whenever it is longer
+    threshold : the best match is read if it is this number of times as long as the replica's
+        own; 1: whenever it is longer
     event_delay : seconds from a step's end until the index is updated
     """
 

@@ -1,1 +1,1 @@
-"""A cache of prompt blocks without time: plain functions over arrays, run as Python or compiled."""
+"""A cache of prompt blocks: plain functions over arrays, run as Python or compiled."""

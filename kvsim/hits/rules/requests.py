@@ -1,4 +1,4 @@
-"""The requests that a cache without time serves, one after the other."""
+"""The requests that a cache serves one after another, without simulated time."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def put_state(tree: Radix, k: int, slot: int) -> bool:
     """Put a state on a node, which counts as just used; False if the node has one, or is the root.
 
-    Then the caller keeps the slot.
+    If False, the caller keeps the slot.
     """
     node = tree.nodes[k]
     if k == 0:

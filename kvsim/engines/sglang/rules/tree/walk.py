@@ -250,9 +250,9 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
 
 
 def find_last(tree: Radix, num_pages: int) -> int:
-    """Find the last of an insert's first ``num_pages`` pages, usually the last one or two.
+    """Return the last one of an insert's first ``num_pages`` pages.
 
-    The one is the page of a token that has been computed since.
+    Usually it is the insert's last page, or the one before if a token was computed since.
     """
     if num_pages == tree.num_pages:
         return tree.last_page
