@@ -1,7 +1,7 @@
 """``python -m kvsim``: the command line.
 
 Python has put the current folder first on its path, where any file might be taken for a package. It
-is taken away, unless kvsim itself lies there, as in a checkout.
+is removed, unless kvsim itself lies there, as in a checkout.
 """
 
 import os

@@ -182,9 +182,9 @@ def state_on_rank(
 ) -> LayerKV:
     """Return a layer's state on one rank.
 
-    ``state_dtype`` is what was asked for, which Kimi delta attention does not follow; the
-    convolution's window is stored as the weights are, unless ``conv_dtype`` says otherwise, and
-    drafts widen some of them.
+    ``state_dtype`` is the requested type, which Kimi delta attention ignores. The convolution's
+    window has the type of the weights, unless ``conv_dtype`` names another; drafts widen some
+    windows.
     """
     kept = state.dtype if state.form == "kda" else state_dtype or state.dtype
     size = state.num_bytes(

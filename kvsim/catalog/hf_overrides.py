@@ -75,7 +75,7 @@ def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec
     Raises
     ------
     ValueError
-        For sizes that are not whole numbers, or that fit together no longer.
+        If sizes are not whole numbers, or no longer fit together.
     """
     inner = overrides.get("text_config")
     values = merged(overrides, inner) if isinstance(inner, dict) else dict(overrides)

@@ -75,8 +75,8 @@ class Waits:
 def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
     """Return what the requests of a trace wait for, None if each is sent as planned.
 
-    Without waits of its own in the trace, a turn of a session waits for the turn before and
-    ``think_time`` seconds, None for no such rule.
+    If the trace has no waits, a turn of a session waits for the turn before and ``think_time``
+    seconds; None: it waits for neither.
     """
     if trace.has("after"):
         return Waits(trace.after_offsets, trace.after, trace.think_time, has_plan=False)

@@ -26,8 +26,8 @@ def describe_tenants(
 ) -> dict[str, Any]:
     """Return ``tenants``, a row for each in the order of their numbers, and ``max_service_gap``.
 
-    Both are None without tenants; requests without one have a row with the name None. Service is a
-    token of a prompt once it is computed, and :data:`OUTPUT_WEIGHT` for each of an output. The gap
+    Both are None without tenants; requests without one have a row with the name None. Service is 1
+    per computed prompt token, and :data:`OUTPUT_WEIGHT` per output token. The gap
     is that of :func:`largest_gap`, over the pairs of named tenants.
 
     Parameters

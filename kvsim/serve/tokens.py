@@ -1,8 +1,8 @@
 """Texts to token ids and back, by a tokenizer's file or by a stand-in.
 
 Output tokens have texts of their own, such as ``" ~2a01"``: the number in it names the token. A
-client that sends an answer back, as the next turn of a conversation does, so names the blocks that
-hold its KV.
+client that sends an answer back, as the next turn of a conversation does, thereby names the blocks
+that hold its KV.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Engine:
         ----------
         prompt_token_ids : the prompt; equal beginnings share blocks by prefix caching
         max_tokens : output tokens, as the scheduler knows them
-        num_prompt_tokens : instead of ids, the length of a prompt that is like no other
+        num_prompt_tokens : length of a prompt that shares no prefix, in place of ids
         arrival_time : seconds; now by default, and no earlier than the request before
         priority, cache_salt, lora_id, session_id, num_samples : as in a trace
         stop_after : output tokens after which it ends by EOS, unknown to the scheduler

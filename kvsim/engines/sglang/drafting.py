@@ -55,7 +55,7 @@ def shape_of(config: Config) -> Shape:
 
 
 def speculative_config_of(config: Config) -> SpeculativeConfig | None:
-    """Return what the algorithm is for memory and step time."""
+    """Return the speculation whose memory and step time stand for the algorithm's."""
     if config.speculative_algorithm is None:
         return None
     method, shape = METHODS[config.speculative_algorithm], shape_of(config)

@@ -60,8 +60,8 @@ class LlmD(RuleRouter):
     The latency score is predicted by the run's own step times for the requests of this gateway in
     flight at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or
     ``tpot-slo`` only the replicas that meet them are candidates, except for a share
-    ``explore-late`` of the requests; the one with the least headroom is best, or the most. With one
-    target alone, only that latency counts (llm-d treats an unset target of TTFT as missed).
+    ``explore-late`` of the requests; the one with the least headroom (or the most) is best. With
+    one target alone, only that latency counts (llm-d treats an unset target of TTFT as missed).
 
     A request with a priority above 0 is turned away if no replica meets the targets, is idle or
     has an empty cache.
@@ -82,7 +82,7 @@ class LlmD(RuleRouter):
     scrape_interval : seconds between two scrapes of the metrics
     event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
-    max_blocks : most entries of a prompt in the approximate index; later ones are not looked up
+    max_blocks : largest number of a prompt's entries that are looked up in the approximate index
     prefix_scale : a matched prefix scores as its share of the ``prompt``, or by its position
         between the shortest and the longest match of its ``holders``
     ttft_slo, tpot_slo : targets of the latency score, seconds; none by default

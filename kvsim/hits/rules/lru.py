@@ -1,11 +1,11 @@
 """LRU at all sizes in one pass.
 
-Blocks are ordered by the last request that used them; of one request's, the block nearer to the
-root is newer. An ancestor is then never older than its descendants: the oldest block is a leaf, and
-a cache of C blocks holds the C newest (Mattson et al., Evaluation techniques for storage
-hierarchies, IBM Systems Journal 1970). A block is hit by the sizes from its distance on: the number
-of blocks that are newer, and itself. Along a path distances never fall, and blocks that one request
-used last have consecutive ones.
+Blocks are ordered by the last request that used them; among blocks of one request, those nearer to
+the root are newer. An ancestor is then never older than its descendants: the oldest block is a
+leaf, and a cache of C blocks holds the C newest (Mattson et al., Evaluation techniques for storage
+hierarchies, IBM Systems Journal 1970). A cache hits a block if its size is at least the block's
+distance: the number of newer blocks, plus one. Along a path distances never fall, and blocks that
+one request used last have consecutive distances.
 """
 
 from __future__ import annotations

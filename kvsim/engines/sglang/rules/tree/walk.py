@@ -80,8 +80,9 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     """Find the longest prefix of a request's first tokens; sets ``tree.node``, ``tree.num_found``.
 
     A node that matches only in part is split there, and the whole path is touched. With sliding
-    windows a request can resume only after a whole window, with states only where one is. Tokens
-    that only the host has extend the prefix to ``tree.best``; ``tree.num_walked`` counts them.
+    windows a request can resume only after a whole window, with states only at a node with a state.
+    Tokens that only the host has extend the prefix to ``tree.best``; ``tree.num_walked`` counts
+    them.
     """
     tree.node = 0
     tree.best = 0
