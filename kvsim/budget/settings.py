@@ -71,8 +71,9 @@ def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
 def expert_replicas(config: Config) -> int:
     """Return how many data-parallel replicas share the routed experts of each layer.
 
-    In vLLM all of them, with expert parallelism or not: they are ranks of one server. Replicas
-    of another engine, and those that start, stop or fail independently, have their own experts.
+    In vLLM all replicas share them, also without expert parallelism: they are ranks of one server.
+    Replicas of another engine, and those that start, stop or fail independently, have their own
+    experts.
     """
     shares = get_engine(config.engine).shares_experts or config.enable_dp_attention
     alone = not shares or config.autoscaler or config.failures

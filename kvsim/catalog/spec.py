@@ -458,7 +458,7 @@ class GpuSpec:
         Where GPUs are wired to each other without a switch: links of a GPU, each to another one and
         with an equal part of ``nvlink_bytes_per_s``; else 0.
     num_linked_gpus
-        Most GPUs that one fabric joins: the 8 of a server unless the entry says otherwise.
+        Largest number of GPUs that one fabric joins: 8, those of a server, by default.
     unverified
         Fields with values that were not checked against their source.
     """

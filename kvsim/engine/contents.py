@@ -182,7 +182,7 @@ def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:
 
 
 def segment_rows(content_id: Any, start: Any, num_tokens: Any) -> NDArray[Any]:
-    """Return segments given by columns."""
+    """Return segments as rows, from their columns."""
     rows = np.zeros(len(content_id), dtype=Segment.dtype())
     rows["content_id"], rows["start"], rows["num_tokens"] = content_id, start, num_tokens
     return rows

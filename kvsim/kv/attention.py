@@ -33,7 +33,7 @@ class SlidingWindow:
     Parameters
     ----------
     extra_retained : tokens before the window that are kept (multi-module MTP)
-    replay : nothing is cached; behind a hit the window's tokens are computed again
+    replay : nothing is cached; after a hit the window's tokens are computed again
     """
 
     block_size: int

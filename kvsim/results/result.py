@@ -67,7 +67,7 @@ class Result(Displayed):
         See ``kvsim.results.block_events.BLOCK_EVENTS``
     tenant : tenant of each row of ``served``, as the trace numbers them; empty without block events
         or tenants
-    samples : a row per sample where requests have several that are served as requests of their own,
+    samples : a row per sample, if a request's samples are served as requests of their own;
         else empty
     config, provenance : the configuration; engine, reason, version, seed, trace digest
     """

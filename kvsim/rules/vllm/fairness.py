@@ -108,7 +108,7 @@ def can_stay_refused(state: Replica) -> bool:
 
 
 def steps_until_overtaken(state: Replica) -> int:
-    """Return the number of decode steps until another tenant is served less than the head's.
+    """Return the number of decode steps until another tenant has less service than the head's.
 
     Counters grow per step by what a tenant pays for its running requests.
     """

@@ -57,7 +57,7 @@ def end_turn(state: Replica, k: int) -> None:
 
 
 def queue_turns(state: Replica, num_turns: int) -> None:
-    """Queue the requests with a turn that has ended with a step, in its order."""
+    """Queue the requests with a turn that ended with a step, in the order of the step."""
     for at in range(num_turns):
         k = state.skipped[at]
         if state.requests[k].num_computed_tokens > 0:

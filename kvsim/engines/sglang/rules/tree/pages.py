@@ -62,7 +62,7 @@ def take_page(pages: Pages) -> int:
 def take_chain(pages: Pages, count: int) -> int:
     """Allocate the first free pages, one or more, as a chain; return the last page.
 
-    There are enough, and they begin with the first free one.
+    The caller has checked that there are enough. The chain begins with the first free page.
     """
     left, last = count, 0
     while left > 0 and left >= pages.front_count:
