@@ -55,8 +55,7 @@ class Gateways:
     trace : the requests
     table : the run's requests table
     start_time : start of the run, seconds
-    counts_sent : a request counts as on a replica from when it is sent there, not from when it
-        reaches the replica
+    counts_sent : count a request on a replica from the time it is sent, not from its arrival there
     role : role of the replicas
     fetch_time : prices reading the KV of some tokens from another replica, if replicas do so
     watches_prefills : a flow control reads ``num_prefill_tokens``

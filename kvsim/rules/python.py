@@ -32,7 +32,7 @@ def number(kind: type[T], value: Any, part: object, operation: str) -> T:
 
 
 def wrong(value: Any, part: object, operation: str, allowed: str) -> ValueError:
-    """Return the error for what an operation of a user's returned."""
+    """Return the error for a wrong return value of a user's operation."""
     return ValueError(f"{type(part).__name__}.{operation} returned {value!r}: must be {allowed}")
 
 

@@ -43,9 +43,9 @@ class RowError(ValueError):
 
 
 def everywhere(value: float, n: int) -> NDArray[Any]:
-    """Return a column with one value for every request, without memory for each.
+    """Return a column with one value for every request, which takes no memory per request.
 
-    Zeros take none either until they are written to, and compiled code can read them as they are.
+    A column of zeros takes none until it is written to, and compiled code can read it.
     """
     return np.broadcast_to(np.asarray(value), n) if value else np.zeros(n, np.int64)
 

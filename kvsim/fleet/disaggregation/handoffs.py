@@ -318,7 +318,7 @@ class Handoffs(Feature):
         return row in self._open
 
     def holders(self) -> list[int]:
-        """Return the requests between two replicas for which one of them holds blocks.
+        """Return the requests in handoff for which a replica holds blocks.
 
         Their prompt is computed, or their target has blocks for them.
         """

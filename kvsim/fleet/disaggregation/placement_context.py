@@ -91,6 +91,6 @@ class PlacementContext:
 
     @cached_property
     def num_scheduled_tokens(self) -> int:
-        """Tokens that these requests have so far."""
+        """Tokens so far of the requests at the decode replica or on their way to it."""
         prompts, lengths = self._trace.num_prompt_tokens, self._target.replica.lengths()
         return int(sum(lengths.get(row, prompts[row]) for row in self._scheduled))

@@ -49,8 +49,8 @@ class Failures:
         (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees the blocks that
         were not read (vLLM's NIXL connector: 30 s without a heartbeat)
-    limit : most migrations of a request, 3; the next failure ends it (Dynamo's own default is 0, no
-        migration)
+    limit : largest number of migrations of a request, 3; the next failure ends it (Dynamo's own
+        default is 0, no migration)
     max_seq_len : tokens, prompt and output together, above which a request does not migrate but
         ends with its replica's failure; None by default
     """

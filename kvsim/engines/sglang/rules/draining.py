@@ -1,4 +1,4 @@
-"""Draining of LoRA adapters: one that runs takes no longer requests, for another that waits."""
+"""Draining of LoRA adapters: a running one admits no long requests while another one waits."""
 
 from __future__ import annotations
 
