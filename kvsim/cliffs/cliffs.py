@@ -248,8 +248,10 @@ def _of_hits(served: _Served, worse: Point, better: Point) -> dict[str, Any]:
     if ended.sum() > (good["finish_reason"] == int(FinishReason.REJECTED)).sum():
         return {**result, "mechanism": "refused admission"}
     config = served.results[worse.value].config
-    blocks = served.results[worse.value].summary["kv_cache"]["num_gpu_blocks"]
-    pool = {"num_gpu_blocks_override": blocks * LARGER_POOL}
+    num_bytes = served.results[worse.value].summary["kv_cache"]["bytes"]
+    pool = {"kv_cache_memory_bytes": num_bytes * LARGER_POOL}
+    if config.num_gpu_blocks_override:
+        pool = {"num_gpu_blocks_override": config.num_gpu_blocks_override * LARGER_POOL}
     larger = _point(worse.value, served.run(pool, worse.value))
     if larger.hits < better.hits - HEALED:
         return {**result, "mechanism": "below a block"}
