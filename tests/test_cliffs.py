@@ -8,6 +8,9 @@ from functools import partial
 
 import pytest
 
+import kvsim
+from experiments.validation import cliffs as published
+from kvsim.api.requests import REQUESTS
 from kvsim.cli.main import main
 from kvsim.cliffs.cliffs import read_range
 from kvsim.cliffs.finder import Point, find_jumps
@@ -148,3 +151,26 @@ def test_a_rising_load_is_not_a_cliff(capsys: pytest.CaptureFixture[str]) -> Non
     first, last = answer["points"][0], answer["points"][-1]
     assert last["p50_ttft"] > 10 * first["p50_ttft"]
     assert answer["cliffs"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "values"), [("vllm#45238", (1583, 1584)), ("sglang#38000", (47, 48))]
+)
+def test_a_published_collapse_is_found(name: str, values: tuple[int, int]) -> None:
+    (report,) = [one for one in published.REPORTS if one.name == name]
+    found, (below, above) = published.found_of(report)
+    assert found == values
+    assert below < above - 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prefix", "hits"), [(1583, 40), (1584, 52)])
+def test_as_many_requests_hit_as_published(prefix: int, hits: int) -> None:
+    (report,) = [one for one in published.REPORTS if one.name == "vllm#45238"]
+    sent = published.in_turn(
+        num_requests=64, request_rate=math.inf, sessions=12, prefix=prefix, suffix=600, output=8
+    )
+    given = {key: value for key, value in report.options.items() if key not in REQUESTS}
+    requests = kvsim.simulate(sent, model=report.model, **given).requests
+    assert (requests["num_cached_tokens"] > 0).sum() == hits

@@ -1,0 +1,287 @@
+"""Published collapses of prefix hits: the value where each was seen, and where kvsim has it.
+
+A setting is what a report states. What it leaves out (cards, tails, requests) is assumed; a note
+says where that moves the value, or why kvsim cannot serve a report.
+
+    python -m experiments.validation.cliffs
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.validation.trust import RECORDS
+from kvsim.api.requests import requests_of
+from kvsim.cliffs.cliffs import find_cliffs
+from kvsim.trace import Trace
+
+FILE = "cliffs.csv"
+RUNS = 20
+HEADINGS = ("report", "model", "setting", "reported", "found", "note")
+HERE = "experiments.validation.cliffs"
+ALONE = {"max_concurrency": 1, "request_rate": "inf"}
+#: States of Mamba and linear-attention layers stay at the ends of blocks: `align`.
+STATES = {**ALONE, "gpu": "h200-sxm", "max_model_len": 32768, "num_gpu_blocks_override": 2000}
+SHARED = {"num_requests": 32, "workload": f"{HERE}:in_turn+sessions=4+suffix=100+output=8"}
+COMPRESSED = "not served: attention over compressed tokens is not modelled"
+
+
+class Report(NamedTuple):
+    """A published collapse: what it says, and the search that looks for it; None: cannot be run."""
+
+    name: str
+    model: str
+    setting: str
+    reported: str
+    vary: str | None
+    options: dict[str, Any]
+    note: str
+    scale: int = 1
+
+
+REPORTS = (
+    Report(
+        "vllm#48435",
+        "gemma-4-31b",
+        "tokens of three sessions in turn",
+        "34,000 to 38,000",
+        "workload.prefix=8000:16000:100",
+        {
+            "gpu": "rtx-5090",
+            "quantization": "int4",
+            "kv_cache_dtype": "fp8",
+            "max_model_len": 65536,
+            "max_num_seqs": 8,
+            "gpu_memory_utilization": 0.93,
+            "language_model_only": True,
+            "prefix_cache_retention_interval": "none",
+            "num_gpu_blocks_override": 8549,
+            "num_requests": 12,
+            "workload": f"{HERE}:in_turn+sessions=3",
+            **ALONE,
+        },
+        "pool as logged; sessions are not counted: two break at 42,400 tokens, four at 29,200",
+        3,
+    ),
+    Report(
+        "vllm#45238",
+        "qwen3.5-9b",
+        "shared tokens before 600 own ones",
+        "1,500 to 1,600",
+        "workload.prefix=1400:1700",
+        {
+            **STATES,
+            "max_num_batched_tokens": 2048,
+            "prefix_cache_retention_interval": "none",
+            "num_requests": 64,
+            "workload": f"{HERE}:in_turn+sessions=12+suffix=600+output=8",
+        },
+        "52 of 64 requests hit above it, as reported, and 40 below it, as in later versions"
+        " (reported 0); for the 4B model, whose blocks have 528 tokens, too",
+    ),
+    Report(
+        "vllm#40696",
+        "qwen3.5-9b",
+        "shared tokens",
+        "528",
+        "workload.prefix=200:1000",
+        {**STATES, **SHARED},
+        "reported for the 4B model, whose blocks have 528 tokens, too",
+    ),
+    Report(
+        "vllm#47430",
+        "qwen3.5-27b",
+        "shared tokens",
+        "784",
+        "workload.prefix=400:1200",
+        {**STATES, **SHARED},
+        "reported for Qwen3.6 of that size",
+    ),
+    Report(
+        "vllm#53749",
+        "qwen3.5-35b-a3b",
+        "shared tokens",
+        "908 to 1,308",
+        "workload.prefix=600:1600",
+        {**STATES, **SHARED},
+        "reported for Qwen3.6 of that size, blocks of 1,056 tokens",
+    ),
+    Report(
+        "vllm#53749",
+        "nemotron-3-nano-30b-a3b",
+        "shared tokens",
+        "2,096",
+        "workload.prefix=1000:4000",
+        {**STATES, **SHARED},
+        "reported for Nemotron 3.5 of that size",
+    ),
+    Report(
+        "vllm#48401",
+        "nemotron-3-super-120b-a12b",
+        "shared tokens",
+        "8,320",
+        "workload.prefix=4000:16000",
+        {**STATES, **SHARED, "gpu": "b200", "quantization": "nvfp4", "kv_cache_dtype": "fp8"},
+        "",
+    ),
+    Report(
+        "sglang#38000",
+        "qwen3.5-9b",
+        "--max-mamba-cache-size, three chains of 32,768 tokens and a branch at 8,192",
+        "48 or more",
+        "max_mamba_cache_size=32:80",
+        {
+            "gpu": "h200-sxm",
+            "engine": "sglang",
+            "max_running_requests": 4,
+            "chunked_prefill_size": 2048,
+            "mamba_radix_cache_strategy": "extra_buffer",
+            "max_model_len": 40000,
+            "num_gpu_blocks_override": 600,
+            "workload": f"{HERE}:branches",
+            **ALONE,
+        },
+        "the last four hits below it are the reported 0, 8,192, 0 and 0 tokens; chains of 33,000"
+        " tokens break at 50 / 51; reported for the 4B model, as #36935",
+    ),
+    Report(
+        "Mooncake, SSD offloading",
+        "qwen3-8b",
+        "tokens of 20 sessions in a fixed order",
+        "491,520 to 573,440",
+        "workload.prefix=20000:30000:16",
+        {
+            "gpu": "a100-80gb",
+            "max_model_len": 40960,
+            "num_gpu_blocks_override": 80 * 10**9 // (147456 * 16),
+            "num_requests": 60,
+            "workload": f"{HERE}:in_turn+sessions=20+output=1",
+            **ALONE,
+        },
+        "full attention loses hits bit by bit; the seventh round, in theirs in a random order",
+        20,
+    ),
+    Report(
+        "vllm#42948, #43302, #43447", "DeepSeek-V4-Flash", "clients", "2 to 4", None, {}, COMPRESSED
+    ),
+    Report("sglang#35129, #34653, #36131", "DeepSeek-V4", "", "", None, {}, COMPRESSED),
+    Report(
+        "DeepSeek-v4.1-Flash-DGX-Sparks#27",
+        "DeepSeek-V4.1-Flash",
+        "sessions",
+        "1 to 2",
+        None,
+        {},
+        COMPRESSED,
+    ),
+    Report(
+        "vllm#53749",
+        "Ling-3.0-flash",
+        "shared tokens",
+        "1,920",
+        None,
+        {},
+        "not served: its shapes are not known",
+    ),
+    Report(
+        "vllm#54661",
+        "a drafter with windows",
+        "tokens of a session",
+        "50,000",
+        None,
+        {},
+        "not served: the shapes of the drafter are not known",
+    ),
+    Report(
+        "sglang#39436",
+        "GLM-5.3-Flash",
+        "states in host memory",
+        "565 to 734",
+        None,
+        {},
+        "not served: the host tier is not modelled with pools of states",
+    ),
+)
+
+
+def in_turn(
+    *,
+    num_requests: int = 12,
+    request_rate: float = 1.0,
+    seed: int = 0,
+    sessions: int = 3,
+    prefix: int = 1000,
+    suffix: int = 64,
+    output: int = 32,
+) -> Trace:
+    """Generate sessions that send one after another, each its prompt and new tokens every round.
+
+    Parameters
+    ----------
+    num_requests, request_rate, seed : how many, and how often; nothing is drawn
+    sessions : number of sessions
+    prefix, suffix, output : tokens of a session's prompt, of what is new, and of an answer
+    """
+    rows = range(num_requests)
+    segments = [[(row % sessions, 0, prefix), (sessions + row, 0, suffix)] for row in rows]
+    return _trace(request_rate, segments, output)
+
+
+def branches(
+    *,
+    num_requests: int = 7,
+    request_rate: float = 1.0,
+    seed: int = 0,
+    chains: int = 3,
+    prompt: int = 32768,
+    fork: int = 8192,
+) -> Trace:
+    """Generate chains of tokens, a branch of the first one, and every chain again.
+
+    Parameters
+    ----------
+    num_requests, request_rate, seed : as in ``in_turn``; the number is that of the chains
+    chains, prompt : number of chains, and tokens of each
+    fork : tokens that the branch shares
+    """
+    whole = [[(chain, 0, prompt)] for chain in range(chains)]
+    branch = [(0, 0, fork), (chains, 0, prompt - fork)]
+    return _trace(request_rate, [*whole, branch, *whole], 8)
+
+
+def _trace(request_rate: float, segments: list[list[tuple[int, int, int]]], output: int) -> Trace:
+    times = np.arange(len(segments)) / request_rate
+    prompts = np.array([sum(piece[2] for piece in pieces) for pieces in segments])
+    return Trace.from_arrays(times, prompts, np.full(len(segments), output), segments=segments)
+
+
+def found_of(report: Report) -> tuple[tuple[int, int], tuple[float, float]]:
+    """Return the values between which hits collapse, and the shares of hits at both."""
+    given = {"model": report.model, **report.options}
+    cliffs = find_cliffs(str(report.vary), given, requests_of, most=RUNS)["cliffs"]
+    first, last = cliffs[0], cliffs[-1]
+    values = round(report.scale * first["below"]), round(report.scale * last["above"])
+    return values, (first["hits"][0], last["hits"][1])
+
+
+def main() -> None:
+    """Write the values found beside the published ones."""
+    with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADINGS)
+        for report in REPORTS:
+            found, notes = "", [report.note]
+            if report.vary is not None:
+                (below, above), hits = found_of(report)
+                found = f"{below:,} / {above:,}"
+                notes.insert(0, f"{100 * hits[0]:.0f} / {100 * hits[1]:.0f} % hits")
+            row = [*report[:4], found, "; ".join(filter(None, notes))]
+            print(*row, sep=" | ", flush=True)
+            writer.writerow(row)
+
+
+if __name__ == "__main__":
+    main()
