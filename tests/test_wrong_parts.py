@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "parts"
 
 TEXT = """
 from bdb import BdbQuit
-from kvsim.plugins.allocation import AllocatorRules
+from kvsim.plugins.allocation import AllocatorRules, per_request
 from kvsim.plugins.cost import CostRules
 from kvsim.plugins.eviction import EvictionRules
 from kvsim.plugins.routing import Router, RouterRules
@@ -76,6 +76,17 @@ class Allocate(AllocatorRules):
 class Choose(RouterRules):
     def choose(self, placement):
         return placement.candidates[99].num_outstanding
+
+
+class Beyond(AllocatorRules):
+    rooms: list[int] = per_request()
+
+    def allocate(self, request, num_tokens):
+        self.rooms[request.own_blocks + 9999] += num_tokens
+        return num_tokens
+
+    def free(self, request):
+        self.rooms[request.own_blocks + 9999] = 0
 
 
 class Half(RouterRules):
@@ -185,6 +196,11 @@ def told(parts: Path, options: dict[str, Any], backend: str = "python") -> str:
     [
         ({"cost_model": "FILE:Cost"}, "Cost.price: FILE:12", "ZeroDivisionError: float division"),
         ({"allocator": "FILE:Allocate"}, "Allocate.allocate: FILE:", "ZeroDivisionError: integer"),
+        (
+            {"allocator": "FILE:Beyond"},
+            "Beyond.allocate: FILE:",
+            "IndexError: index 9999 of a list",
+        ),
         ({"router": "FILE:Choose"}, "Choose.choose: FILE:", "IndexError: list index"),
         ({"router": "FILE:Plain"}, "Plain.choose: FILE:", "KeyError: 'gone'"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from inspect import Parameter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.kv.manager import KEEPS_NO_PREFIXES, KVCacheConfig, KVCacheManager
 from kvsim.kv.rule_manager import RuleManager
@@ -137,9 +137,7 @@ class OwnManager(RuleManager):
         own.num_slots = blocks * self.block_size
         own.num_spared = self.config.spared(blocks) * self.block_size
         self.add_request_blocks(kv, memory, num_request_blocks)
-        rules, sizes = self._rules, {"block": blocks}
-        if memory.compiled:  # as Python objects, there may be more requests later
-            sizes["request"] = num_request_blocks
+        rules, sizes = self._rules, {"block": blocks, "request": num_request_blocks}
         given = {name: getattr(rules, name) for name in rules.parameters()}
         made = type(rules)(**given).lay_out(own.part, memory, sizes)
         made.num_blocks, made.block_size = blocks, self.block_size
@@ -147,6 +145,9 @@ class OwnManager(RuleManager):
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         kv.own.rooms = memory.list_of([*head(kv.own.rooms, first), *[0] * (stop - first)])
+        rules: Any = kv.own.part.python
+        if first and not memory.compiled:
+            rules.resize("request", stop)
 
     def fits(self, request: Request) -> bool:
         alone, one = OwnManager(self.config, self._rules), Request(0, 0.0, 1, 1)

@@ -194,13 +194,19 @@ class RulePart(Parametric):
         self.fill(self, None, {})
 
     def fill(self, target: Any, memory: Memory | None, sizes: Mapping[str, int]) -> None:
-        """Create the state in a record, or in the instance itself; without memory, of any size."""
+        """Create the state in a record, or in the instance itself; without sizes, of any size."""
         for name, (per, value) in self._sized.items():
             kind = self.kinds()[name]
             if item_of(kind) is not None:
                 setattr(target, name, _items(kind, value, memory, sizes.get(per, float("inf"))))
             elif target is self:
                 setattr(self, name, value() if isinstance(value, type) else value)
+
+    def resize(self, per: str, number: int) -> None:
+        """Change the length of the Python lists with an item per block or per request."""
+        for name, sized in self._sized.items():
+            if sized.per == per:
+                getattr(self, name).size = number
 
     def lay_out(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
         """Lay out its state in a replica's memory; return the instance that Python calls.
