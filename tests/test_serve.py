@@ -282,6 +282,18 @@ def test_small_endpoints_answer_as_vllms_do():
         assert f"vllm:{name}" in metrics
 
 
+def test_a_cache_that_cannot_be_cleared_is_one_error():
+    async def body(client, server):
+        found = [await client.post(path) for path in ("/reset_prefix_cache", "/sleep")]
+        for one in found:
+            assert "has no pool of blocks" in await one.text()
+        asleep = await client.get("/is_sleeping")
+        return [one.status for one in found], await asleep.json()
+
+    found = served(body, deployment={"engine": "sglang"})
+    assert found == ([501, 501], {"is_sleeping": False})
+
+
 def test_events_let_an_index_rebuild_the_cache():
     async def body(client, server):
         endpoint = server.live.publisher.source["endpoint"]

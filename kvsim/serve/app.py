@@ -377,8 +377,8 @@ class Server:
         """Refuse requests until the engine is woken, and empty its cache."""
         if self.num_open:
             raise Refused(f"{self.num_open} requests are running; try again later", 503)
-        self._is_asleep = True
         self.live.reset_prefix_cache()
+        self._is_asleep = True
         return await self.health(request)
 
     async def wake_up(self, request: web.Request) -> web.Response:

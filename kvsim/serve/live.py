@@ -262,9 +262,18 @@ class Live:
         return len(self._samples)
 
     def reset_prefix_cache(self) -> bool:
-        """Clear the prefix cache; False while a block is in use. Mutates."""
+        """Clear the prefix cache; False while a block is in use. Mutates.
+
+        Raises
+        ------
+        Refused
+            If the KV memory is no pool of blocks, as SGLang's.
+        """
         self.advance()
-        is_empty = self.engine.reset_prefix_cache()
+        try:
+            is_empty = self.engine.reset_prefix_cache()
+        except ValueError as error:
+            raise Refused(str(error), 501) from None
         if is_empty and self._recording is not None:
             self._recording.reset(self.engine.now)
         if is_empty and self.publisher is not None:
