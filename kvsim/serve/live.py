@@ -267,7 +267,7 @@ class Live:
         Raises
         ------
         Refused
-            If the KV memory is no pool of blocks, as SGLang's.
+            If the KV memory is no pool of blocks.
         """
         self.advance()
         try:
