@@ -43,7 +43,7 @@ def serve(port: int, out: Path) -> None:
     begun: list[float] = []
     advance = Live.advance
 
-    def noted(self: Live) -> None:
+    def noted(self: Live, until: float | None = None) -> None:
         if not begun:
             begun.append(0.0)
             steps_until = self.engine.steps_until
@@ -57,7 +57,7 @@ def serve(port: int, out: Path) -> None:
                     yield step
 
             self.engine.steps_until = steps
-        advance(self)
+        advance(self, until)
 
     Live.advance = noted
     serve_until_stopped(Endpoint(names=["m"], port=port), DEPLOYMENT)
