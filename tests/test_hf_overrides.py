@@ -80,6 +80,7 @@ def test_a_file_with_scaled_positions_is_as_long_as_vllm_says(tmp_path: Path) ->
         ("3", "must be an object such as"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number, not 'big'"),
         ({"num_key_value_heads": 3}, "must divide"),
+        ({"rope_scaling": "{bad"}, "rope_scaling must be an object or null, not '{bad'"),
     ],
 )
 def test_wrong_overrides_are_refused(overrides: object, message: str) -> None:

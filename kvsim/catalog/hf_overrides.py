@@ -88,6 +88,8 @@ def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise FieldError("hf_overrides", f"{key} must be a whole number, not {value!r}")
             changes[SIZES[key]] = value
+        elif key in ROPE and value is not None and not isinstance(value, dict):
+            raise FieldError("hf_overrides", f"{key} must be an object or null, not {value!r}")
         elif key == "tie_word_embeddings" and isinstance(value, bool):
             changes[key] = value
     longest = changes.get("max_position_embeddings", model.max_position_embeddings)
