@@ -168,3 +168,12 @@ def test_rules_that_give_out_more_than_there_is_end_a_run() -> None:
     options: Any = SMALL | {"backend": "python", "num_gpu_blocks_override": 9, "max_model_len": 140}
     with pytest.raises(ValueError, match=f"allocator {HERE}:Generous gave out more than all"):
         kvsim.simulate(trace, allocator=f"{HERE}:Generous", block_size=16, **options)
+
+
+def test_lists_per_request_grow_with_the_requests_of_an_engine() -> None:
+    options: dict[str, Any] = {"allocator": TWO_SIZES, "backend": "python"}
+    engine = kvsim.Engine(model="llama-3-8b", gpu="h100-sxm", **options)
+    for _ in range(20):  # more than an engine has room for at first
+        engine.add_request(list(range(40)), 5)
+    steps = list(engine.steps_until(1e9))
+    assert sum(len(step.finished) for step in steps) == 20
