@@ -262,6 +262,8 @@ def found_of(report: Report) -> tuple[tuple[int, int], tuple[float, float]]:
     """Return the values between which hits collapse, and the shares of hits at both."""
     given = {"model": report.model, **report.options}
     cliffs = find_cliffs(str(report.vary), given, requests_of, most=RUNS)["cliffs"]
+    if not cliffs:
+        raise RuntimeError(f"{report.name}: no jump of hits was found")
     first, last = cliffs[0], cliffs[-1]
     values = round(report.scale * first["below"]), round(report.scale * last["above"])
     return values, (first["hits"][0], last["hits"][1])
@@ -269,18 +271,17 @@ def found_of(report: Report) -> tuple[tuple[int, int], tuple[float, float]]:
 
 def main() -> None:
     """Write the values found beside the published ones."""
+    rows = []
+    for report in REPORTS:
+        found, notes = "", [report.note]
+        if report.vary is not None:
+            (below, above), hits = found_of(report)
+            found = f"{below:,} / {above:,}"
+            notes.insert(0, f"{100 * hits[0]:.0f} / {100 * hits[1]:.0f} % hits")
+        rows.append([*report[:4], found, "; ".join(filter(None, notes))])
+        print(*rows[-1], sep=" | ", flush=True)
     with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADINGS)
-        for report in REPORTS:
-            found, notes = "", [report.note]
-            if report.vary is not None:
-                (below, above), hits = found_of(report)
-                found = f"{below:,} / {above:,}"
-                notes.insert(0, f"{100 * hits[0]:.0f} / {100 * hits[1]:.0f} % hits")
-            row = [*report[:4], found, "; ".join(filter(None, notes))]
-            print(*row, sep=" | ", flush=True)
-            writer.writerow(row)
+        csv.writer(file, lineterminator="\n").writerows([HEADINGS, *rows])
 
 
 if __name__ == "__main__":

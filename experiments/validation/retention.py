@@ -78,8 +78,10 @@ def change_of(claim: Claim) -> tuple[float, float]:
             options = claim.load["options"]
             own.append(kvsim.simulate(trace, session_policy=policy, **options).summary)
     found = differences(*runs)["sessions.mean_duration"]
-    if not found.mean or found.percent is None or found.high is None:
+    if found.mean == 0:
         return 0.0, 0.0
+    if found.percent is None or found.high is None:
+        raise RuntimeError(f"{claim.source}: no interval from {SEEDS} seeds")
     return found.percent, abs(found.percent / found.mean) * (found.high - found.mean)
 
 
