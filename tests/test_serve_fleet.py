@@ -45,10 +45,21 @@ APART = '[[pool]]\nrole = "prefill"\n[[pool]]\nrole = "decode"\n'
         ('router = "llm-d"\n[[pool]]\nreplicas = 2\n', "needs scraped metrics"),
         ('failures = "rate+mtbf=100"\n', "failures"),
         ('failures = "rate+policy=migrate"\n', "policy: is up to the gateway"),
+        ('failures = "at+time=1+pool=prefill"\n', "pool: there is no pool of that role"),
         ('failures = "rate"\nengine = "sglang"\n', "has no pool of blocks"),
         (f'failures = "rate"\n{APART}', "failures: is for replicas that do whole requests"),
     ],
-    ids=["roles", "autoscaler", "option", "router", "failures", "policy", "pool", "failing-roles"],
+    ids=[
+        "roles",
+        "autoscaler",
+        "option",
+        "router",
+        "failures",
+        "policy",
+        "role",
+        "pool",
+        "failing-roles",
+    ],
 )
 def test_a_fleet_that_is_not_served_is_refused_in_one_line(rest, said, tmp_path, capsys):
     path = tmp_path / "fleet.toml"
@@ -105,8 +116,9 @@ def handed_over(endpoint, body):
         for one in clients:
             await one.start_server()
 
-        async def ask(number, max_tokens, params):
+        async def ask(number, max_tokens, params, **options):
             asked = {"prompt": PROMPT, "max_tokens": max_tokens, "kv_transfer_params": params}
+            asked |= options
             return await (await clients[number].post("/v1/completions", json=asked)).json()
 
         found = await body(ask, *(one.live for one in servers))
@@ -172,6 +184,35 @@ def failing(body, *, record=None, **given):
         return found
 
     return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_stop_text_ends_a_prefill_that_holds_nothing_then():
+    async def body(ask, prefill, _):
+        stopped = await ask(0, 9, TO_PREFILL, stop=" ")
+        held = prefill.handover._keeps, prefill.engine.num_free_blocks
+        wrong = await ask(1, 5, {"do_remote_prefill": True, "remote_engine_id": [1]})
+        plain = await ask(1, 5, {"do_remote_prefill": False}, n=2)
+        return stopped["choices"][0]["finish_reason"], held, wrong, len(plain["choices"])
+
+    reason, held, wrong, number = handed_over(Endpoint(["m"], clock="100"), body)
+    assert (reason, held, number) == ("stop", (set(), 400 - 1), 2)
+    assert "remote_engine_id and remote_request_id must be texts" in wrong["error"]["message"]
+
+
+def test_a_failure_on_demand_leaves_one_timer_of_the_rate_and_wakes_the_replica():
+    async def body(clients, servers):
+        fails = servers[0].failing
+        planned, number = set(), 0
+        for _ in range(3):
+            planned.add(fails._next)
+            assert (await clients[0].post("/sleep")).status == 200
+            fails.fail()
+            await until(servers[0], is_down=False)
+            number += (await (await clients[0].get("/is_sleeping")).json())["is_sleeping"]
+        planned.add(fails._next)
+        return number, [one.cancelled() for one in planned].count(False)
+
+    assert failing(body, failures="rate+gpu_hours=1000") == (0, 1)
 
 
 async def until(server, *, is_down):

@@ -66,7 +66,6 @@ class Server:
         self.live, self.tokenizer, self.names, self.facts = live, tokenizer, names, facts
         self.api_key = api_key
         self.failing = Failing(live)
-        self._is_asleep = False
 
     @property
     def lives(self) -> list[Live]:
@@ -178,7 +177,7 @@ class Server:
         return await self._serve(request, Asked(body, [self._conversation(body)], most, True))
 
     def _check(self, body: Common) -> None:
-        if self._is_asleep:
+        if self.live.is_asleep:
             raise Refused("the engine is asleep; send POST /wake_up first", 503)
         if self.failing.is_down:  # and the request came through the router
             raise Refused("the replica has failed; try again later", 503)
@@ -378,18 +377,18 @@ class Server:
         if self.num_open:
             raise Refused(f"{self.num_open} requests are running; try again later", 503)
         self.live.reset_prefix_cache()
-        self._is_asleep = True
+        self.live.is_asleep = True
         return await self.health(request)
 
     async def wake_up(self, request: web.Request) -> web.Response:
         """Serve again."""
-        self._is_asleep = False
+        self.live.is_asleep = False
         return await self.health(request)
 
     async def is_sleeping(self, request: web.Request) -> web.Response:
         """Answer whether the engine is asleep."""
         del request
-        return answer({"is_sleeping": self._is_asleep})
+        return answer({"is_sleeping": self.live.is_asleep})
 
     async def load_adapter(self, request: web.Request) -> web.Response:
         """Add the name of a LoRA adapter."""

@@ -32,9 +32,11 @@ class Failing:
 
     Parameters
     ----------
-    cold_start : seconds until it answers again
-    failures : when it fails, None for never
-    place : its number in its pool
+    live : the replica
+    cold_start : simulated seconds until it answers again
+    failures : what draws or plans the times of failures, None for none
+    num_gpus : GPUs of the replica, each of which may fail
+    place : number of the replica in its pool
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Failing:
         self._live, self._cold_start = live, cold_start
         self._failures, self._num_gpus, self._place = failures, num_gpus, place
         self._answers: set[asyncio.Task[Any]] = set()
+        self._next: asyncio.TimerHandle | None = None  # the next failure of a rate
         self.is_down = False
 
     @contextmanager
@@ -90,7 +93,7 @@ class Failing:
             Naming what it needs.
         """
         if self._live.handover is not None:
-            raise ValueError("is for replicas that do whole requests (role mixed)")
+            raise ValueError("cannot fail a prefill or decode replica")
         self._live.engine.free_queue()  # needs a pool of blocks, as losing it does
 
     def fail(self) -> None:
@@ -98,6 +101,8 @@ class Failing:
         if self.is_down:
             return
         self.is_down = True
+        if self._next is not None:
+            self._next.cancel()
         self._live.lose_all()
         for task in self._answers:
             task.cancel()
@@ -106,7 +111,7 @@ class Failing:
     def _start(self) -> None:
         self.is_down = False
         if self._failures is not None:
-            self._call_in(self._failures.draw(self._num_gpus), self.fail)
+            self._next = self._call_in(self._failures.draw(self._num_gpus), self.fail)
 
     def begin(self) -> None:
         """Wait for the first failure. Mutates."""
@@ -115,10 +120,11 @@ class Failing:
         if planned is not None and planned.place == self._place:
             self._call_in(planned.time, self.fail)
 
-    def _call_in(self, seconds: float, action: Any) -> None:
-        if seconds < math.inf:
-            delay = self._live.clock.delay(self._live.clock.now + seconds)
-            asyncio.get_running_loop().call_later(delay or 0.0, action)
+    def _call_in(self, seconds: float, action: Any) -> asyncio.TimerHandle | None:
+        if seconds == math.inf:
+            return None
+        delay = self._live.clock.delay(self._live.clock.now + seconds)
+        return asyncio.get_running_loop().call_later(delay or 0.0, action)
 
 
 def hang_up() -> NoReturn:
@@ -151,6 +157,8 @@ def failing_replicas(
         failures.seed(deployment.get("seed", 0))
         if failures.planned is not None and failures.planned.place >= len(lives):
             raise ValueError(f"failures: {text}: replica must be below {len(lives)}")
+        if failures.planned is not None and failures.planned.role not in (None, "mixed"):
+            raise ValueError(f"failures: {text}: pool: there is no pool of that role")
     setup = resolve_fleet(of_engine(Config.build(**options)))
     config = setup.config
     num_gpus = config.tensor_parallel_size * config.pipeline_parallel_size

@@ -66,6 +66,12 @@ class Handover:
             raise Refused("kv_transfer_params: needs one prompt and n=1")
         if params.get(wrong):
             raise Refused(f"kv_transfer_params: {wrong}: this is a {live.role} replica")
+        named = [params.get(name) for name in ("remote_engine_id", "remote_request_id")]
+        if params.get("do_remote_prefill") and not all(isinstance(one, str) for one in named):
+            raise Refused(
+                "kv_transfer_params: remote_engine_id and remote_request_id must be texts, those "
+                "of the prefill replica's answer"
+            )
         if params.get("do_remote_prefill") and key not in self._kept:
             raise Refused(
                 f"kv_transfer_params: engine {key[0]} holds no blocks of request {key[1]}"

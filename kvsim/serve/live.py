@@ -62,6 +62,7 @@ class Live:
         self._newest = -1  # content numbered last
         self.publisher: Publisher | None = None  #: Of KV cache events.
         self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
+        self.is_asleep = False
         self.handover: Handover | None = None  #: Between prefill and decode replicas.
         self.role: Role = "mixed"
         #: What a decode replica is told of where it finds this one's KV.
@@ -127,15 +128,15 @@ class Live:
         if ended is not None and sample.index % (sample.reply.common.n or 1) == 0:
             # Its row of the table is filled now.
             sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
-        if ended is not None and self.handover is not None:
-            reply, size = sample.reply, len(self._prompts[request])
-            found = self.handover.ended(self, request, reply.request_id, size)
-            reply.kv_transfer_params = found
         self.metrics.note_tokens(request, count, time)
         is_stopped = sample.add(count, ended)
         if is_stopped:
             self._abort(request)
         if is_stopped or ended is not None:
+            if self.handover is not None:
+                reply, size = sample.reply, len(self._prompts[request])
+                found = self.handover.ended(self, request, reply.request_id, size)
+                reply.kv_transfer_params = found
             del self._samples[request]
             self._note_end(request, sample.reason)
 
@@ -167,9 +168,9 @@ class Live:
             raise Refused(
                 f"the queue is full with {self._most_waiting} requests; try again later", 429
             )
-        if self.handover is not None and common.kv_transfer_params:
+        if self.handover is not None and any((common.kv_transfer_params or {}).values()):
             num_samples = len(asked.prompts) * (common.n or 1)
-            self.handover.check(self, common.kv_transfer_params, num_samples)
+            self.handover.check(self, common.kv_transfer_params or {}, num_samples)
         added = self._add_all(asked, reply)
         for index, request in enumerate(added):
             content = content_of(self.engine.output_token_id(request, 0))
@@ -282,7 +283,8 @@ class Live:
         return is_empty
 
     def lose_all(self) -> None:
-        """Lose all requests, the KV and the adapters, as a process that dies. Mutates."""
+        """Lose all requests, the KV and the adapters, and be awake afterwards. Mutates."""
+        self.is_asleep = False
         self.abort(list(self._samples))
         self.reset_prefix_cache()
         self.adapters.clear()

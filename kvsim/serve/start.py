@@ -198,7 +198,8 @@ def handing_over(
     """
     router = endpoint.router or prefill.router or decode.router or deployment.get("router")
     refused = {"--router": router, "--record": endpoint.record}
-    for name, given in (refused | {"failures": deployment.get("failures")}).items():
+    refused |= {name: deployment.get(name) for name in ("failures", "cold_start")}
+    for name, given in refused.items():
         if given is not None:
             raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")
     clock, pairs = Clock(speed_of(endpoint.clock)), list[tuple[Endpoint, Server]]()
