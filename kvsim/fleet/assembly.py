@@ -47,11 +47,11 @@ class Assembly:
     on_end : called after each answered request
     observer : called after every step
     on_start : called with every replica before its first step
-    choose_backend : returns why plain Python runs a pool's replicas, empty if it does not
+    choose_backend : returns why plain Python runs a pool's replicas, "" if compiled rules do
 
     Attributes
     ----------
-    reason : why plain Python runs any of them, empty if it does not
+    reason : why plain Python runs some pool's replicas, "" if compiled rules run all
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Assembly:
         self.reason = ""
 
     def pools(self) -> list[Pool]:
-        """Make the pools, prefill first; replicas of the main one are numbered first. Mutates."""
+        """Make the pools, prefill first; the main pool's replicas are numbered first. Mutates."""
         main = self._pool(self._plan.main, self._trace)
         if self._plan.prefill is None:
             return [main]
         return [self._pool(self._plan.prefill, self._trace.with_single_outputs()), main]
 
     def _pool(self, planned: PoolPlan, trace: Trace) -> Pool:
-        """Make a pool and its first replicas, with room for more. Mutates."""
+        """Make a pool with its first replicas, and empty slots up to its largest size. Mutates."""
         plan, asked, setup = self._plan, planned.asked, planned.setup
         start = float(trace.arrival_time[0])
         gate = plan.flow_control
@@ -102,7 +102,7 @@ class Assembly:
         for place in range(asked.replicas):
             pool.places[place] = member = self.member(pool, place, start)
             member.is_first = True
-        # A replica serves other requests than it was sent, if they begin or continue elsewhere.
+        # With handoffs or live migration, a replica also serves requests that were sent elsewhere.
         differs = plan.prefill is not None or plan.migration is not None
         pool.gateways = Gateways(
             planned.routers,
@@ -120,7 +120,7 @@ class Assembly:
         return pool
 
     def _fetch_time(self, role: Role, setup: Setup) -> Callable[[int], float] | None:
-        """Return a function that prices reading KV from another replica; None if none is read."""
+        """Return a function of tokens: seconds to read their KV from a replica; None if unused."""
         store, fabric = self._plan.store, self._plan.fabric
         if role == "decode" or store is None or not store.reads_replicas:
             return None
@@ -177,7 +177,7 @@ def features_of(
     plan : the plan of the run
     world : the SimPy environment
     host : the fleet
-    make : makes a replica of a pool for a slot, at a time
+    make : function of pool, slot and time (seconds) that makes a replica
     """
     config, main, first = plan.config, host.pools[-1], host.pools[0]
     end_time = world.now + config.horizon

@@ -2,8 +2,8 @@
 
 The samples of the memory table say, for each step with a queue, whether the head was refused for
 lack of KV memory, or found the batch full, or neither: then the step's token budget was used up.
-A limit on the batch is the bottleneck only if a larger one would serve more. If its last doubling
-adds less than a tenth, the bottleneck is the work itself: prefill or decode.
+A limit on the batch is the bottleneck only if a higher limit would serve more. If half the limit
+costs less than a tenth of the throughput, the bottleneck is the work itself: prefill or decode.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def describe_load(
         saturated = backlog_grows(table, others)
     binding: Cause = "arrivals"
     if saturated is not False:
-        moving = 0.0  # requests whose KV is on its way, over time
+        moving = 0.0  # seconds of all KV transfers together
         if transfers and transfers["mean_ms"] is not None:
             moving = transfers["num_transfers"] * transfers["mean_ms"] / 1000.0
         binding = _binding(parts[0].table, parts, totals, moving, is_known=saturated is True)
@@ -90,7 +90,7 @@ def _binding(
     *,
     is_known: bool,
 ) -> Cause:
-    """Return the resource that requests wait for; ``is_known``: it is known that they wait."""
+    """Return the resource that requests wait for; ``is_known`` if the queue is known to grow."""
     part = parts[0]
     if len(parts) > 1:
         own = [[totals[m.number] for m in one.members] for one in parts]
@@ -114,10 +114,7 @@ def _binding(
 
 
 def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
-    """Return the memory samples of a pool.
-
-    Only those of the second half of the arrivals, if it is known that requests pile up.
-    """
+    """Return a pool's memory samples; of a growing queue, those of the arrivals' second half."""
     samples = np.concatenate([m.replica.memory for m in part.members])
     if not is_known:
         return samples
@@ -134,7 +131,7 @@ class _Work:
     ----------
     setup : setup of the replica
     table : the requests
-    is_apart : prefill is disaggregated
+    is_apart : True if prefill is disaggregated
     """
 
     def __init__(self, setup: Setup, table: NDArray[Any], is_apart: bool) -> None:

@@ -32,13 +32,13 @@ def check_no_leak(replica: Replica) -> None:
     Raises
     ------
     RuntimeError
-        If more tokens are held than live requests have, or any while no request is live.
+        If more tokens are held than live requests have, or any memory while no request is live.
     """
     state, usage = replica.state, replica.kv.usage
     live = replica.held_requests()
     num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
     connector = state.connector
-    if connector.kind != NO_CONNECTOR:  # loaded, and not admitted yet
+    if connector.kind != NO_CONNECTOR:  # requests with loaded KV that are not admitted yet
         loaded = [
             r for r in state.requests if r.status in (WAITING, PREEMPTED) and r.own_blocks != NONE
         ]
@@ -48,11 +48,11 @@ def check_no_leak(replica: Replica) -> None:
     num_tokens += sum(copies)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
-    # Of a model with states, each further step in flight may hold one more.
+    # In a model with states, each further step in flight may hold one more state per request.
     groups = [state.kv.groups[g] for g in range(state.kv.num_groups)]
     most += len(live) * (state.limits.depth - 1) * sum(group.state_bytes for group in groups)
     held = usage.token_states + usage.reservation + usage.internal
-    # Held for KV transfers, or by a step in flight whose output no request needs any more.
+    # Blocks for KV transfers, or of a step in flight whose output no request needs any more.
     waits = (
         connector.waiting_for_kv.length + connector.num_pinned + connector.num_fenced + len(copies)
     )

@@ -51,7 +51,7 @@ class Clients:
         self._waits = waits_of(trace, think_time)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
-        self._pauses: dict[int, float] = {}  # at least, after each request in flight
+        self._pauses: dict[int, float] = {}  # least seconds after each request in flight
         self.sent_time = np.full(len(trace), math.nan)
 
     @property
@@ -61,7 +61,7 @@ class Clients:
 
     @property
     def least_pause(self) -> float:
-        """Return the least time between the end of a request in flight and what waits for it."""
+        """Return the least seconds from the end of a request to the sending of one after it."""
         if self._places < math.inf:
             return 0.0
         return min(self._pauses.values(), default=math.inf)
@@ -90,8 +90,8 @@ class Clients:
     def ended(self, rows: Iterable[int], time: float) -> None:
         """Handle requests that end at ``time``, which may be later than the world's time.
 
-        An answer takes some time to reach its client, and so does the client's next request to the
-        server: it misses the step that is scheduled at the very time of the answer.
+        Messages between client and server take some time, so the client's next request misses the
+        step that is scheduled at the time of the answer.
         """
         ended = list(rows)
         if self.waits and ended:

@@ -24,16 +24,16 @@ class Watcher(Protocol):
     """Receiver of the replicas' events."""
 
     def ended(self, member: Member, rows: list[int], time: float) -> None:
-        """Handle requests that have ended on a replica at a time, which the world has not reached.
+        """Handle requests that have ended on a replica, at a time that the world has not reached.
 
-        Schedule any consequence in the world, at that time or later.
+        Any consequence is an event of the world, at that time or later.
         """
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a request that needs external KV."""
+        """Handle a request that needs external KV of ``num_tokens`` tokens."""
 
     def ahead(self) -> float:
-        """Return the seconds that pass at least until the end of a request reaches a replica."""
+        """Return the least seconds from the end of a request to its effect on another replica."""
 
     def next_scrape(self, now: float, limit: float) -> float:
         """Return the next time up to a limit at which all replicas must be scraped."""
@@ -129,7 +129,7 @@ class FleetClock:
                 return False
 
     def _tell(self, place: int, num_ended: int) -> None:
-        """Tell the watcher what a replica's advance has brought."""
+        """Notify the watcher of the requests that ended, or need KV, in a replica's advance."""
         member = self._members[place]
         if num_ended:
             self._tell_ended(member)

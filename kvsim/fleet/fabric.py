@@ -25,7 +25,7 @@ def fabric_of(name: str) -> Fabric:
     Raises
     ------
     ValueError
-        Naming the known fabrics.
+        If the name is unknown; the message lists the known ones.
 
     Examples
     --------
@@ -47,8 +47,8 @@ class Fabric:
     name : name in ``fabrics.toml``, or the user's own
     base : fixed seconds of a transfer
     bandwidth : bytes per second in one direction
-    per_descriptor : seconds for each piece of memory that is posted by itself; with many small
-        pieces these, not the wire, set the time
+    per_descriptor : seconds per descriptor, one contiguous range of memory; with many small ranges
+        these seconds, not the bandwidth, dominate
     source : source of the figures
 
     Raises

@@ -37,18 +37,18 @@ class Facts:
     max_num_batched_tokens : most batched tokens of a step
     start_time : start of the run, seconds
     rng : random numbers of this gateway's router
-    index : the blocks that replicas' events report, for routers with an ``event_delay``
+    index : index of the blocks in the replicas' events, for routers with an ``event_delay``
     entry_tokens : tokens per entry of the index
     entry_path : returns the keys of a request's prompt in the index, front to back, as an array
-    prefill_time : seconds to compute a prompt on an idle replica, by the run's own cost model;
-        takes its number of tokens, and how many of them, from the first, are cached
-    step_time : seconds of a decode step; takes the numbers of requests and of tokens before each
+    prefill_time : function (prompt tokens, cached ones) of the seconds to compute a prompt on an
+        idle replica, by the run's cost model
+    step_time : function (requests, context tokens of each) of the seconds of a decode step
     fetch_time : seconds to read the KV of some tokens from another replica over an idle link;
         None if replicas do not read from each other
-    own_tiers : returns a request's portions in each replica's own host memory and disks, if a store
-        reports them to routers; else empty lists
-    compiled : the replicas run compiled, and so may a router's index
-    decodes_only, prefills_only : other replicas compute the prompts; or the outputs
+    own_tiers : function of a request; per replica, the portions of its prompt in the replica's host
+        memory and disks, if a store reports them to routers, else none
+    compiled : the replicas run compiled, so a router may use a compiled index
+    decodes_only, prefills_only : True in a decode pool; True in a prefill pool
     """
 
     num_replicas: int
@@ -80,7 +80,7 @@ class Facts:
 
 
 def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
-    """Return a function that prices a prompt on an idle replica, in steps as full as possible."""
+    """Return a function of the prefill time on an idle replica; see :class:`Facts`."""
     most = setup.scheduler_config.max_num_batched_tokens
 
     @lru_cache(maxsize=MOST_REMEMBERED)
@@ -98,7 +98,7 @@ def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
 
 
 def decode_timer(setup: Parts) -> Callable[[int, int], float]:
-    """Return a function that prices a decode step by its requests and the tokens before each."""
+    """Return a function of the time of a decode step; see :class:`Facts`."""
 
     @lru_cache(maxsize=MOST_REMEMBERED)
     def step_time(num_requests: int, num_tokens: int) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The fleet as its features see it; see :class:`kvsim.fleet.fleet.Fleet`."""
+    """The interface of :class:`kvsim.fleet.fleet.Fleet` to its features."""
 
     drive: FleetClock
     clients: Clients
@@ -30,7 +30,7 @@ class Host(Protocol):
         """Return True if all requests have been sent and have ended."""
 
     def place(self, row: int, now: float) -> None:
-        """Assign a request to a replica, when there is one. Mutates."""
+        """Assign a request to a replica, now or as soon as one is ready. Mutates."""
 
     def choose(self, pool: Pool, row: int, now: float) -> Member | None:
         """Return the replica that a pool's gateways choose; None if they reject the request."""
@@ -57,7 +57,7 @@ class Feature:
     ----------
     num_held_back : requests that wait before they are placed
     num_open : requests between two replicas
-    awaits_something : a pending transfer or timeout lets a replica continue
+    awaits_something : True if a pending transfer or timeout will let a replica continue
     waited_until : the run's end if requests wait at a failed replica until then, seconds
     """
 
@@ -79,7 +79,7 @@ class Feature:
     def on_place(self, row: int, target: Member | None, now: float) -> bool:
         """Handle the choice of a replica for a request; True if the feature submits it. May mutate.
 
-        The target is None if the gateways have rejected the request.
+        ``target`` is None if the gateways have rejected the request.
         """
         return False
 
@@ -94,7 +94,7 @@ class Feature:
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Handle a request that has blocks for ``num_tokens`` of KV to be loaded. May mutate.
 
-        With 0 tokens it needs none, or its replica computes all.
+        With 0 tokens it needs no external KV, or its replica computes all tokens.
         """
 
     def on_ended(self, member: Member, rows: list[int], time: float) -> bool:

@@ -99,11 +99,11 @@ class Fleet:
         self._world.run()
 
     def _decides_by_rule(self) -> bool:
-        """Return whether one loop can route all requests."""
+        """Return True if one loop can route all requests."""
         return can_route(self._main.gateways, [one.replica for one in self._main.members])
 
     def _decide_together(self) -> bool:
-        """Route all requests in one loop, if there is one for their router. Mutates."""
+        """Route all requests in one loop, if their router allows it. Mutates."""
         if not self._decides_by_rule():
             return False
         gateways, replicas = self._main.gateways, [one.replica for one in self._main.members]
@@ -142,7 +142,7 @@ class Fleet:
             self.place(row, now)
 
     def place(self, row: int, now: float) -> None:
-        """Assign a request to a replica, when there is one. Mutates."""
+        """Assign a request to a replica, now or as soon as one is ready. Mutates."""
         if not all(pool.is_choosable for pool in self.pools):
             self.unplaced.append(row)
             return
@@ -211,9 +211,10 @@ class Fleet:
     # -- scrapes ---------------------------------------------------------------------------------
 
     def ahead(self) -> float:
-        """Return how long no end reaches a replica; see :class:`kvsim.fleet.clock.Watcher`.
+        """Return the least delay of an effect, seconds; see :class:`kvsim.fleet.clock.Watcher`.
 
-        What is sent after a pause needs a scrape before, for which replicas must not be too far.
+        A request sent after a pause is routed by an earlier scrape, so a replica may not advance
+        beyond the time of that scrape.
         """
         if not self._only_waits:
             return 0.0

@@ -51,13 +51,13 @@ class Gateways:
     Parameters
     ----------
     routers : one per gateway; unused with a single replica
-    setup : setup of the replicas; they emit events if any router reads them
+    setup : setup of the replicas, with events if any router reads them
     trace : the requests
     table : the run's requests table
     start_time : start of the run, seconds
-    counts_sent : count a request on a replica from the time it is sent, not from its arrival there
+    counts_sent : count a request on a replica from its sending, not from its arrival there
     role : role of the replicas
-    fetch_time : prices reading the KV of some tokens from another replica, if replicas do so
+    fetch_time : function of tokens: seconds to read their KV from another replica; None if unused
     watches_prefills : a flow control reads ``num_prefill_tokens``
     name : name of the router, as shown to the user
 
@@ -107,7 +107,7 @@ class Gateways:
         self._scrapers: dict[float, Scraper] = {}
         self._readers: dict[float, EventReader] = {}
         self._looked = -math.inf
-        #: Returns a request's portions in each replica's own tiers, if a store reports them.
+        #: See :class:`kvsim.fleet.facts.Facts`; None if no store reports its tiers.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
             self._start(setup, start_time, role, fetch_time)
@@ -176,9 +176,9 @@ class Gateways:
         return RoutedRequest(self._trace, request_id, now, self.prompt_keys)
 
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
-        """Return the prompt tokens in flight at some slots, of all gateways together.
+        """Return the prompt tokens in flight at each given slot, from all gateways together.
 
-        They belong to prompts without a first token, less those that routers predicted as cached.
+        These are the tokens of prompts without a first token that no router predicted as cached.
         """
         self.catch_up()
         return [
@@ -203,7 +203,7 @@ class Gateways:
         return len(self._trace)
 
     def alone(self) -> tuple[Any, Any]:
-        """Return the router if it is the only one, and an event reader; None for a missing one."""
+        """Return the router if it is the only one, else None, and an event reader or None."""
         router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
         return router, next(iter(self._readers.values()), None)
 
@@ -212,7 +212,7 @@ class Gateways:
         return self._trace.num_prompt_tokens
 
     def scrape_times(self) -> tuple[float, float]:
-        """Return the time of the first scrape and the seconds between two; 0 for no scrapes."""
+        """Return the time of the first scrape and the seconds between two; zeros for no scrapes."""
         for interval, scraper in self._scrapers.items():
             return scraper.start_time, interval
         return 0.0, 0.0
@@ -261,14 +261,14 @@ class Gateways:
         return int(self.decisions.predicted[request_id])
 
     def _deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica that caches most of a prompt; None if an index does not know it."""
+        """Return the replica that caches most of a prompt; None if no index can answer."""
         everyone = len(self._shown) == len(self._replicas)
         for reader in self._readers.values() if everyone else ():
             return reader.deepest(request)
         return None
 
     def _refresh(self, number: int, now: float) -> None:
-        """Update a router's view to what it can know now."""
+        """Update a router's views by the metrics and events that have reached it."""
         router, views = self._routers[number], self._views[number]
         if self._ledger is not None:
             self._ledger.update()
@@ -290,7 +290,7 @@ class Gateways:
         self._request_blocks.show(self._shown)
 
     def withdraw(self, request_id: int, now: float) -> None:
-        """Handle a request that is about to be taken from its replica. Mutates."""
+        """Handle a request that is about to be withdrawn from its replica. Mutates."""
         if self._ledger is not None:
             self._ledger.withdraw(request_id, now)
 
@@ -305,12 +305,12 @@ class Gateways:
             self._ledger.update()
 
     def lose(self, place: int) -> None:
-        """Stop reading a replica, without knowing that it is gone. Mutates."""
+        """Stop reading a replica whose failure is not detected yet. Mutates."""
         if self._ledger is not None:
             self._ledger.lose(place)
 
     def forget(self, place: int, now: float) -> None:
-        """Empty the slot of a replica that is gone. Mutates."""
+        """Empty the slot of a replica that has been removed. Mutates."""
         self.replace(place, EmptySlot(), now)
 
     def replace(self, place: int, replica: Any, now: float) -> None:
@@ -342,8 +342,8 @@ class Gateways:
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return the time of a scrape after now and up to a limit, ``inf`` for never.
 
-        It is the last scrape that counts, or, if an event may come before the limit, the next one
-        (``every``). All replicas are scraped then; see :meth:`look`.
+        This is the last scrape, or with ``every`` the next one, since an event may come before the
+        limit. All replicas are scraped then; see :meth:`look`.
         """
         if limit == math.inf and not every:
             return math.inf
@@ -352,20 +352,20 @@ class Gateways:
         return min((time for time in ask if since < time <= limit), default=math.inf)
 
     def look(self, time: float) -> None:
-        """Scrape all replicas, which have reached a time, if a scrape is due. Mutates."""
+        """Scrape all replicas, which have advanced to ``time``, if a scrape is due. Mutates."""
         self._looked = time
         for place in range(len(self._replicas)):
             self.reached(place, time)
 
     def reached(self, place: int, time: float) -> None:
-        """Scrape a replica that has reached a time, if a scrape is due. Mutates."""
+        """Scrape a replica that has advanced to ``time``, if a scrape is due. Mutates."""
         for scraper in self._scrapers.values():
             if time < math.inf and scraper.last_time(time) == time:
                 scraper.ask(place, time)
 
 
 def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:
-    """Let replicas emit events if a router reads them and there are any.
+    """Return the setup with events, if a router reads them and the replicas can emit them.
 
     Raises
     ------

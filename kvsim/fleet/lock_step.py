@@ -40,13 +40,13 @@ def shares_experts(setup: Setup) -> bool:
 
 
 def why_independent(setup: Setup, *, changes: bool) -> str | None:
-    """Return why ranks that share experts are simulated as if each ran alone; None if they are not.
+    """Return why ranks that share experts are simulated independently; None for a lock step.
 
-    ``changes``: replicas start, stop or fail while others run.
+    ``changes`` is True if replicas start, stop or fail during the run.
     """
     config = setup.config
     if setup.scheduler_type.rules_of != VLLM:
-        return f"scheduler {setup.scheduler} has no such ranks"
+        return f"not modelled with scheduler {setup.scheduler}"
     for unlike, what in (
         (config.pipeline_parallel_size > 1, "pipeline stages"),
         (config.kv_store is not None, "a KV store"),
@@ -59,7 +59,7 @@ def why_independent(setup: Setup, *, changes: bool) -> str | None:
 
 
 def independence_notes(setup: Setup, ranks: dict[str, Any] | None, *, changes: bool) -> list[str]:
-    """Return a note that ranks that share experts were simulated as if each ran alone, if so."""
+    """Return a note if ranks that share experts were simulated independently."""
     if ranks is not None or not shares_experts(setup):
         return []
     reason = why_independent(setup, changes=changes)
@@ -74,14 +74,14 @@ class LockStep(Feature):
 
     Attributes
     ----------
-    end : end of the pass in progress, seconds; the past while the ranks pause
+    end : end of the pass in progress, seconds; a past time while the ranks pause
     """
 
     def __init__(self) -> None:
         self._ranks: list[Replica] = []
         self.end = -math.inf
         self._num_of_wave = 0
-        self._times: dict[int, float] = {}  # seconds that grow with a pass's tokens
+        self._times: dict[int, float] = {}  # see _token_time, by number of tokens
         self._num_passes = self._num_dummies = self._num_padding = 0
         self._waited = 0.0
 
@@ -128,7 +128,7 @@ class LockStep(Feature):
         return num_tokens_of(batch), batch.end - time
 
     def _impose(self, rank: Replica, time: float, seconds: float) -> None:
-        """Extend a rank's step to the slowest one's end, and shift its later steps. Mutates."""
+        """Extend a rank's step to the end of the slowest, and shift its later steps. Mutates."""
         state = rank.state
         if state.record_steps:
             rank.passes.append((time, seconds))

@@ -41,15 +41,15 @@ class Member:
 
     Parameters
     ----------
-    number : among all replicas of the run, as in the tables
-    place : its slot in its pool, as its router counts them
+    number : its number among all replicas of the run, as in the tables
+    place : its slot in its pool, by which routers choose it
     role : role of its pool
     replica : its engine
     table : the requests table of its pool
-    on_withdraw : called with a request and the time before it is taken from the replica
+    on_withdraw : called with a request's row and the time before the request is withdrawn
     start_time : time from which its GPUs are paid for, seconds
     ready_time : time from which it accepts requests
-    end_time : until when its GPUs are paid for
+    end_time : time until which its GPUs are paid for
     life : its state between start and end
     is_first : it existed when the run began
     drain_time : time from which it receives no new requests
@@ -102,11 +102,11 @@ class Member:
                 self.replica.withdraw(request_id, time)
 
     def settle(self, end_time: float) -> Totals:
-        """Idle until the end of its life, or of the run, and return its totals. Mutates."""
+        """Idle until the replica's end, or the run's, and return its totals. Mutates."""
         return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))
 
     def lifetime(self, end_time: float, whole: float) -> float:
-        """Return its lifetime in seconds; a ``whole`` above 0 replaces that of an entire run."""
+        """Return its lifetime in seconds; that of an entire run is ``whole`` if above 0."""
         if whole and self.end_time == math.inf and self.is_first:
             return whole
         return max(min(self.end_time, end_time) - self.start_time, 0.0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
     from kvsim.fleet.world import World
 
-#: Consecutive events of the world in which no replica continues and nothing is in transfer.
+#: Consecutive events without progress or KV in transfer after which the run ends with an error.
 MOST_IDLE_EVENTS = 100_000
 
 
@@ -48,7 +48,7 @@ class Standstill(Feature):
         self._world, self._host, self._table, self._handoffs = world, host, table, handoffs
         self.held_back: list[int] = []
         self._is_planned = False
-        self._num_solved = 0  # since a request has ended
+        self._num_solved = 0  # releases since a request has ended
         self._num_idle = 0
 
     @property
@@ -57,7 +57,7 @@ class Standstill(Feature):
         return len(self.held_back)
 
     def unblock(self) -> bool:
-        """Schedule the release of requests if no replica can continue; False if there is none.
+        """Schedule the release of requests if no replica can continue; False if it need not.
 
         Raises
         ------
@@ -98,7 +98,10 @@ class Standstill(Feature):
             self._host.place(row, self._world.now)
 
     def _holders(self) -> dict[int, Member | None]:
-        """Return the requests that hold blocks without running, oldest first, and their replica."""
+        """Return replicas by request that holds blocks without running, oldest first.
+
+        The replica of a request in handoff is None.
+        """
         handoffs = self._handoffs
         found: dict[int, Member | None] = {}
         for pool in self._host.pools:
@@ -111,9 +114,9 @@ class Standstill(Feature):
         return dict(sorted(found.items()))
 
     def _take_back(self) -> None:
-        """Free what all but the oldest request hold, and place them again. Mutates.
+        """Free the blocks of all but the oldest request, and place the others again. Mutates.
 
-        At once, if a request has ended since the last time, else when the next one has.
+        They are placed at once if a request has ended since the last call, else after the next end.
         """
         self._is_planned = False
         now, handoffs = self._world.now, self._handoffs
@@ -140,7 +143,7 @@ class Standstill(Feature):
             self.held_back += taken
 
     def _count_idle(self, everybody: list[Member]) -> None:
-        """Raise an error when no replica has continued for long."""
+        """Count an event without progress; raise an error after MOST_IDLE_EVENTS of them."""
         self._num_idle += 1
         if self._num_idle > MOST_IDLE_EVENTS:
             rows = sorted({row for one in everybody for row in one.rows})

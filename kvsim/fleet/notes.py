@@ -20,7 +20,7 @@ def fleet_notes(
     Parameters
     ----------
     plan : the plan of the run
-    summary : its results
+    summary : summary of its results
     num_readers : replicas that have read a KV store, or could have
     has_turns : some session of the trace has a second turn
     has_waits : some request of the trace waits for others
@@ -39,7 +39,7 @@ def fleet_notes(
 
 
 def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
-    """Return a note that requests restarted, since replicas waited for each other."""
+    """Return a note if requests were restarted because they waited for each other's blocks."""
     number = transfers["num_taken_back"] if transfers else 0
     if not number:
         return []
@@ -67,7 +67,7 @@ def _unread(
     if not plan.changes:
         found.append(("cold_start", "no replica starts during the run"))
     if has_waits:
-        reason = "the trace says what its requests wait for (after)"
+        reason = "the trace names the requests that each request waits for (after)"
         found.append(("session_think_time", reason))
     elif not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
@@ -92,7 +92,7 @@ def _unread_values(plan: Plan, num_readers: int) -> list[tuple[str, str]]:
 
 
 def _unmet(plan: Plan, scaling: Mapping[str, Any] | None) -> list[str]:
-    """Return a note that a planned failure has not happened."""
+    """Return a note if a planned failure has not happened."""
     planned = None if plan.failures is None else plan.failures.planned
     if planned is None or scaling is None or scaling["num_failures"]:
         return []

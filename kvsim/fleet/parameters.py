@@ -30,7 +30,7 @@ def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
     Raises
     ------
     ValueError
-        Naming the first one, with the reason.
+        If any is given; the message has its name, and ``why`` it is not read.
     """
     for name, value in given.items():
         if value is not None:

@@ -23,8 +23,8 @@ class Parents(Clients):
     Parameters
     ----------
     family : the requests, and their samples
-    send : called with a row of the samples
-    make : makes the clients of the requests, given a function that sends one
+    send : called with the row of each sample
+    make : makes the clients of the requests, given a function that sends a request
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Parents(Clients):
 
     @property
     def least_pause(self) -> float:
-        """Return the least time between the end of a request in flight and what waits for it."""
+        """Return the least seconds from the end of a request to the sending of one after it."""
         return self._clients.least_pause
 
     @property

@@ -45,7 +45,7 @@ class PoolPlan:
     asked : its configured name, role and number of replicas
     setup : setup of its replicas
     routers : one per gateway
-    router_name : their name, without parameters
+    router_name : name of the routers, without parameters
     autoscaler : resizes the pool, None for a pool of constant size
     """
 
@@ -71,8 +71,8 @@ class Plan:
     main : the pool that answers requests
     prefill : the pool that computes prompts for it, if prefill is disaggregated
     disaggregation : decides which prompts that pool computes
-    fabric : moves KV between replicas
-    cold_start : seconds until a new replica takes requests, by its bytes of weights
+    fabric : link that carries KV between replicas
+    cold_start : function of bytes of weights: seconds until a new replica accepts requests
     in_step : the replicas are data-parallel ranks with passes that begin and end together
     waits : requests may wait for others to end before they are sent
     """
@@ -101,18 +101,18 @@ class Plan:
 
     @property
     def couples(self) -> bool:
-        """Return True if the end of a request on one replica may reach another replica."""
+        """Return True if the end of a request on one replica may affect another replica."""
         return self.waits or self.meets
 
     @property
     def meets(self) -> bool:
-        """Return True if replicas reach each other otherwise than by clients that wait."""
+        """Return True if replicas affect each other by more than clients that wait."""
         moves = self.store is not None or self.migration is not None or self.prefill is not None
         return moves or self.flow_control is not None or self.in_step
 
     @property
     def resumes(self) -> bool:
-        """Return True if requests may continue on another replica with the tokens they have."""
+        """Return True if requests may continue on another replica with their output so far."""
         fails_over = self.failures is not None and self.failures.migrates
         return fails_over or self.migration is not None
 
@@ -224,7 +224,7 @@ def _autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
 
 
 def _check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
-    """Refuse a scheduler and routers that cannot lose or gain replicas."""
+    """Refuse a scheduler or router that does not support a changing number of replicas."""
     flag = "failures" if config.failures is not None else "autoscaler"
     if setup.scheduler_type.rules_of != VLLM:
         raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
@@ -232,7 +232,7 @@ def _check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
         raise ValueError(
             f"{flag}: router {pool.router_name!r} needs a constant number of replicas; "
             "round-robin, random, least-outstanding, power-of-two, least-kv, vllm-dp, "
-            "llm-d and dynamo do not"
+            "aibrix-throughput, llm-d and dynamo do not"
         )
 
 

@@ -30,12 +30,13 @@ class Pool:
     contents : contents of these requests, by row
     table : this pool's requests table
     members : all replicas ever started, in the order of their start
-    places : the present replica in each slot, as the router counts them
+    places : the present replica in each slot, the index by which routers choose it
 
     Attributes
     ----------
     gateways : choose among the replicas; set before the first request
-    own_hits : tokens of each prompt hit in this pool's own caches, if the table adds others
+    own_hits : prompt tokens of each request found in this pool's own caches; None if these are the
+        hits in the table
     """
 
     name: str
@@ -64,7 +65,7 @@ class Pool:
         return any(one is not None and one.is_choosable for one in self.places)
 
     def served(self) -> NDArray[Any]:
-        """Return the requests with the tokens that each hit in this pool."""
+        """Return the requests table with the hits in this pool's own caches."""
         if self.own_hits is None or np.array_equal(self.table["num_cached_tokens"], self.own_hits):
             return self.table
         table = self.table.copy()

@@ -14,7 +14,7 @@ from kvsim.pool_config import PoolConfig
 if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
 
-#: Options of the whole fleet, which a pool does not have.
+#: Options of the whole fleet, which a pool cannot set.
 OF_THE_FLEET = frozenset(
     (
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
@@ -61,7 +61,7 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
 
 
 def _counted_pools(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
-    """Return the pools of a configuration that gives numbers of replicas only."""
+    """Return the pools of a configuration that gives only numbers of replicas."""
     prefill, decode = config.num_prefill_workers, config.num_decode_workers
     if not (prefill or decode):
         return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
@@ -81,7 +81,7 @@ def resolve_fleet(config: Config) -> Setup:
     Raises
     ------
     ValueError
-        As :func:`kvsim.engine.setup.resolve`, and for pools that cannot serve together.
+        See :func:`kvsim.engine.setup.resolve`; also for pools that cannot serve together.
     """
     if config.prefill_router is not None:  # a wrong one is refused, used or not
         make_routers(config.prefill_router)
@@ -94,7 +94,7 @@ def pool_setup(config: Config, pool: PoolConfig) -> Setup:
     Raises
     ------
     ValueError
-        For options that a pool does not have, or that cannot run.
+        For options that a pool cannot set, or that are invalid.
     """
     if not pool.options:
         return resolve(config)
@@ -114,7 +114,7 @@ def check_alike(decode: Setup, prefill: Setup) -> None:
     Raises
     ------
     ValueError
-        Naming the difference.
+        If they differ in model, block size or data type; the message says in which.
     """
     for what, one, other in (
         ("model", decode.memory.model.name, prefill.memory.model.name),

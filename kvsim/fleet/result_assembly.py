@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kvsim.trace.family import Family
 
 
-#: Entries of the summary that features make; None if the feature is off.
+#: Entries of the summary that features add; None if the feature is off.
 OF_FEATURES = (
     *("kv_transfers", "kv_store", "flow_control"),
     *("scaling", "migration", "data_parallel"),
@@ -76,8 +76,8 @@ def step_time_basis(setup: Setup) -> str:
 def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, Totals]]:
     """Advance all replicas to the end of a run, and write the requests in flight. Mutates.
 
-    The end is no earlier than ``waited_until``: requests may have waited at a failed replica until
-    the failure was detected. A step that computes only requests that have ended does not count.
+    The run ends no earlier than ``waited_until``, since requests may have waited at a failed
+    replica until the failure was detected. A step that computes only ended requests does not count.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def collect(
 ) -> Result:
     """Summarize a run after all its replicas have ended; see :func:`close`.
 
-    The first pool answers the requests; a second one computes prompts for it. ``described`` has the
-    summary's entries of the run's features, ``family`` the requests of the trace's samples.
+    The first pool answers the requests; a second pool computes their prompts. ``described`` has the
+    features' entries of the summary, ``family`` the requests that the trace's samples belong to.
     """
     config = plan.config
     entries = dict.fromkeys(OF_FEATURES) | dict(described)
@@ -124,7 +124,7 @@ def collect(
         trace, table, turned_away, pools, _num_rejected(pools, table, family), entries, totals
     )
     early, later = num_early_turns(table, trace.session_id)
-    early = 0 if trace.has("after") else early  # turns then come when they can
+    early = 0 if trace.has("after") else early  # such a turn waits for its answer
     summary |= {"num_early_turns": early, "num_later_turns": later}
     rate = summary["request_throughput"]
     summary["load"] = describe_load(
@@ -167,7 +167,7 @@ def _summarize_requests(
     entries: Mapping[str, Any],
     family: Family | None,
 ) -> dict[str, Any]:
-    """Return the part of the summary that every run has, with one replica or many."""
+    """Return the summary's entries that every run has."""
     config, kv = plan.config, pools[0].setup.kv
     seconds = None
     if entries["scaling"]:
@@ -207,7 +207,7 @@ def _describe_pools(
     end_time: float,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the summary's entries about routing, replicas and pools; ``seconds`` of the run."""
+    """Return the entries on routing, replicas and pools; the run lasted ``seconds``."""
     unique = None
     start = float(trace.arrival_time[0])
     replicas, described = [], []
@@ -237,7 +237,7 @@ def _describe_pools(
 def _provenance(
     plan: Plan, trace: Trace, pools: Sequence[Pool], summary: Mapping[str, Any], reason: str
 ) -> dict[str, Any]:
-    """Return the provenance of the results; ``reason`` says why plain Python ran, if it did."""
+    """Return the provenance of the results; ``reason`` is why plain Python ran, else empty."""
     config, setup = plan.config, pools[0].setup
     try:
         installed = version("kvsim")
@@ -273,7 +273,7 @@ def _has_turns(trace: Trace) -> bool:
 
 
 def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
-    """Return the gaps between tokens of each replica, shortest first."""
+    """Return the table of the gaps between tokens of each replica, shortest first."""
     tables = []
     for number, one in totals:
         keys = np.array(sorted(one.token_gaps), np.int64)
@@ -313,7 +313,7 @@ def _describe_pool(
 
 
 def clipped_notes(setup: Setup, number: int) -> list[str]:
-    """Return a note that requests got fewer tokens than they asked for, and why."""
+    """Return a note with the reason if requests received fewer tokens than requested."""
     if not number:
         return []
     longest, settings = setup.memory.limits.max_model_len, setup.scheduler_config.engine_settings
@@ -325,15 +325,16 @@ def clipped_notes(setup: Setup, number: int) -> list[str]:
 
 
 def num_clipped(table: NDArray[Any], trace: Trace) -> int:
-    """Count the requests that the length limit ended before all tokens asked for."""
+    """Count the requests that the length limit ended before their requested output."""
     done = table["finish_reason"] == FinishReason.FINISHED
     return int((done & (table["num_output_tokens"] < trace.num_output_tokens)).sum())
 
 
 def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
-    """Return the largest number of GPUs in use at one time; a replica uses its own to its end.
+    """Return the largest number of GPUs in use at one time.
 
-    A replica that starts when another one ends takes over its GPUs.
+    A replica uses its GPUs from its start to its end. A replica that starts at the time when
+    another one ends uses the same GPUs.
     """
     changes = []
     for pool in pools:
@@ -349,12 +350,12 @@ def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
     return most
 
 
-#: Prefixes of the reasons for which no idle replica would serve a request.
+#: Prefixes of the reasons for which even an idle replica rejects a request.
 HOPELESS = ("prompt not below", "more sequences than", "needs more KV memory")
 
 
 def is_hopeless(reason: str) -> bool:
-    """Return True if a reason of ``rejections`` would hold at any load."""
+    """Return True if a request would be rejected for this reason even by an idle replica."""
     return reason.startswith(HOPELESS)
 
 

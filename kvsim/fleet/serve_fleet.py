@@ -49,7 +49,7 @@ def serve_fleet(
 ) -> Result:
     """Serve a trace; ``setup`` is that of the replicas that answer requests.
 
-    With a ``family`` the trace is that of its children.
+    With a ``family``, each row of the trace is one sample of a request.
     """
     asked = trace if family is None else family.parents
     plan = make_plan(config, setup, has_waits=asked.has("after"))

@@ -109,9 +109,9 @@ def serve(
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
-    ``observer`` is called with every replica after each of its steps, ``on_start`` before the
-    first. ``config`` is the run's if its pools have options of their own. ``make_clients`` is
-    called as :class:`kvsim.fleet.clients.Clients` is.
+    ``observer`` is called with a replica after each of its steps, ``on_start`` before its first
+    step. ``config`` is the configuration of the run, if that of ``setup`` has a pool's options.
+    ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`.
     """
     check_trace(trace)
     given, trace = trace, requests_asked(setup.config, trace)
@@ -160,7 +160,7 @@ def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
     Raises
     ------
     ValueError
-        If several sequences are requested that cannot be served, or beams of one sequence.
+        If several sequences per request cannot be served, or beam search has only one sequence.
     """
     if not (trace.num_samples > 1).any():
         if setup.config.use_beam_search:
@@ -184,7 +184,7 @@ def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
 
 
 def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> Result:
-    """Return a run with its recorded block events, and a note if the record is not complete."""
+    """Return the result with its recorded block events, and a note if the record is incomplete."""
     said = dict(result.provenance)
     if recorder.full_since is not None:
         until = f"{recorder.full_since:.6g} s, {len(recorder.table()):,} events"
@@ -209,7 +209,7 @@ def choose_backend(setup: Setup) -> str:
 
 
 def _watcher(on_progress: Callable[[int], object] | None) -> Callable[[], object] | None:
-    """Count ended requests and pass every 64th count on."""
+    """Return a function that counts ended requests and reports every 64th count."""
     if on_progress is None:
         return None
     num_ended = 0
@@ -232,10 +232,10 @@ def compare(
     price: Prices | None = None,
     **options: Unpack[Options],
 ) -> Comparison:
-    """Serve one trace by several allocators, all other things equal, KV bytes included.
+    """Serve one trace by several allocators; all other options and the KV bytes are equal.
 
-    With ``engines``, serve it by each of these instead, each with its own defaults, settings and KV
-    memory.
+    With ``engines``, serve it by several engines instead, each with its own defaults, settings and
+    KV memory.
 
     Parameters
     ----------
@@ -243,13 +243,13 @@ def compare(
     allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``, or objects
     engines : names of engines
     on_progress : called periodically as ``on_progress(allocator, num_ended)``
-    price : as for :func:`simulate`
-    **options : as for :func:`simulate`
+    price : see :func:`simulate`
+    **options : see :func:`simulate`
 
     Raises
     ------
     ValueError
-        As for :func:`simulate`, before anything runs; or if an allocator is given twice.
+        See :func:`simulate`; raised before the first run. Also if an allocator is given twice.
 
     Examples
     --------
@@ -292,14 +292,14 @@ def compare_engines(
     *,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
-    """Serve one trace by several engines, each as its own users run it; see :func:`compare`.
+    """Serve one trace by several engines; see :func:`compare`.
 
     An engine receives its own settings, and none of another engine's.
 
     Raises
     ------
     ValueError
-        As for :func:`simulate`; or if an allocator or a scheduler is given with engines.
+        See :func:`simulate`; also if an allocator or a scheduler is given with engines.
     """
     check_names("engines", engines)
     for field in ("allocator", "scheduler", "engine"):
@@ -320,7 +320,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
     Raises
     ------
     ValueError
-        Naming the error.
+        If ``names`` is no list of names, is empty, or has a name twice.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{what}: must be a list of names")

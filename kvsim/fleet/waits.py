@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Waits:
-    """Counts what each request still waits for.
+    """Counts the starts and ends that each request still waits for.
 
     Parameters
     ----------
-    offsets, after : what each request waits for, as the columns of a trace
-    think_time : seconds, per request
-    has_plan : no request is sent before its planned time
-        Else requests that wait for others have none.
+    offsets, after : the events that each request waits for, as in the columns of a trace
+    think_time : seconds from the last event until the request is sent, per request
+    has_plan : True if no request is sent before its planned time; else requests that wait for
+        others have no planned time
     """
 
     def __init__(self, offsets: Ints, after: Ints, think_time: Floats, *, has_plan: bool) -> None:
@@ -33,29 +33,29 @@ class Waits:
         self._num_left = np.diff(offsets).tolist()
         self._is_due = [number > 0 and not has_plan for number in self._num_left]
         self._ready_time = [-math.inf] * len(self._num_left)
-        self._awaiting: dict[int, list[int]] = defaultdict(list)  # by code, as in ``after``
+        self._awaiting: dict[int, list[int]] = defaultdict(list)  # by code in ``after``
         later = np.repeat(np.arange(len(self._num_left)), self._num_left)
         for row, code in zip(later.tolist(), after.tolist(), strict=True):
             self._awaiting[code].append(row)
 
     def least_pause(self, row: int) -> float:
-        """Return the least time from a request's end until it lets another one be sent."""
+        """Return the least seconds from a request's end until one that waits for it is sent."""
         return min((self._think_time[k] for k in self._awaiting.get(row, ())), default=math.inf)
 
     def has_plan(self, row: int) -> bool:
-        """Return True if a request has a planned time that has not come."""
+        """Return True if a request has a planned time that has not been reached."""
         return not self._is_due[row]
 
     def come(self, row: int) -> float | None:
-        """Note that a request's planned time has come; return when it is sent. Mutates.
+        """Handle the planned time of a request; return its send time, seconds. Mutates.
 
-        None is later, when all that it waits for has happened.
+        None if it still waits for other requests.
         """
         self._is_due[row] = True
         return None if self._num_left[row] else self._ready_time[row] + self._think_time[row]
 
     def sent(self, row: int, now: float) -> list[tuple[int, float]]:
-        """Return requests that wait no more after one is sent, and when to send them. Mutates."""
+        """Return requests that wait no more after one is sent, and their send times. Mutates."""
         return self._happened(-row - 1, now)
 
     def ended(self, row: int, now: float) -> list[tuple[int, float]]:
@@ -73,10 +73,10 @@ class Waits:
 
 
 def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
-    """Return what the requests of a trace wait for, None if each is sent as planned.
+    """Return the waits of a trace's requests, None if each is sent at its planned time.
 
-    If the trace has no waits, a turn of a session waits for the turn before and ``think_time``
-    seconds; None: it waits for neither.
+    If the trace has no waits, a turn of a session waits for the answer of the turn before and then
+    ``think_time`` seconds; if this is None, turns do not wait.
     """
     if trace.has("after"):
         return Waits(trace.after_offsets, trace.after, trace.think_time, has_plan=False)

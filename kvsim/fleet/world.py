@@ -1,7 +1,7 @@
 """The SimPy world: clients, routers and replicas on one clock.
 
-Events at one instant happen in a fixed order that does not depend on which was scheduled first:
-steps end, then requests are sent, then steps are scheduled.
+Events at one instant happen in a fixed order: steps end, then requests are sent, then steps are
+scheduled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class World(simpy.Environment):
     """A SimPy environment with events at exact times."""
 
     def at(self, time: float, phase: Phase) -> simpy.Event:
-        """Return an event at exactly ``time``, which a rounded delay from now could miss."""
-        event = simpy.Event(self)  # past SimPy's own scheduling, which takes delays (D16)
+        """Return an event at exactly ``time``; now plus a delay could round to another time."""
+        event = simpy.Event(self)  # not by Environment.schedule, which takes delays (D16)
         event._ok, event._value = True, None
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
 
     def call_at(self, time: float, action: Callable[[], object]) -> None:
-        """Call an action at a time, before replicas receive the requests sent at that time."""
+        """Call an action at a time, before the requests of that time are sent."""
 
         def act(_: simpy.Event) -> None:
             action()

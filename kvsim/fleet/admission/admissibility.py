@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
 
 
-#: Rows of a table that are written while they lie in the processor's cache.
+#: Rows of a table that are written at once, few enough for the processor's cache.
 ROWS_AT_ONCE = 1 << 14
 
 
@@ -32,7 +32,7 @@ def check_trace(trace: object) -> None:
     Raises
     ------
     ValueError
-        If it is not a :class:`kvsim.Trace`.
+        If ``trace`` is not a :class:`kvsim.Trace`.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
@@ -66,7 +66,7 @@ def check_columns(setup: Setup, trace: Trace) -> None:
 
 
 def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
-    """Reset the results of an attempt of requests, except their token counts. Mutates."""
+    """Reset the results of requests that start again, except their token counts. Mutates."""
     for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         table[name][rows] = math.nan
     for name in ("num_cached_tokens", "num_preemptions"):
@@ -99,17 +99,17 @@ def new_requests(trace: Trace) -> NDArray[Any]:
 
 
 def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
-    """Mark the requests that an idle replica could serve.
+    """Mark the requests that an idle replica could serve, bool, shape (requests,).
 
-    A prompt of max_model_len or more leaves no room for an output; a request's sequences run
-    together; anything else must fit into an empty KV memory.
+    A prompt must be shorter than max_model_len, the sequences of a request must fit into one batch,
+    and its KV must fit into an empty KV memory.
     """
     longest, kv = setup.memory.limits.max_model_len, setup.kv
     admissible = trace.num_prompt_tokens < longest
     admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
     if admissible.any() and trace.num_samples.max() == 1:
-        # A request that fits still fits with fewer tokens, so checking the worst case often
-        # suffices; not with several sequences, which share more of a longer prompt.
+        # A request of one sequence that fits still fits with fewer tokens, so checking the worst
+        # case often suffices. Several sequences share more of a longer prompt.
         prompts = trace.num_prompt_tokens[admissible]
         prompt = int(prompts.max())
         outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
@@ -124,7 +124,10 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
 
 
 def whole_requests(decode: Setup, prefill: Setup, trace: Trace) -> NDArray[np.bool_]:
-    """Mark the requests that prefill replicas can serve as completely as decode replicas."""
+    """Mark the requests that prefill replicas could serve with as much output as decode replicas.
+
+    Bool, shape (requests,).
+    """
     longest, own = (setup.memory.limits.max_model_len for setup in (decode, prefill))
     ends = np.minimum(trace.num_prompt_tokens + trace.num_output_tokens, longest)
     whole: NDArray[np.bool_] = admissible_requests(prefill, trace) & (ends <= own)

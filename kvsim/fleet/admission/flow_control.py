@@ -43,9 +43,9 @@ class FlowControl(Parametric, ABC):
     Attributes
     ----------
     interval : seconds between two readings of the replicas' metrics
-    fairness : among requests of one priority
+    fairness : order among requests of one priority
     most_waiting : largest number of waiting requests; further ones are rejected
-    watches_prefills : reads the tokens of prompts in flight without a first token
+    watches_prefills : saturation also depends on ``prefill_saturation``
     """
 
     interval: float = 0.05
@@ -139,9 +139,9 @@ class UtilisationBands(FlowControl):
 class PrefillQueue(FlowControl):
     """Dynamo's router queue: requests wait while every worker has too many prompt tokens in flight.
 
-    Requests wait while the prompt tokens in flight, without cached ones, exceed ``threshold`` steps
-    of ``max_num_batched_tokens`` at every worker, by the router's own prediction. They are released
-    in order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``, by the
+    Requests wait while every worker has more uncached prompt tokens in flight, as the router
+    predicts, than ``threshold`` steps of ``max_num_batched_tokens`` compute. They are released in
+    order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``, by the
     prompt tokens that no worker is known to hold on arrival), which lowers the mean time to the
     first token.
 
@@ -151,7 +151,7 @@ class PrefillQueue(FlowControl):
 
     Parameters
     ----------
-    threshold : steps
+    threshold : steps of prompt tokens in flight above which a worker has too many
     order : order of waiting requests
     interval : seconds between two checks
     most_waiting : largest number of waiting requests; further ones are rejected

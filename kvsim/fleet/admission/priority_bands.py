@@ -6,10 +6,10 @@ from heapq import heappop, heappush
 
 
 class PriorityBands:
-    """Waiting requests: the most urgent band first, strictly.
+    """Waiting requests by priority: a band waits until all more urgent bands are empty.
 
-    Each tenant of a band has a queue of its own, the lowest rank first and ties in order of
-    arrival. The queues take turns; a tenant that arrives or returns is the last to have its turn.
+    Within a band, each tenant has a queue: the lowest rank first, ties in order of arrival. The
+    tenants take turns; a tenant that joins the band is last in the rotation.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class PriorityBands:
         Raises
         ------
         ValueError
-            If there is none.
+            If no request waits.
         """
         priority = min(self._bands)
         band = self._bands[priority]

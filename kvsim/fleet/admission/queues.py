@@ -27,8 +27,8 @@ SHEDDING = 0x73686564
 class Admission(Feature):
     """Admits, queues or rejects requests.
 
-    Saturation changes when metrics are read, so queued requests are released at such times, while
-    it stays below 1.
+    Saturation changes when metrics are read. After each reading, queued requests are released until
+    saturation reaches 1.
 
     Parameters
     ----------
@@ -106,14 +106,14 @@ class Admission(Feature):
         return max(full, self._control.prefill_saturation(tokens, most))
 
     def _waiting(self, row: int, now: float) -> Waiting:
-        """Return a request that has to wait, as the flow control ranks it."""
+        """Return the properties of a request by which the flow control ranks it."""
         prompt = int(self._trace.num_prompt_tokens[row])
         if not self._control.watches_prefills:
             return Waiting(now, prompt)
         return Waiting(now, prompt - min(self._gateways.num_known_tokens(row, now), prompt))
 
     def _await(self) -> None:
-        """Try again at the next scrape."""
+        """Schedule a release of requests at the next scrape."""
         time = self._scraper.next_time(self._world.now)
         if not self._awaited and time < self._end_time:
             self._awaited = True

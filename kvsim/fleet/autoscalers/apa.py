@@ -12,10 +12,10 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 
 @AUTOSCALERS.register("apa")
 class AibrixAutoscaler(Autoscaler):
-    """``ceil(current * mean / target)``, of a replica's metric over a window.
+    """``ceil(current * mean / target)``; the mean is a metric's, over a window and all replicas.
 
-    No change within the tolerances. A decision at most doubles and at least halves the number; a
-    cool-down precedes shrinking.
+    Within the tolerances nothing changes. A decision at most doubles and at least halves the
+    number; a cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 
@@ -23,8 +23,8 @@ class AibrixAutoscaler(Autoscaler):
     ----------
     metric : waiting, running, requests (both) or kv
     target : target value of the metric per replica
-    window : seconds that are averaged
-    up_tolerance, down_tolerance : share of the target
+    window : seconds over which the metric is averaged
+    up_tolerance, down_tolerance : share of the target within which nothing changes
     cooldown : seconds from the last growth until the pool may shrink
     """
 

@@ -8,19 +8,20 @@ from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
 
 @AUTOSCALERS.register("dynamo-load")
 class LoadPlanner(Autoscaler):
-    """Add a replica if any one's utilisation is above ``up``; remove one if all are below ``down``.
+    """Add a replica if any has utilisation above ``up``; remove one if all are below ``down``.
 
-    Utilisation is KV in use plus prompt tokens not computed yet, over the capacity. In a prefill
-    pool it is these tokens over ``max_model_len``: one replica more from ``prefill-up`` on, one
-    less below ``prefill-down``. Nothing is decided while a replica is starting.
+    Utilisation is (tokens of KV in use + prompt tokens not computed yet) / KV capacity. In a
+    prefill pool it is prompt tokens not computed yet / ``max_model_len``, and a replica is added
+    from ``prefill-up`` on, removed below ``prefill-down``. Nothing changes while a replica starts.
 
-    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e. The defaults are those
-    for throughput; for latency they are 0.4 and 0.1, and for prompts 0.1 and 0 (here just above 0).
+    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e. The defaults are
+    Dynamo's for throughput. For latency it has 0.4 and 0.1, and in a prefill pool 0.1 and 0, which
+    is a value just above 0 here.
 
     Parameters
     ----------
-    up, down : utilisation
-    prefill_up, prefill_down : prompts of ``max_model_len`` tokens
+    up, down : limits of utilisation
+    prefill_up, prefill_down : limits of utilisation in a prefill pool
     """
 
     interval = 5.0

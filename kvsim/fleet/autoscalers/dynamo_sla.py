@@ -10,13 +10,13 @@ from kvsim.fleet.scaling.forecast import Forecast, Predictor
 
 @AUTOSCALERS.register("dynamo-sla")
 class LatencyPlanner(Autoscaler):
-    """Add a replica if all are estimated to miss a target; remove one if all would keep them.
+    """Add a replica if all are estimated to miss a target; remove one if the rest would meet all.
 
     A prompt's estimated time is the queue before it at the rate of full steps, plus its own time.
-    A replica is removed only if, with the queues of one fewer, every replica stays within
-    ``headroom`` of what the targets leave, and KV fits. Nothing is decided while a replica is
-    starting. With ``throughput_interval``, ``dynamo-throughput`` sets a minimum, evaluated at that
-    interval.
+    A replica is removed only if, with its load on the others, each of these uses less than the
+    share ``headroom`` of both targets (of TTFT, less the prompt's own time), and KV fits. Nothing
+    changes while a replica is starting. With ``throughput_interval``, ``dynamo-throughput`` sets a
+    minimum, evaluated at that interval.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
 
@@ -25,7 +25,7 @@ class LatencyPlanner(Autoscaler):
     ttft, itl : targets, seconds
     headroom : share of a target that may be used with one replica fewer
     throughput_interval : seconds; 0 for never
-    predictor : predictor of the next such interval: constant or kalman
+    predictor : predictor of the next throughput interval: constant or kalman
     """
 
     interval = 5.0
@@ -76,7 +76,7 @@ class LatencyPlanner(Autoscaler):
         )
 
     def _gap(self, pool: PoolLoad, one: Load, more: float) -> float:
-        """Return a step's time with ``more`` times the running requests."""
+        """Return the seconds of a decode step with ``more`` times the running requests."""
         if not one.num_running:
             return 0.0
         tokens = one.kv_usage * pool.num_kv_tokens / one.num_running

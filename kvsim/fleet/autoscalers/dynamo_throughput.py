@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("dynamo-throughput")
 class ThroughputPlanner(Autoscaler):
-    """Autoscaler for the last interval's requests, at the sustained rate of a replica.
+    """The expected requests per second, divided by the sustained rate of one replica.
 
     A request costs the time of its uncached prompt tokens at the rate of full steps, plus its share
     of decode steps. The batch of these is the largest that meets ``itl`` and fits in KV memory,
     with all requests halfway through their outputs. The next interval is predicted to equal the
-    last one, or by a Kalman filter to continue those before it. An interval without arrivals or
+    last one, or by a Kalman filter over all earlier ones. An interval without arrivals or
     answers changes nothing.
 
     Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
-    replicas; a replica's rate is by the run's own step times.
+    replicas; a replica's rate follows from the run's step times.
 
     Parameters
     ----------
     itl : target, seconds
-    predictor : predictor of an interval: constant or kalman (Dynamo has arima and prophet, too)
+    predictor : predictor of the next interval: constant or kalman (Dynamo also has arima, prophet)
     """
 
     interval = 180.0
@@ -45,7 +45,7 @@ class ThroughputPlanner(Autoscaler):
 def replicas_for(pool: PoolLoad, interval: float, itl: float, forecast: Forecast) -> int:
     """Return the number of replicas for the requests expected in ``interval`` seconds.
 
-    0 if the last interval had no arrivals or no answers: then it cannot be estimated.
+    0 (no estimate) if the last interval had no arrivals or no answers.
     """
     traffic = pool.traffic(interval)
     if not traffic.num_requests or not traffic.output_tokens:
@@ -56,7 +56,7 @@ def replicas_for(pool: PoolLoad, interval: float, itl: float, forecast: Forecast
 
 
 def sustained_rate(pool: PoolLoad, traffic: Traffic, itl: float) -> float:
-    """Return the requests per second that a replica answers while its steps keep a target."""
+    """Return the requests per second that a replica answers in decode steps of at most ``itl``."""
     context = max(1, round(traffic.prompt_tokens + traffic.output_tokens / 2))
     low, high = 1, max(1, min(pool.max_num_seqs, pool.num_kv_tokens // context))
     while low < high:

@@ -17,8 +17,8 @@ GROWTH = 4
 class HorizontalPodAutoscaler(Autoscaler):
     """``ceil(current * metric / target)``, the metric being the mean of all replicas.
 
-    No change within the tolerance. Per 15 s the number at most doubles, or grows by four if that is
-    more. It shrinks to the largest recommendation of the stabilisation window.
+    Within the tolerance nothing changes. Per 15 s the number at most doubles, or grows by four if
+    that is more. It shrinks to the largest recommendation of the stabilisation window.
 
     Source: Kubernetes' autoscaling v2. KEDA's usual trigger on vLLM is ``num_requests_waiting``
     with a target of 5.
@@ -27,8 +27,8 @@ class HorizontalPodAutoscaler(Autoscaler):
     ----------
     metric : waiting, running, requests (both) or kv (share of blocks in use)
     target : target value of the metric per replica
-    tolerance : share of the target
-    window : stabilisation on the way down, seconds
+    tolerance : share of the target within which nothing changes
+    window : stabilisation window before the number falls, seconds
     """
 
     interval = 15.0
@@ -52,7 +52,7 @@ class HorizontalPodAutoscaler(Autoscaler):
         current = pool.num_replicas
         wanted = recommend(current, pool.total(self._metric), self._target, self._tolerance)
         self._sizes.append((pool.now, current))
-        while self._sizes[0][0] <= pool.now - GROWTH_PERIOD:  # growth at that very time has expired
+        while self._sizes[0][0] <= pool.now - GROWTH_PERIOD:  # exactly that old has expired
             self._sizes.popleft()
         before = min(size for _, size in self._sizes)
         wanted = min(wanted, max(2 * before, before + GROWTH))

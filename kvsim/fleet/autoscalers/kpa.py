@@ -14,9 +14,9 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class PodAutoscaler(Autoscaler):
     """``ceil(total / target)`` over a stable and a panic window.
 
-    It panics while the panic window's mean exceeds ``panic_threshold`` times the stable window's;
-    then nothing shrinks. A decision at most doubles and at least halves the number; a cool-down
-    precedes shrinking.
+    While the panic window's mean exceeds ``panic_threshold`` times the stable window's (a panic),
+    the number does not shrink. A decision at most doubles and at least halves the number; a
+    cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 
@@ -24,8 +24,8 @@ class PodAutoscaler(Autoscaler):
     ----------
     metric : waiting, running, requests (both) or kv
     target : target value of the metric per replica
-    stable_window, panic_window : seconds that are averaged
-    panic_threshold : ratio of the panic mean to the stable mean above which it panics
+    stable_window, panic_window : seconds over which the metric is averaged
+    panic_threshold : ratio of the panic window's mean to the stable one's that starts a panic
     tolerance : share of the target within which nothing changes
     cooldown : seconds from the last growth until the pool may shrink
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("llumnix")
 class Freeness(Autoscaler):
-    """Add a replica below ``up``; remove one if the rest would stay above ``down``.
+    """Add a replica at a freeness below ``up``; remove one if it would stay above ``down``.
 
     Freeness of the pool: (free blocks - blocks that waiting requests need) / requests.
 

@@ -11,7 +11,7 @@ from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds between two reads of the metrics, a usual Prometheus setting; and the peaks' window.
+#: Seconds between two reads of the metrics (a usual Prometheus setting), and of the peaks' window.
 LOOK_INTERVAL, PEAK = 15.0, 60.0
 
 
@@ -19,8 +19,8 @@ LOOK_INTERVAL, PEAK = 15.0, 60.0
 class SaturationAnalyzer(Autoscaler):
     """Add a replica where spare capacity is low; remove one where the load fits into fewer.
 
-    A replica is saturated from ``kv`` usage or ``queue`` waiting requests on, at the peaks of the
-    last minute. The mean spare capacity of the other replicas triggers a change of one.
+    A replica is saturated if its peak of the last minute is at least ``kv`` usage or ``queue``
+    waiting requests. The mean spare capacity of the other replicas triggers a change of one.
 
     Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md.
 

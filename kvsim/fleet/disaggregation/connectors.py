@@ -39,7 +39,7 @@ def connected(
     Raises
     ------
     ValueError
-        If its scheduler has no connectors, it has one already, or its KV cannot be handed over.
+        If the scheduler has no connectors, one is set already, or the KV cannot be transferred.
     """
     config = setup.config
     if setup.scheduler_config.kv_transfer is not None:

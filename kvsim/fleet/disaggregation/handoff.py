@@ -1,9 +1,8 @@
 """Handoff from prefill to decode: a request's KV moves to its decode replica.
 
-vLLM's pull (NIXL): the decode replica receives a request when the prefill replica has ended its
-part, allocates blocks for it, and reads. Others push: the decode replica receives it at once and
-allocates blocks; the KV is written when both are ready. docs/howto/disaggregation.md lists the
-terms of a TTFT.
+With pull (vLLM's NIXL), the decode replica receives a request after its prefill, allocates blocks,
+and reads the KV. With push, it receives the request at once and allocates blocks; the prefill
+replica writes the KV when both are ready. docs/howto/disaggregation.md lists the terms of a TTFT.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Handoff:
     ----------
     row : row of the trace
     source, target : the prefill replica, and the decode replica
-    num_offered : tokens of KV that the source has for the target, when it is computed
+    num_offered : tokens of KV that the source has for the target after the prefill
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
-    asked_time : time at which the target received these blocks, seconds
+    asked_time : time at which the target allocated these blocks, seconds
     is_computed : the source has ended its part
     is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one
@@ -54,6 +53,6 @@ class Handoff:
 
     @property
     def is_on_its_way(self) -> bool:
-        """Return True if an event will advance it: a transfer, a notice, or a replica's loss."""
+        """Return True if an event will advance the handoff: a transfer, a notice, or a failure."""
         moves = self.is_computed and (self.has_asked or not self.is_sent_on)
         return moves or not (self.source.is_alive and self.target.is_alive)

@@ -44,7 +44,7 @@ class Handoffs(Feature):
     Attributes
     ----------
     prefill_place : number of the prefill replica of each prompt, -1 for none
-    num_taken_back : number of restarts of requests
+    num_taken_back : number of requests withdrawn from both replicas and placed again
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Handoffs(Feature):
     def write_down(self, row: int) -> None:
         """Copy the results of a request that its prefill replica served to the main table. Mutates.
 
-        Its arrival is the time when it was sent; a prefill replica may have received it later.
+        Its arrival time stays the send time; the prefill replica may have received it later.
         """
         table = self._main.table
         sent = table["arrival_time"][row]
@@ -199,7 +199,7 @@ class Handoffs(Feature):
             self._transfer_time[row] = 0.0
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a target that has blocks for the tokens it lacks, or needs none. Mutates."""
+        """Handle a target that has blocks for the tokens it lacks, or lacks none. Mutates."""
         if member.role == "prefill":
             return
         handoff = self._open[row]
@@ -211,7 +211,7 @@ class Handoffs(Feature):
         self._start_if_ready(handoff, time)
 
     def prompt_ended(self, row: int, time: float) -> None:
-        """Handle the end of a prompt at its source. Mutates."""
+        """Handle the end of a prefill at its source. Mutates."""
         handoff = self._open[row]
         if self._prefill.table["finish_reason"][row] != FinishReason.FINISHED:
             raise RuntimeError(f"request {row}: its prompt cannot be computed, and was sent")
@@ -257,7 +257,7 @@ class Handoffs(Feature):
         self._release(handoff)
 
     def _release(self, handoff: Handoff) -> None:
-        """Let the source free the blocks that were read."""
+        """Make the source free the blocks that the target has read."""
         if not self._is_open(handoff):
             return
         source, now = handoff.source, self._world.now
@@ -273,7 +273,7 @@ class Handoffs(Feature):
     def on_run_ended(self) -> None:
         """Record the tokens of each prompt that its decode replica had in its own cache. Mutates.
 
-        Tokens that a prefill replica handed over do not count.
+        Tokens transferred from a prefill replica do not count.
         """
         found = self._main.table["num_cached_tokens"].astype(np.int64)
         apart = [row for row in self._own_tokens if self.prefill_place[row] >= 0]
@@ -291,7 +291,8 @@ class Handoffs(Feature):
     def on_resumed(self, rows: Sequence[int]) -> None:
         """Add the results of prefill replicas to the rows of requests. Mutates.
 
-        A decode replica that lacks little of a pushed prompt may compute the rest itself, earlier.
+        First times are the earlier ones of both replicas: with push, a decode replica that lacks
+        little of a prompt may compute it before the prefill replica does.
         """
         for row in [row for row in rows if row in self._stayed]:
             self.write_down(row)
@@ -318,14 +319,11 @@ class Handoffs(Feature):
         return row in self._open
 
     def holders(self) -> list[int]:
-        """Return the requests in handoff for which a replica holds blocks.
-
-        Their prompt is computed, or their target has blocks for them.
-        """
+        """Return the requests in handoff with a computed prompt, or with blocks at their target."""
         return [one.row for one in self._open.values() if one.is_computed or one.has_asked]
 
     def take_back(self, row: int, now: float) -> None:
-        """Withdraw a request from both its replicas, which free what they hold for it. Mutates."""
+        """Withdraw a request from both its replicas, which free its blocks. Mutates."""
         handoff = self._open.pop(row)
         source, target = handoff.source, handoff.target
         if handoff.is_computed:
@@ -345,10 +343,7 @@ class Handoffs(Feature):
         return any(member in (one.source, one.target) for one in self._open.values())
 
     def on_lost(self, member: Member) -> None:
-        """Cancel the transfers from and to a replica that has stopped. Mutates.
-
-        The blocks it held for others are gone.
-        """
+        """Cancel the transfers from and to a stopped replica; drop its pinned blocks. Mutates."""
         for handoff in self._open.values():
             if member in (handoff.source, handoff.target):
                 self._transfers.cancel(handoff.transfer)
@@ -361,14 +356,14 @@ class Handoffs(Feature):
     def on_detected(self, member: Member) -> list[int]:
         """Remove the handoffs from and to a replica after its failure is detected. Mutates.
 
-        The other replica stops its part of them. But a computed prompt's blocks that no target
-        reads are held until ``lease`` seconds after the failure; and where decode replicas
-        recompute, one that has blocks for a prompt continues alone.
+        The other replica of each handoff stops its part, with two exceptions: a source holds the
+        blocks of a computed prompt until ``lease`` seconds after the failure, and if decode
+        replicas recompute, a target that has blocks for a prompt continues alone.
 
         Returns
         -------
         list[int]
-            The lost requests: not ended, and the other replica cannot continue alone.
+            The lost requests: those that have not ended and cannot continue on the other replica.
         """
         lease, recomputes = self._failures.lease, self._failures.recomputes
         for row in [row for row in member.rows if row in self._stayed]:
@@ -391,16 +386,16 @@ class Handoffs(Feature):
         return lost
 
     def forget_refused(self, rows: Sequence[int], time: float) -> None:
-        """Free what is held for requests that their decode replica has rejected. Mutates.
+        """Free the blocks of requests that their decode replica has rejected. Mutates.
 
-        Their KV and its slots for draft tokens do not fit there at once.
+        Their KV and slots for draft tokens do not fit together into the decode replica.
         """
         for row in [row for row in rows if row in self._open]:
             if self._main.table["finish_reason"][row] == FinishReason.REJECTED:
                 self._lose_target(self._open.pop(row), time)
 
     def _lose_source(self, handoff: Handoff, *, recomputes: bool) -> bool:
-        """Withdraw a request from its target, unless that continues alone; True if withdrawn."""
+        """Withdraw a request from its target, unless the target can continue; True if withdrawn."""
         row, target, now = handoff.row, handoff.target, self._world.now
         computes = recomputes and handoff.has_asked and target.is_alive
         if handoff.num_tokens == 0 or computes:
@@ -426,7 +421,7 @@ class Handoffs(Feature):
             self._drive.touch(source)
 
     def _end_lease(self, handoff: Handoff | None) -> None:
-        """Free blocks that no target has read, unless they are free already."""
+        """Free the blocks of a lease, unless they are free already."""
         if handoff is None or handoff not in self._leases.values():
             return
         source = handoff.source

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: Bytes up to which a transfer counts as done: float clocks of days leave rounding errors.
+#: Remaining bytes at which a transfer is done: rounding errors of a clock of days are smaller.
 CRUMB = 1024.0
 
 
@@ -24,10 +24,10 @@ class Transfer:
 
 
 class Network:
-    """Links of equal bandwidth, one out of and one into every replica.
+    """Links of equal bandwidth: every replica has one outgoing and one incoming link.
 
-    All transfers of a link get the same share of it (processor sharing), and a transfer runs at the
-    smaller of its two ends' shares.
+    The transfers of a link share it equally (processor sharing), and a transfer runs at the smaller
+    of its shares of the outgoing and the incoming link.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Network:
         return True
 
     def next_end(self) -> float:
-        """Return when the next transfer ends if none starts before, ``inf`` if there is none."""
+        """Return the end time of the next transfer if none starts before; ``inf`` without any."""
         ends = [
             self._now + (t.remaining / self._rate(t) if t.remaining else 0.0)
             for t in self._transfers.values()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PlacementContext:
-    """A request with its chosen decode replica; values are computed only when read.
+    """A request with its chosen decode replica; attributes are computed when first read.
 
     Parameters
     ----------
@@ -24,11 +24,11 @@ class PlacementContext:
     row : row of the trace
     now : seconds
     target : the decode replica
-    main, prefill : the pools that decode and that compute prompts
-    prompts_at : returns the requests with prompts that a prefill replica has yet to compute
+    main, prefill : the decode pool and the prefill pool
+    prompts_at : returns the requests whose prompts a prefill replica has yet to compute
     rows_for : returns the requests at a decode replica or on their way to it
     can_stay : a prefill replica can serve the whole request
-    predicted_tokens : prompt tokens that its router predicts to be cached; None if unknown
+    predicted_tokens : prompt tokens that the router predicts to be cached; None if unknown
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class PlacementContext:
     def num_cached_tokens(self) -> int:
         """Tokens of the prompt that the decode replica's prefix cache holds.
 
-        This is the router's prediction, right or wrong; without one, the replica's own cache is
-        looked up.
+        This is the router's prediction, right or wrong; without a prediction, it is the true
+        number.
         """
         if self._predicted_tokens is not None:
             return self._predicted_tokens
@@ -76,7 +76,7 @@ class PlacementContext:
 
     @cached_property
     def num_pending_tokens(self) -> int:
-        """Prompt tokens pending at the prefill replica that has the fewest of them."""
+        """Prompt tokens of requests not yet prefilled, at the prefill replica with the fewest."""
         prompts, members = self._trace.num_prompt_tokens, self._prefill.choosable()
         return min(int(prompts[self._prompts_at(one)].sum()) for one in members)
 
@@ -91,6 +91,6 @@ class PlacementContext:
 
     @cached_property
     def num_scheduled_tokens(self) -> int:
-        """Tokens so far of the requests at the decode replica or on their way to it."""
+        """Present length in tokens of the requests at the decode replica or on their way to it."""
         prompts, lengths = self._trace.num_prompt_tokens, self._target.replica.lengths()
         return int(sum(lengths.get(row, prompts[row]) for row in self._scheduled))

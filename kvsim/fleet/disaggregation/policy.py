@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kvsim.fleet.disaggregation.placement_context import PlacementContext
 
 
-#: Placement of a request: its prompt on a prefill replica and the rest on a decode replica, or all
-#: of it on one of these.
+#: Placement of a request: ``apart`` computes its prompt on a prefill replica and its output on a
+#: decode replica; ``decode`` and ``prefill`` serve all of it on one replica of that pool.
 Place = Literal["apart", "decode", "prefill"]
 
 
@@ -45,7 +45,7 @@ def placed(rule: Disaggregation, request: PlacementContext) -> Place:
     Raises
     ------
     ValueError
-        If it is not a placement, or one where this request cannot be served.
+        If the policy returns no placement, or one that cannot serve this request.
     """
     place = rule.place(request)
     said = f"disaggregation {type(rule).__name__} answered {place!r}"
@@ -90,17 +90,17 @@ class Uncached(Disaggregation):
 class Conditional(Disaggregation):
     """Disaggregate prompts that are long, or of which the decode replica has little cached.
 
-    A prompt is computed in place iff fewer than ``tokens`` are left to compute and these are less
-    than ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more pending
-    prompt tokens than that many of its full steps. A busy decode replica never computes in place.
+    The decode replica computes a prompt iff fewer than ``tokens`` are left to compute and these are
+    less than ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more
+    than ``prefill-busy`` full steps of pending prompt tokens. A busy decode replica never does.
 
-    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. It has 16 for
-    ``prefill-busy`` where that decides, and checks the prefill worker that it has chosen.
+    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. If Dynamo decides by
+    ``prefill-busy``, its value is 16, and it checks only the prefill worker that it has chosen.
 
     Parameters
     ----------
     tokens : limit on the tokens left to compute
-    share : limit on their share of the prompt
+    share : limit on the share of the prompt that is left to compute
     prefill_busy : full steps of pending prompt tokens; 0 for the rule by tokens and share
     decode_busy : tokens of the requests at the decode replica over its KV slots, above which it is
         busy; 0 for never
@@ -137,19 +137,19 @@ class Conditional(Disaggregation):
 class MixedPool(Disaggregation):
     """Splitwise's mixed pool: replicas of either pool help the other pool when it is full.
 
-    A prefill replica computes the prompt, unless every prefill replica has pending prompts, and
-    with this one the least loaded had more than ``tokens`` of them: then the decode replica serves
-    the request. A request stays at its prefill replica if the decode replica has no KV slots for it
-    beside its present and coming requests, or would run one too many. A replica is mixed while it
-    has such requests.
+    The decode replica serves the whole request if every prefill replica has pending prompts, and
+    the least loaded would have more than ``tokens`` pending tokens with this prompt. Otherwise a
+    prefill replica computes the prompt; it also decodes if the decode replica has not enough KV
+    slots, or ``max_num_seqs`` requests, counting those on their way to it. A replica is mixed while
+    it serves whole requests.
 
     Source: Splitwise (Patel et al., ISCA 2024, section 4), and the mixed pool scheduler of its
-    simulator. There the lent replica may be another one than the request's own, and the KV moves on
-    from it; here it serves the request to its end.
+    simulator. There a third replica may help, and the KV moves on from it; here the helping replica
+    serves the request to its end.
 
     Parameters
     ----------
-    tokens : limit on pending prompt tokens
+    tokens : limit on the pending prompt tokens of the least loaded prefill replica
     """
 
     stays = True

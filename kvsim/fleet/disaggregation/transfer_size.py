@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def transfer_bytes(setup: Setup, num_tokens: int) -> int:
-    """Return the bytes of KV that a replica reads for ``num_tokens`` tokens, over all its GPUs.
+    """Return the bytes of KV that all GPUs of a replica read for ``num_tokens`` tokens.
 
-    Heads that are replicated, since there are more ranks than heads, are read once per copy; a
-    latent that every rank has is read once.
+    KV heads that are replicated (more ranks than heads) are read once per copy; a latent, which
+    every rank has, is read once.
     """
     config, total = setup.config, 0
     for layer in setup.kv_config.layout.layers:
@@ -29,7 +29,7 @@ def _stages(setup: Setup) -> float:
 
 
 def num_descriptors(setup: Setup, num_tokens: int) -> int:
-    """Return the descriptors of a transfer: one per block of a layer's keys, or values."""
+    """Return the number of descriptors of a transfer: per block, one for each layer's tensor."""
     blocks = -(-num_tokens // setup.kv.block_size)
     pieces = sum(layer.num_tensors for layer in setup.kv_config.layout.layers)
     return round(blocks * pieces * _stages(setup))

@@ -1,4 +1,4 @@
-"""KV transfers over one fabric: a fixed time each, then bytes over shared links."""
+"""KV transfers over one fabric: each takes a fixed time, then its bytes cross shared links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """Transfers in the world's time.
+    """Starts, cancels and ends transfers as events of the world.
 
     Parameters
     ----------
@@ -46,10 +46,7 @@ class Transfers:
         time: float,
         on_end: Callable[[], object],
     ) -> int:
-        """Schedule a transfer at a time, not before now; ``on_end`` is called at its end. Mutates.
-
-        Returns its number.
-        """
+        """Schedule a transfer at ``time`` >= now, and ``on_end`` at its end; return its number."""
         begins = time + self.fabric.base + num_descriptors * self.fabric.per_descriptor
         self._number += 1
         number, self._on_end[self._number] = self._number, on_end
@@ -57,7 +54,7 @@ class Transfers:
         return number
 
     def cancel(self, number: int) -> None:
-        """Cancel a transfer, if it has not ended; nothing of it arrives. Mutates."""
+        """Cancel a transfer that has not ended; none of its bytes arrive. Mutates."""
         if self._on_end.pop(number, None) is None:
             return
         self.num_bytes -= self._flowing.pop(number, 0)
@@ -73,7 +70,7 @@ class Transfers:
         self._await_next_end()
 
     def _await_next_end(self) -> None:
-        """Check at the end of the next transfer, unless another one starts or ends before."""
+        """Schedule the end of the next transfer; a change of transfers before it cancels this."""
         self._version += 1
         version, time = self._version, self._network.next_end()
         if time < math.inf:

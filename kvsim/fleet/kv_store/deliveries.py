@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: Slot of a replica that is gone.
+#: Slot of a replica that has been removed.
 GONE = -1
 
 
@@ -17,7 +17,7 @@ class Deliveries:
 
     Parameters
     ----------
-    delay : seconds until a store has them
+    delay : seconds from the report until the store has the blocks
     """
 
     def __init__(self, delay: float) -> None:
@@ -25,11 +25,11 @@ class Deliveries:
         self._coming: list[tuple[float, int, list[int]]] = []
 
     def take(self, time: float, replica: int, keys: list[int]) -> None:
-        """Record the blocks that a replica has computed; replicas report one by one. Mutates."""
+        """Record blocks that a replica has computed; times of calls need no order. Mutates."""
         self._coming.append((time + self._delay, replica, keys))
 
     def forget(self, replica: int) -> None:
-        """Disown the pending deliveries of a replica that is gone. Mutates."""
+        """Set the slot of a removed replica's pending deliveries to ``GONE``. Mutates."""
         self._coming = [
             (time, GONE if place == replica else place, keys) for time, place, keys in self._coming
         ]

@@ -1,7 +1,7 @@
-"""Prefixes that replicas read from a store, or from each other, rather than compute them.
+"""Prefixes that replicas read from a store, or from each other, instead of computing them.
 
-The fetch is decided when a request arrives at its replica. Its KV is looked up again when the
-request has blocks there; what is gone by then is computed.
+The fetch is decided when a request arrives at its replica. The entries are looked up again when
+blocks have been allocated; if any has been evicted by then, the replica computes the prefix.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Fetch:
     row : row of the trace
     target : the replica
     keys : keys of the prompt's entries
-    num_offered : tokens from the front that a store had when the request arrived
+    num_offered : tokens of the prompt, from the front, in the store when the request arrived
     start_time : earliest start of its transfers, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
-    sources : replicas that it is read from
+    sources : replicas from which the prefix is read
     ways : network and number of each of its transfers
     """
 
@@ -116,7 +116,7 @@ class Fetches(Feature):
 
     def _offer(self, row: int, target: Member, now: float) -> None:
         """Offer a replica the prefix it may fetch for an arriving request. Mutates."""
-        self._open.pop(row, None)  # it is placed again, since its replica was lost
+        self._open.pop(row, None)  # a request of a lost replica is placed again
         request = self._gateways.request(row, now)
         keys: list[int] = self._reader.entry_path(request).tolist()
         portions = self._look_up(keys, target, now)
@@ -172,10 +172,10 @@ class Fetches(Feature):
             self._transfers[tier] = Transfers(self._world, fabric)
         return self._transfers[tier]
 
-    # -- its blocks are allocated ------------------------------------------------------------------
+    # -- blocks are allocated ----------------------------------------------------------------------
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a request that has blocks for ``num_tokens`` more, or computes all. Mutates."""
+        """Handle a request that has blocks for ``num_tokens`` of KV to fetch; 0: none. Mutates."""
         fetch = self._open.get(row)
         if fetch is None or member.role != self.pool.role:
             return

@@ -16,7 +16,7 @@ class LruStore:
     ----------
     num_entries : capacity
     mark : share of the capacity above which entries are evicted
-    batch : share of the capacity that is then freed at once, at least one entry
+    batch : share of the capacity that one eviction frees, at least one entry
     """
 
     def __init__(self, num_entries: float, *, mark: float = 1.0, batch: float = 0.0) -> None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
-    """Return a setup of replicas that read a store, and publish what they compute.
+    """Return a setup of replicas that read a store, and publish the blocks that they compute.
 
     Raises
     ------
     ValueError
-        If they cache no prefixes, or cannot receive KV.
+        If the replicas cache no prefixes, or cannot receive KV.
     """
     engine = engine_by_policy(setup.scheduler_type.rules_of)
     if engine.reads_store_itself:

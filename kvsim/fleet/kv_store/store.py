@@ -18,10 +18,10 @@ PULLS = ("cheaper", "always")
 
 
 class Portion(NamedTuple):
-    """Consecutive entries of a prompt that lie in one place.
+    """Consecutive entries of a prompt that one source holds.
 
-    ``tier`` names the fabric that carries them. Those of one ``source`` share its link; None is a
-    source that no other fetch shares.
+    ``tier`` names the fabric that carries them. Fetches from one ``source`` share its link; None is
+    a source with a link per fetch.
     """
 
     tier: str
@@ -40,9 +40,9 @@ class Store(Parametric, ABC):
     event_delay : seconds from the end of a step until the store knows the blocks it computed
     pull : ``cheaper`` or ``always``
     num_evicted : entries evicted for lack of room
-    reads_replicas : it holds only what other replicas hold
-    serves_hosts : it can store the pages of replicas' host tiers; from its reader it then
-        uses only the listeners
+    reads_replicas : the store has no memory, and finds the entries of other replicas
+    serves_hosts : the store can hold the pages of replicas' host tiers; it then uses only the
+        listeners of its reader
     """
 
     reads_replicas: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class Store(Parametric, ABC):
 
         Parameters
         ----------
-        keys : keys of all its entries
+        keys : keys of all entries of the prompt
         replica : slot of the replica that reads
         now : seconds
         """
@@ -76,7 +76,7 @@ class Store(Parametric, ABC):
     def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
         """Return a prompt's portions in a replica's own tiers, for routers; may mutate.
 
-        The entries do not count as used.
+        This does not mark the entries as used.
         """
         del keys, replica, now
         return []
@@ -86,7 +86,7 @@ class Store(Parametric, ABC):
         del keys, replica, now
 
     def forget(self, replica: int) -> None:
-        """Handle the loss of the replica in a slot, with its own entries. May mutate."""
+        """Handle the loss of the replica in a slot, and of its own entries. May mutate."""
         del replica
 
 

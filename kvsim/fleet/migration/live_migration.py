@@ -1,7 +1,7 @@
 """Live migration: requests move from one replica to another while they run.
 
 Their KV is copied in stages: first the existing KV, while the request runs; then the rest, while it
-stands still. Only the last stage lengthens a gap between two tokens.
+is stopped. Only the last stage lengthens a gap between two tokens.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class LiveMigration:
     row : row of the trace
     source, target : the replicas
     num_copied : tokens with KV at the target, or in transfer
-    num_stages : copies started while it runs
-    num_tokens : tokens with KV when it is stopped; -1 before
-    stop_time : time at which it was stopped, seconds
+    num_stages : copies started while the request runs
+    num_tokens : tokens with KV when the request is stopped; -1 before
+    stop_time : time at which the request was stopped, seconds
     """
 
     row: int
@@ -57,8 +57,8 @@ class LiveMigration:
 class LiveMigrations(Feature):
     """Checks the replicas periodically, and moves requests between them.
 
-    The target allocates blocks for a request when it arrives there; while it runs elsewhere nothing
-    is reserved. A target without room by then refuses it, and it stays.
+    The target reserves no blocks while a request runs at its source, and allocates them when the
+    request arrives. A target without room at that time refuses the request, which stays.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class LiveMigrations(Feature):
     pool : the pool of the requests that move
     policy : chooses the requests and their targets
     fabric : the fabric that carries the KV
-    migrations : carries the progress of requests over
+    migrations : keeps the progress of requests that move
     end_time : time at which replicas stop, seconds
     """
 
@@ -102,7 +102,7 @@ class LiveMigrations(Feature):
             self._look()
 
     def _look(self) -> None:
-        """Start the policy's migrations, between replicas that take part in none."""
+        """Start the migrations that the policy chooses, between replicas without one."""
         busy = {one for move in self._open.values() for one in (move.source, move.target)}
         members = [m for m in self._pool.places if m is not None and m.is_alive and m not in busy]
         sizes = [self._fullness(member) for member in members]
@@ -165,9 +165,9 @@ class LiveMigrations(Feature):
         )
 
     def _see_stage(self, move: LiveMigration) -> None:
-        """Continue once a stage is at the target: with another stage, or the last. Mutates."""
+        """Start the next stage, or the last one, when a stage has arrived. Mutates."""
         num_tokens = self._num_computed(move)
-        if num_tokens < move.num_copied:  # it has ended, or was preempted
+        if num_tokens < move.num_copied:  # the request has ended, or was preempted
             del self._open[move.row]
             return
         left = self._blocks(num_tokens - move.num_copied)
@@ -199,7 +199,7 @@ class LiveMigrations(Feature):
         self._host.submit(target, row, now)
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Copy to a target that has allocated blocks for ``num_tokens`` missing tokens. Mutates."""
+        """Copy the rest to a target that has blocks for ``num_tokens`` missing tokens. Mutates."""
         del member
         move = self._open[row]
         if num_tokens == 0:

@@ -1,4 +1,4 @@
-"""Policies of live migration: when running requests move to another replica, and which."""
+"""Policies of live migration: which running requests move to another replica, and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fullness(NamedTuple):
     ----------
     num_free : unused blocks
     num_wanted : blocks that the prompts of its waiting requests need
-    num_requests : running and waiting
+    num_requests : running and waiting requests
     is_leaving : the replica drains
     """
 
@@ -42,7 +42,7 @@ class Fullness(NamedTuple):
         return (self.num_free - self.num_wanted) / max(self.num_requests, 1)
 
     def with_one(self, num_blocks: int) -> Fullness:
-        """Return the same with a request of ``num_blocks`` blocks added, or removed if negative."""
+        """Return the values with one request of ``num_blocks`` blocks added; negative: removed."""
         one = 1 if num_blocks > 0 else -1
         return self._replace(
             num_free=self.num_free - num_blocks, num_requests=self.num_requests + one
@@ -63,7 +63,7 @@ class Migration(Parametric, ABC):
     ----------
     interval : seconds between two checks of the replicas
     most_stages : number of copies while a request runs, after which it is stopped for the last one
-    last_blocks : a request is stopped as soon as fewer blocks than these are left to copy
+    last_blocks : a request is stopped as soon as fewer blocks than this are left to copy
     """
 
     interval: float = 0.05
@@ -72,11 +72,11 @@ class Migration(Parametric, ABC):
 
     @abstractmethod
     def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:
-        """Return pairs of source and target between which one request each could move."""
+        """Return pairs (source, target) of indices; one request of each pair may move."""
 
     @abstractmethod
     def pick(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the request that moves, out of at least one."""
+        """Return the request that moves; there is at least one candidate."""
 
     @abstractmethod
     def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:
@@ -91,10 +91,10 @@ MIGRATIONS: Registry[Migration] = Registry("migration", None, Migration, "kvsim.
 class Freest(Migration):
     """Move requests from the fullest and the draining replicas to the freest, one per pair.
 
-    Freeness is free blocks, less those that waiting requests need, per request. Replicas below
-    ``threshold`` are sources, the others targets, paired worst with best. A pair moves a request if
-    the target stays freer than the source and the two come closer; off a draining replica, a
-    request moves whenever there is room.
+    Freeness is (free blocks - blocks that waiting requests need) / requests. Replicas below
+    ``threshold`` are sources, the others targets; the least free source pairs with the freest
+    target. A pair moves a request if the target stays freer than the source, by a smaller
+    difference; from a draining replica, a request moves whenever the target has room.
 
     Source: AlibabaPAI/llumnix at 24220fb8, docs/Arguments.md (``remaining_steps``, 3.0, 50 ms,
     shortest running, 16 blocks, three stages); Llumnix, OSDI'24, section 4.

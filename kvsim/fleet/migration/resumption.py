@@ -1,4 +1,4 @@
-"""Requests that resume on another replica after a failure, with the tokens that clients have."""
+"""Requests that continue on another replica with the tokens that their clients have received."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class ResumedRequests(Feature):
     """Keeps the progress of requests that move to another replica.
 
     A request is sent again with its prompt and its output so far as the new prompt, and generates
-    the remaining tokens. The other replica computes the new prompt, or hits its cache. No token is
-    sent twice.
+    the remaining tokens. The other replica computes the new prompt, or hits its cache. The client
+    receives no token twice.
 
-    Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, which is 0 there
-    unless it is given, and ``--migration-max-seq-len``).
+    Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, by default 0, and
+    ``--migration-max-seq-len``).
 
     Parameters
     ----------
@@ -61,17 +61,17 @@ class ResumedRequests(Feature):
 
     @property
     def number(self) -> int:
-        """Number of migrations so far."""
+        """Number of resumptions after failures so far."""
         return self._counts.total()
 
     def see(self, rows: Sequence[int], last_tokens: Mapping[int, float]) -> None:
-        """Record when requests of a failing replica got their last tokens. Mutates."""
+        """Record the times of the last tokens of requests that leave a replica. Mutates."""
         self._last_token |= {row: last_tokens[row] for row in rows if row in last_tokens}
 
     def split(
         self, rows: Sequence[int], limit: int, max_seq_len: float
     ) -> tuple[list[int], list[int]]:
-        """Return the requests that migrate, and those that are past the limit or too long."""
+        """Return the requests that may resume, and those beyond ``limit`` or ``max_seq_len``."""
         prompts, outputs = (self._table[f"num_{name}_tokens"] for name in ("prompt", "output"))
         again = [
             row
@@ -109,8 +109,8 @@ class ResumedRequests(Feature):
 
         Parameters
         ----------
-        totals : totals by replica number; the gap between the last token of one and the first of
-            the next counts at the latter
+        totals : totals by replica number; the gap between a request's last token on one replica
+            and its first on the next counts for the next replica
         """
         for row in self._left:
             whole, one = self._joined(row), self._table[row]

@@ -21,7 +21,7 @@ class KeyIndex(Protocol):
         """Return the number of leading keys that each replica holds."""
 
     def holders(self, key: int) -> int:
-        """Return the replicas that hold an entry, one bit each."""
+        """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
 
     def size(self, replica: int) -> int:
         """Return the number of entries of a replica."""
@@ -33,7 +33,7 @@ class EventIndex(KeyIndex, Protocol):
     def take(
         self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
     ) -> None:
-        """Apply events of a replica, with the keys that they name. Mutates."""
+        """Apply the events from ``start`` to ``stop`` of a replica, with keys ``told``. Mutates."""
 
     def forget(self, replica: int) -> None:
         """Remove all entries of a replica. Mutates."""
@@ -45,7 +45,7 @@ class PlainEventIndex(PrefixIndex):
     Parameters
     ----------
     num_replicas : replicas
-    group : KV cache group of the blocks that are followed
+    group : KV cache group of the indexed blocks
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:

@@ -1,7 +1,7 @@
 """Reader of the replicas' KV cache events, which updates an index after a delay.
 
-vLLM publishes what its blocks hold at the end of every update of its scheduler; a consumer that
-counts what is stored and removed knows the pool's content (docs/vllm-rules.md, section 13).
+At the end of every scheduler update, vLLM publishes the blocks that were stored and removed; from
+these a consumer knows the content of the pool (docs/vllm-rules.md, section 13).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """Events that were read together, of which the first ``taken`` are in the index.
+    """Events that were read together; the first ``taken`` are in the index.
 
-    ``ends`` are the indices after the ends of updates, and ``times`` the times of these updates.
+    ``ends`` has the index after the last event of each scheduler update, ``times`` its time.
     """
 
     rows: EventRows
@@ -52,8 +52,8 @@ class EventReader:
     ----------
     replicas : replicas that emit events
     delay : seconds from the end of a step until the index has its changes
-    group : KV cache group of the blocks that are followed
-    keeps : keep the events read, for the file of all events
+    group : KV cache group of the indexed blocks
+    keeps : keep all events, which the run writes to a file
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EventReader:
         self._open: list[list[int]] = [[] for _ in replicas]
         #: Called with the time, the slot and the keys of blocks that a replica stored in a step.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
-        #: Called with the slot of a replica that is gone.
+        #: Called with the slot of a replica that has been removed.
         self.leavers: list[Callable[[int], object]] = []
 
     def _make_index(self, num_replicas: int, group: int) -> EventIndex:
@@ -80,7 +80,7 @@ class EventReader:
 
     @property
     def entry_tokens(self) -> int:
-        """Tokens per entry: those of a block, independent of a router's look-ups."""
+        """Tokens per entry of the index: those of a block."""
         return int(self._unit * self._per_entry)
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
@@ -94,9 +94,9 @@ class EventReader:
         return None
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow a new replica with an empty cache. Mutates.
+        """Read a new replica, with an empty cache, in this slot. Mutates.
 
-        Listeners still receive what the previous replica had stored.
+        Listeners still receive the blocks that the previous replica had stored.
         """
         if self.listeners and self._replicas[place].event_log.has_events:
             self._fetch(place)
@@ -108,7 +108,7 @@ class EventReader:
         self._open[place] = []
 
     def update(self, now: float) -> None:
-        """Update the index to the events that have arrived by now. Mutates."""
+        """Apply the events that have arrived by now to the index. Mutates."""
         for place in range(len(self._replicas)):
             self._read(place, now)
 

@@ -1,7 +1,7 @@
 """Index of the prefixes that replicas hold, as a router predicts them.
 
-An entry stands for the same number of tokens everywhere, and is named by a key that covers all
-tokens before it, too; so a set of keys is a radix tree, and equal keys are equal nodes.
+All entries have the same number of tokens. The key of an entry covers its tokens and all before
+them, so a set of keys is a radix tree: equal keys are equal nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PrefixIndex:
     Parameters
     ----------
     num_replicas : replicas
-    max_entries : largest number of entries per replica; beyond it the least recently used go
+    max_entries : largest number of entries per replica; more evict the least recently used ones
     ttl : seconds without use after which an entry expires
     """
 
@@ -33,7 +33,7 @@ class PrefixIndex:
         self._num_replicas = num_replicas
         self._max_entries = max_entries
         self._ttl = ttl
-        self._holders: dict[int, int] = {}  # a bit per replica
+        self._holders: dict[int, int] = {}  # one bit per replica
         self._used: list[OrderedDict[int, float]] = [OrderedDict() for _ in range(num_replicas)]
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
@@ -53,7 +53,7 @@ class PrefixIndex:
         return matched
 
     def insert(self, replica: int, keys: Sequence[int], now: float = 0.0) -> None:
-        """Record that a replica holds a path, and that it was used now. Mutates."""
+        """Record that a replica holds the entries ``keys``, and has used them now. Mutates."""
         used, bit, holders = self._used[replica], 1 << replica, self._holders
         for key in reversed(keys):
             used[key] = now
@@ -77,7 +77,7 @@ class PrefixIndex:
             del self._holders[key]
 
     def shrink(self, replica: int, num_entries: float) -> None:
-        """Evict the least recently used entries of a replica, down to a number. Mutates."""
+        """Evict a replica's least recently used entries until ``num_entries`` remain. Mutates."""
         used = self._used[replica]
         while len(used) > num_entries:
             self.remove(replica, next(iter(used)))
@@ -91,7 +91,7 @@ class PrefixIndex:
         return len(self._used[replica])
 
     def holders(self, key: int) -> int:
-        """Return the replicas that hold an entry, one bit each."""
+        """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
         return self._holders.get(key, 0)
 
     def _expire(self, now: float) -> None:
@@ -101,7 +101,7 @@ class PrefixIndex:
 
 
 def _end(matched: list[int], mask: int, depth: int) -> None:
-    """Record a depth for every replica of a mask."""
+    """Set the depth of every replica in a bit mask. Mutates ``matched``."""
     while mask:
         low = mask & -mask
         matched[low.bit_length() - 1] = depth

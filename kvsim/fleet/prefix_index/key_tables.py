@@ -1,7 +1,7 @@
 """Keys that replicas hold, in compiled tables.
 
-The tables answer as ``PrefixIndex`` does, for fleets of compiled replicas, where millions of blocks
-are stored and removed.
+The tables return the same results as ``PrefixIndex``. They serve fleets of compiled replicas, which
+store and remove millions of blocks.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class KeyTable:
         self.values = np.zeros((rows, self._width), np.int64)
 
     def reserve(self, more: int) -> None:
-        """Make room for ``more`` keys, so that probing stays short. Mutates."""
+        """Keep the table at most half full with ``more`` keys, for short probes. Mutates."""
         if 2 * (self.number + more) > len(self.keys):
             self.refill(self.number + more)
 
     def refill(self, number: int) -> None:
-        """Drop the keys without a value, and make room for a number of keys. Mutates."""
+        """Drop the keys without a value, and make room for ``number`` keys. Mutates."""
         keys, values, rows = self.keys, self.values, len(self.keys)
         while rows < 3 * number:
             rows *= 2
@@ -81,7 +81,7 @@ class HeldKeys:
         return found
 
     def holders(self, key: int) -> int:
-        """Return the replicas that hold an entry, one bit each."""
+        """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
         row = self._held.values[self._tables.find(self._held.keys, key)]
         return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
 
@@ -95,13 +95,13 @@ class CompiledEventIndex(HeldKeys):
     Parameters
     ----------
     num_replicas : replicas
-    group : KV cache group of the blocks that are followed
+    group : KV cache group of the indexed blocks
     """
 
     def __init__(self, num_replicas: int, group: int) -> None:
         super().__init__(num_replicas)
         self._group = group
-        self._more = KeyTable(2)  # further blocks of a replica with a key: number, replica
+        self._more = KeyTable(2)  # a replica's further blocks with an equal key: number, replica
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
         """Apply events of a replica. Mutates."""
@@ -118,7 +118,10 @@ class CompiledEventIndex(HeldKeys):
         self._sizes[place] += rows[2]
 
     def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
-        """Apply the logs of replicas up to a time, beyond what was applied before. Mutates."""
+        """Apply the new events of the replicas' logs up to a time. Mutates.
+
+        ``taken`` has the number of events of each log that are applied.
+        """
         held, more, place = self._held, self._more, 0
         while place >= 0:
             rows = np.array([held.number, more.number, 0], np.int64)
@@ -150,7 +153,7 @@ class SentIndex(HeldKeys):
     Parameters
     ----------
     num_replicas : replicas
-    max_entries : most entries of one replica
+    max_entries : largest number of entries per replica
     """
 
     def __init__(self, num_replicas: int, max_entries: float = math.inf) -> None:
@@ -165,7 +168,7 @@ class SentIndex(HeldKeys):
         return *tables, self._links, self._ends, self._counters, self._sizes
 
     def reserve(self, number: int) -> None:
-        """Make room for a number of keys. Mutates."""
+        """Make room for ``number`` keys. Mutates."""
         for column, table in enumerate((self._held, self._named)):
             table.number = int(self._counters[column])
             table.reserve(number)
@@ -173,7 +176,7 @@ class SentIndex(HeldKeys):
             self._links = np.concatenate((self._links, np.zeros_like(self._links)))
 
     def insert(self, replica: int, keys: Iterable[int], now: float = 0.0) -> None:
-        """Record that a replica holds a path, and that it was used now. Mutates."""
+        """Record that a replica holds the entries ``keys``, and has used them now. Mutates."""
         del now
         path = _array(keys)
         self.reserve(len(path))
@@ -181,7 +184,7 @@ class SentIndex(HeldKeys):
         self.shrink(replica, self._max_entries)
 
     def shrink(self, replica: int, num_entries: float) -> None:
-        """Evict the least recently used entries of a replica, down to a number. Mutates."""
+        """Evict a replica's least recently used entries until ``num_entries`` remain. Mutates."""
         self._code.shrink(self.columns(), replica, float(num_entries))
 
 

@@ -1,4 +1,4 @@
-"""A delayed view of the replicas' blocks without a table: it looks up their own pools."""
+"""A delayed index of the replicas' blocks without a table: look-ups read the replicas' pools."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
 
-#: Longest delay, seconds: every look-up reads all events again that are not known yet.
+#: Longest delay, seconds: every look-up reads all events of the delay again, to undo them.
 LONGEST_DELAY = 0.05
 
 
 def is_live(replicas: Sequence[Any], delay: float) -> bool:
-    """Return True if pools can be looked up: one kind of blocks, and LRU eviction."""
+    """Return True if look-ups can read the pools: short delay, one group, LRU eviction."""
     there = [one for one in replicas if one.address]
     return delay <= LONGEST_DELAY and all(variant_of(one.state) == "with-events" for one in there)
 
 
 class LiveIndex:
-    """Answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` does if events update it.
+    """Returns the results of a :class:`kvsim.fleet.prefix_index.index.PrefixIndex` of events.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LiveIndex:
     def __init__(self, replicas: Sequence[Any]) -> None:
         self._live = load_live()
         self._replicas = replicas
-        self.guesses = np.zeros(len(replicas), np.int64)  # of depths
+        self.guesses = np.zeros(len(replicas), np.int64)  # of the depth of each match
         self.known = np.zeros(len(replicas), np.int64)  # number of known events of each log
         self.until = -np.inf
         self._look_up()
@@ -53,12 +53,12 @@ class LiveIndex:
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
 
     def forget(self, replica: int) -> None:
-        """Follow a new replica. Mutates."""
+        """Read a new replica in this slot. Mutates."""
         self.known[replica] = 0
         self._look_up()
 
     def take(self, *args: object) -> None:
-        """Do nothing: the pools hold what events report."""
+        """Do nothing: the pools have the content that events report."""
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return the number of leading keys that each replica holds."""
@@ -74,16 +74,16 @@ class LiveIndex:
         return found
 
     def deepest(self, path: NDArray[np.int64]) -> int:
-        """Return the replica that holds most of a path now, known or not yet."""
+        """Return the replica that holds most of a path now, whether or not events have arrived."""
         return int(self._live.deepest(self._addresses, path, self.guesses))
 
     def learn(self, place: int, until: float) -> None:
-        """Advance the known events of a replica to a time. Mutates."""
+        """Mark a replica's events up to a time as known. Mutates."""
         address = self._addresses[place]
         self.known[place] = self._live.learn(address, self.known[place], until)
 
     def holders(self, key: int) -> int:
-        """Return the replicas that hold an entry, one bit each."""
+        """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
         held = np.zeros(len(self._addresses), np.bool_)
         self._learn_all()
         self._live.held_by(self._addresses, self.known, key, held)
@@ -111,10 +111,9 @@ class LiveIndex:
 
 
 class LiveReader(EventReader):
-    """Applies no events, but tracks up to where each log is known.
+    """Applies and copies no events, but tracks how many events of each log are known.
 
-    Nothing is copied, and listeners receive nothing; a full log drops the events that are known
-    already.
+    Listeners receive nothing. A full log drops the events that are known.
     """
 
     index: LiveIndex
@@ -142,7 +141,7 @@ class LiveReader(EventReader):
 
     def replace(self, place: int, replica: Replica) -> None:
         if self._shown[place].address:
-            self._shown[place].event_log.on_full = None  # it is not read any more
+            self._shown[place].event_log.on_full = None  # the log is not read any more
         super().replace(place, replica)
         self._follow(place, replica)
 
@@ -151,7 +150,7 @@ class LiveReader(EventReader):
 
     @property
     def names_whole_blocks(self) -> bool:
-        """Return True if its entries are prompt blocks, and their keys name nothing else."""
+        """Return True if every entry is one block, and its key covers no later tokens."""
         return self._per_entry == 1 and self._ahead == 0
 
     def columns(self) -> tuple[Any, ...]:
@@ -159,5 +158,5 @@ class LiveReader(EventReader):
         return self.index.known, self.index.guesses, self._delay
 
     def deepest(self, request: IncomingRequest) -> int:
-        """Return the replica that holds most of a prompt now, known or not yet."""
+        """Return the replica that holds most of a prompt, whether or not events have arrived."""
         return self.index.deepest(self.entry_path(request))

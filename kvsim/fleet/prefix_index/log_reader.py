@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class LogReader(EventReader):
     """Applies events without copying them, from all replicas in one call.
 
-    Events to be kept or passed to listeners, and those that a log had no room for, are read as in
+    If events are kept or passed to listeners, or a log was full, they are read as in
     :class:`EventReader`.
     """
 

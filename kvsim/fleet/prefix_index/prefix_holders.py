@@ -1,4 +1,4 @@
-"""Prompt tokens that a fleet's caches hold: routers do not know them, but a run reports them."""
+"""Prompt tokens that a fleet's caches really hold, for the statistics of a run, not for routers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PrefixHolders:
-    """Looks up prompts at the replicas in some slots; compiled ones in one call.
+    """Looks up prompts at the replicas in some slots; one call looks up all compiled replicas.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class PrefixHolders:
     def most(self, request: IncomingRequest, place: int | None = None) -> int:
         """Return the longest cached prefix of a prompt on any replica, in tokens. Mutates itself.
 
-        If the slot ``place`` is known to have it, only that slot is looked up.
+        If the replica in slot ``place`` is known to hold it, only this replica is looked up.
         """
         if place is not None:
             return int(self._replicas[place].num_cached_tokens(request))

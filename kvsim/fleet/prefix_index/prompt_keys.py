@@ -1,8 +1,8 @@
 """Keys of prompts' blocks for routers, computed for many requests at once.
 
-A key names its block and all before it, so within a prompt each key follows from the previous one.
-Keys at the same position of different prompts can be computed side by side. The naming is that of
-:mod:`kvsim.rules.blocks.keys`, in unsigned arithmetic that wraps around.
+A key covers its block and all blocks before it, so each key of a prompt is computed from the
+previous one. Keys at the same position of different prompts are computed together. They equal those
+of :mod:`kvsim.rules.blocks.keys`, in unsigned arithmetic that wraps around.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.uint64]
 
-#: Number of requests with keys computed together, and the most tokens of their prompts.
+#: Largest number of requests with keys computed together, and of tokens in their prompts.
 TOGETHER, MOST_TOKENS = 512, 1 << 24
 MULTIPLIERS = tuple(
     np.uint64(m) for m in (0x2545F4914F6CDD1D, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -46,7 +46,7 @@ class PromptKeys:
     def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
         self._trace = trace
         self._name = load_tables().name_path if compiled else None
-        self._salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
+        self._salts = Contents.of(trace).lists["cache_salt"]  # they cover adapters
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
         if compiled and trace.has_segments:
             self._offsets = trace.segment_offsets
@@ -84,10 +84,10 @@ class PromptKeys:
         return named
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return content, start, length and places of all segments, and salts by request."""
+        """Return content, start and length of all segments, offsets and salts by request."""
         if self._trace.has_segments:
             return (*self._columns, np.ascontiguousarray(self._offsets, np.int64), self._salts)
-        rows = np.arange(len(self._trace), dtype=np.int64)  # each prompt is a content of its own
+        rows = np.arange(len(self._trace), dtype=np.int64)  # prompts share no content
         lengths = np.ascontiguousarray(self._trace.num_prompt_tokens, np.int64)
         return -2 * rows - 1, 0 * rows, lengths, np.arange(len(rows) + 1), self._salts
 
@@ -100,13 +100,13 @@ class PromptKeys:
         return [column[first:stop] for column in self._columns]
 
     def _next_rows(self, first: int) -> range:
-        """Return the requests from ``first`` on, as many as bounded memory has room for keys."""
+        """Return the requests from ``first`` on within TOGETHER and MOST_TOKENS, at least one."""
         tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
         return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
 
 
 class RoutedRequest(IncomingRequest):
-    """A request at a router, with keys that were computed together with those of others."""
+    """A request at a router; its keys were computed together with those of other requests."""
 
     __slots__ = ("_paths", "_prompt_keys")
 
@@ -141,14 +141,14 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
     """
     cuts = [cut(trace, row, block_size) for row in rows]
     lengths = np.array([len(pieces) for pieces, _ in cuts])
-    order = np.argsort(-lengths, kind="stable")  # longest first: those left are a slice
+    order = np.argsort(-lengths, kind="stable")  # longest first: unfinished prompts are a slice
     steps = int(lengths.max(initial=0))
     words = np.zeros((steps, len(cuts)), np.uint64)
     for place, i in enumerate(order.tolist()):
         words[: lengths[i], place] = cuts[i][0]
     left = np.searchsorted(-lengths[order], -np.arange(steps), "left")
     keys = np.full(len(cuts), FIRST_KEY, np.uint64)
-    salts = Contents.of(trace).lists["cache_salt"][list(rows)]  # adapters are in them
+    salts = Contents.of(trace).lists["cache_salt"][list(rows)]  # they cover adapters
     fold_in(keys, salts.astype(np.uint64)[order])
     found = np.empty((steps, len(cuts)), np.uint64)
     for step, (pieces, number) in enumerate(zip(words, left.tolist(), strict=True)):
@@ -163,13 +163,13 @@ def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp
 
     Returns
     -------
-    pieces : the number of each, as :func:`kvsim.rules.blocks.keys.mix_span` computes it
-    ends : indices of those that end a block
+    pieces : hash of each piece, as :func:`kvsim.rules.blocks.keys.mix_span` computes it
+    ends : indices of the pieces that end a block
     """
     content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
     ends = np.cumsum(length)
     begins = ends - length
-    # A piece that continues the previous one is a part of it.
+    # A segment that continues the previous one is merged with it.
     fresh = np.append(True, (content[1:] != content[:-1]) | (start[1:] != (start + length)[:-1]))
     content, start, begins = content[fresh], start[fresh], begins[fresh]
     blocks = block_size * np.arange(int(ends[-1]) // block_size + 1)

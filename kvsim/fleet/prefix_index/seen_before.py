@@ -1,4 +1,4 @@
-"""Tokens of each prompt that an earlier request had as its beginning: hits of an infinite cache."""
+"""Prefix of each prompt, in tokens, that an earlier request had: hits of an infinite cache."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def tokens_seen_before(trace: Trace) -> Ints:
-    """Return the number of leading tokens of each prompt that an earlier prompt and output have.
+    """Return the number of leading tokens that each prompt shares with a request in an earlier row.
 
-    Requests are earlier by row. At least one token of a prompt is computed in any case.
+    That request's output counts, too. At least one token of each prompt is not shared.
     """
     if not trace.has_segments:
         return np.zeros(len(trace), np.int64)
@@ -37,7 +37,7 @@ def tokens_seen_before(trace: Trace) -> Ints:
         keys, row, at = keys[order], row[order], at[order]
         begins = np.append(True, keys[1:] != keys[:-1])
         group = np.cumsum(begins)
-        # The longest such piece of a request before, within a group of equal beginnings.
+        # The longest span of an earlier request, in each group of requests with equal prefixes.
         longest = np.maximum.accumulate((group << 32) + length[at]) - (group << 32)
         before = np.where(begins, 0, np.append(0, longest[:-1]))
         seen[row] += np.minimum(length[at], before)
@@ -49,7 +49,10 @@ def tokens_seen_before(trace: Trace) -> Ints:
 
 
 def _paths(trace: Trace) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Ints, Ints, Ints]:
-    """Return the pieces of each prompt and, after them, of its output."""
+    """Return content, start and length of the segments of prompts, each followed by its output.
+
+    Then the indices of each request's first segment and after its last one.
+    """
     offsets = np.asarray(trace.segment_offsets, np.int64)
     n = len(trace)
     after = offsets[1:]

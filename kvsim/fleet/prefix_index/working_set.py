@@ -1,4 +1,4 @@
-"""Number of different prompt tokens of a trace: the cache size with which a fleet hits all."""
+"""Number of different prompt tokens of a trace: a cache of this size hits every shared prefix."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) -> int:
-    """Count the tokens of all prompts, or of those that were sent; a shared prefix counts once.
+    """Count the tokens of all prompts, or of those ``sent``; a shared prefix counts once.
 
-    Compared with the capacity of a replica and of the fleet, it predicts which router wins: a
-    working set that fits the fleet but no replica rewards routers that keep prefixes apart.
+    Compare this number with the KV capacity of a replica and of the fleet. If it fits the fleet but
+    no replica, routers that send each prefix to one replica have more hits.
     """
     rows = np.arange(len(trace)) if sent is None else np.flatnonzero(sent)
     if not trace.has_segments:
         return int(trace.num_prompt_tokens[rows].sum())
     content, start, length, first, stop = Spans.of(trace)
     first, stop = first[rows], stop[rows]
-    ahead = np.append(0, np.cumsum(length))  # tokens of all pieces before each one
+    ahead = np.append(0, np.cumsum(length))  # tokens of all spans before each one
     keys = np.full(len(first), FIRST_KEY, np.uint64)
     fold_in(keys, Contents.of(trace).lists["cache_salt"][rows].astype(np.uint64))
     at, total = first.copy(), 0
@@ -38,7 +38,7 @@ def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) ->
         keys, at, stop = keys[order], at[order], stop[order]
         begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         sizes = np.diff(np.append(begins, len(keys)))
-        # A prompt that is alone from here on shares nothing more.
+        # A prompt that is alone in its group shares no further token.
         alone = begins[sizes == 1]
         total += int((ahead[stop[alone]] - ahead[at[alone]]).sum())
         total += int(np.maximum.reduceat(length[at], begins)[sizes > 1].sum())
@@ -52,8 +52,8 @@ def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) ->
 class Spans(NamedTuple):
     """The spans of prompts; a segment that continues the previous one is part of the same span.
 
-    ``content``, ``start`` and ``length`` are of all spans, ``first`` and ``stop`` the indices of
-    each prompt's first span and after its last one.
+    ``content``, ``start`` and ``length`` have one value per span; ``first`` and ``stop`` are the
+    indices of each prompt's first span and after its last one.
     """
 
     content: NDArray[np.uint64]
@@ -64,7 +64,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, trace: Trace) -> Spans:
-        """Merge the segments of a trace that has some."""
+        """Merge the segments of a trace, which must have segments."""
         offsets, content = trace.segment_offsets, trace.segment_content_id
         start, length = trace.segment_start, np.asarray(trace.segment_num_tokens, np.int64)
         fresh = np.ones(len(content), bool)

@@ -19,26 +19,27 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.records.memory import Memory
 
-#: Characters that are hashed as one.
+#: Characters of a chunk, which has one hash.
 CHUNK = 128
 
 
 @ROUTERS.register("aibrix-prefix-cache")
 class AibrixPrefixCache(RuleRouter):
-    """AIBrix's prefix-cache: the longest match that is not much busier than the mean.
+    """AIBrix's prefix-cache: the longest match on a replica that is not much busier than the mean.
 
     If ``max - min`` requests in flight are above ``imbalance``, only the replicas with the fewest
-    are candidates. In order of match, longest first, then of load, the first candidate with at most
-    ``mean + k * sigma`` in flight wins. The prompt is recorded for it, in chunks of 128 characters.
+    are candidates. Of the candidates with at most ``mean + k * sigma`` in flight, the one with the
+    longest match wins; ties are broken by load. The router records the prompt for this replica, in
+    chunks of 128 characters.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. Its code says 8 and
     1, its README 16 and 2; the defaults follow the code.
 
     Parameters
     ----------
-    imbalance : requests
-    k : standard deviations
-    chunk_tokens : tokens of a chunk, at four characters each
+    imbalance : largest difference of requests in flight at which all replicas are candidates
+    k : allowed excess of requests in flight over the mean, standard deviations
+    chunk_tokens : tokens of a chunk, of four characters each
     max_entries : chunks recorded per replica
     """
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class AibrixThroughput(RuleRouter):
     """AIBrix's throughput: the smallest ``2 * prompt rate + generation rate``.
 
-    Rates are tokens per second between the last two scrapes that a request used. Ties are broken at
-    random. The replica that has done least gets most requests, even if many are in flight.
+    Rates are tokens per second between the last two scrapes that this router has read. Ties are
+    broken at random. The replica that has computed the fewest tokens gets the next request, even if
+    it has many in flight.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. It reads two gauges
     that vLLM averaged over 5 s; vLLM V1 has counters instead, which give the rates here.

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.records.memory import Memory
 
-#: Tokens per piece of a prefix.
+#: Tokens per key of a prefix.
 PIECE = 16
 
 
 @ROUTERS.register("chwbl")
 class BoundedLoads(RuleRouter):
-    """Consistent hashing of the prompt's first tokens, past replicas that are too loaded.
+    """Consistent hashing of the prompt's first tokens that skips overloaded replicas.
 
     From the point of the prefix on the ring, the first replica with at most
-    ``ceil((1 + epsilon) * mean)`` requests in flight wins. Stateless except for the loads.
+    ``ceil((1 + epsilon) * mean)`` requests in flight wins. The loads are the router's only state.
 
     Source: Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350; proposed for LLMs in
-    vllm-project/production-stack, issue 59. Points and length of the prefix are chosen here.
+    vllm-project/production-stack, issue 59. The defaults are kvsim's.
 
     Parameters
     ----------

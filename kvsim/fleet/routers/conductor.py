@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 class Conductor(Router):
     """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
-    The time to first token at a replica is its queue, ``T_queue``, plus the prefill of the tokens
-    that it does not cache; the smallest wins, the first of equals. ``T_queue`` is the predicted
-    time of the requests that this gateway sent there and that have no first token. Where replicas
-    read each other's memory (``--kv-store peer``), a replica that holds less than the best match
-    reads that first: if it is ``threshold`` times as long, ``T_transfer`` of the difference is
-    added, and only the rest is prefilled.
+    The time to first token at a replica is ``T_queue`` plus the prefill time of the tokens that it
+    does not cache; the smallest wins, the first of equals. ``T_queue`` is the predicted time of the
+    requests that this gateway has sent there and that have no first token. If replicas read each
+    other's memory (``--kv-store peer``) and the best match is at least ``threshold`` times as long
+    as a replica's own, the replica reads the difference: ``T_transfer`` is added, and only the
+    remaining tokens are prefilled.
 
-    Among decode replicas the one with the fastest step wins, with this request running there. With
-    ``ttft-slo`` and ``tbt-slo``, a request is turned away if its first token would be later, or its
-    step slower.
+    In a decode pool, the replica whose step with this request would be shortest wins. A request is
+    rejected if its predicted first token is later than ``ttft-slo``, or its step longer than
+    ``tbt-slo``.
 
     Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection predicts the
     decode load at the end of the prefill; here the load is the present one.
 
     Parameters
     ----------
-    ttft_slo : seconds until the first token; none for no limit
-    tbt_slo : seconds between two tokens; none for no limit
-    threshold : the best match is read if it is this number of times as long as the replica's
-        own; 1: whenever it is longer
+    ttft_slo : longest time to first token, seconds; none for no limit
+    tbt_slo : longest time between two tokens, seconds; none for no limit
+    threshold : ratio of the best match to the replica's own from which it is read; 1: whenever
+        the best match is longer
     event_delay : seconds from a step's end until the index is updated
     """
 
@@ -91,18 +91,18 @@ class Conductor(Router):
         return choice
 
     def _reads(self, cached: int, longest: int) -> bool:
-        """Return True if a replica reads the best match of another one."""
+        """Return True if a replica with ``cached`` tokens reads the best match of another one."""
         return self.facts.fetch_time is not None and longest >= self._threshold * cached
 
     def _time(self, prompt: int, cached: int, longest: int) -> float:
-        """Return the seconds of a prompt at a replica, without its queue."""
+        """Return the seconds until a prompt's first token at a replica with an empty queue."""
         if cached == longest or not self._reads(cached, longest):
             return self.facts.prefill_time(prompt, cached)
         assert self.facts.fetch_time is not None
         return self.facts.fetch_time(longest - cached) + self.facts.prefill_time(prompt, longest)
 
     def _steps(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> list[float]:
-        """Return the step seconds of each replica if it decoded this request, too."""
+        """Return the seconds of a step of each replica if it also decoded this request."""
         needed = self._tbt_slo is not None or self.facts.decodes_only
         if not needed or self.facts.prefills_only:
             return [0.0] * len(replicas)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 
-#: Defaults, seconds: from a step's end until the index is updated, and for which a prompt counts as
-#: cached without events.
+#: Defaults, seconds: from a step's end until the index is updated; time for which a prompt counts
+#: as cached without events.
 EVENT_DELAY, TTL = 0.005, 120.0
 
 
@@ -50,7 +50,14 @@ def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
 
 
 class Sent(NamedTuple):
-    """A router's prediction of a request: its full blocks, and its part of the prefill."""
+    """A router's prediction for a request that it sent.
+
+    Attributes
+    ----------
+    path : keys of the prompt's full blocks, as bytes
+    has_rest : the prompt ends inside a block
+    num_uncached_tokens : prompt tokens to prefill
+    """
 
     path: bytes
     has_rest: bool
@@ -62,31 +69,31 @@ class Dynamo(RuleRouter):
     """NVIDIA Dynamo: the fewest blocks to prefill and to decode, with credit for cached ones.
 
     The cost of a worker, in blocks, is ``prefill-weight * max(0, raw - credit) + decode +
-    active-weight * requests``. ``raw`` is this prompt and the prompt tokens in flight there,
-    without their cached part. ``credit`` is the cached blocks of this prompt, less where more is in
-    flight than at the least loaded worker (``decay``), and a share of the blocks after them in the
-    worker's host memory and disks (``--kv-store kvbm``). ``decode`` is the number of different
-    blocks of the prompts there. Where other replicas compute the prompts the cost is ``max(0,
-    decode - credit) + active-weight * requests``.
+    active-weight * requests``. ``raw`` is this whole prompt plus the uncached prompt tokens in
+    flight at the worker. ``credit`` is the cached blocks of this prompt, reduced (``decay``) if
+    more tokens are in flight than at the least loaded worker, plus a share of the blocks after them
+    in the worker's host memory and disks (``--kv-store kvbm``). ``decode`` is the number of
+    different blocks of the worker's prompts. In a decode pool the cost is ``max(0, decode - credit)
+    + active-weight * requests``.
 
-    The work in flight is the router's own prediction: added when a request is sent, its prefill
-    removed at the first token, the rest at the end. The smallest cost wins, with ties at random;
-    with a temperature, the worker is sampled.
+    The router predicts the work in flight: it adds a request's work when it sends the request, and
+    removes the prefill at the first token, the blocks at the end. The smallest cost wins, with ties
+    at random; with a temperature, the worker is sampled.
 
     Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
-    The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Dynamo's
+    The documented cost ``w * prefill + decode`` is this cost with ``prefill-weight`` w. Dynamo's
     queue before the router is ``--flow-control dynamo``.
 
     Parameters
     ----------
-    events : the replicas' events report cached blocks; without them, prompts count as cached for
-        ``ttl`` seconds from when they are sent, 120
+    events : the replicas' events report cached blocks; without events, prompts count as cached for
+        ``ttl`` seconds after they are sent
     credit : credit of a cached block; 0 balances only load
     host_credit, disk_credit : credit of a block in host memory or on disk, 0.75 and 0.25
     prefill_weight, active_weight, decay : terms of the formula
-    temperature : 0 chooses the smallest cost
+    temperature : temperature of the softmax over costs; 0 chooses the smallest cost
     event_delay : seconds from a step's end until the index is updated, 0.005
-    ttl : seconds
+    ttl : seconds for which a sent prompt counts as cached without events, 120
     """
 
     watches_requests = True
@@ -125,7 +132,7 @@ class Dynamo(RuleRouter):
 
     @property
     def is_plain(self) -> bool:
-        """Return True if the router picks the smallest cost, by the replicas' events."""
+        """Return True if the router picks the smallest cost, and reads the replicas' events."""
         return self._events and not self._temperature and not self.facts.decodes_only
 
     def make_state(self, memory: Memory) -> CostWeights:
@@ -145,7 +152,7 @@ class Dynamo(RuleRouter):
         self._num_blocks = np.zeros(facts.num_replicas)
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        # As the rule, over arrays: at dozens of replicas a loop would be most of a decision.
+        # The rule over arrays: with dozens of replicas a loop would take most of a decision's time.
         cached = self.prefixes.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
         size, prompt = self.prefixes.entry_tokens, request.num_prompt_tokens
@@ -169,7 +176,7 @@ class Dynamo(RuleRouter):
     def _beyond(
         self, request: IncomingRequest, cached: NDArray[np.int64], places: Sequence[int]
     ) -> NDArray[np.float64] | float:
-        """Return the credit of the tiers behind each replica's cache, in tokens."""
+        """Return the credit of each replica's tiers for blocks beyond its cache, in tokens."""
         tiers = self.facts.own_tiers(request) if self.facts.own_tiers else ()
         if not any(tiers):
             return 0.0

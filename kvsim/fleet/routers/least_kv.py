@@ -12,7 +12,7 @@ from kvsim.rules.routing.by_load import choose_least_kv
 class LeastKV(RuleRouter):
     """The replica with the smallest share of KV-cache blocks in use, as last scraped.
 
-    Ties are broken at random. All requests between two scrapes see the same numbers.
+    Ties are broken at random. Between two scrapes the numbers do not change.
 
     Source: AIBrix's least-kv-cache, pkg/plugins/gateway/algorithms at e3e10f9e.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
-#: Defaults of the filter: the share of requests that bypass it, and seconds.
+#: Defaults of the filter: the share of requests that bypass it, and its TTFT penalty in seconds.
 EXPLORE, MAX_TTFT_PENALTY = 0.01, 5.0
 #: Defaults of predicted latencies: weights of TTFT and TPOT, and the share of requests that go to
 #: replicas that miss the targets.
@@ -48,46 +48,49 @@ LATENCY_WEIGHTS, EXPLORE_LATE = (0.8, 0.2), 0.01
 class LlmD(RuleRouter):
     """llm-d: the largest weighted sum of scores between 0 and 1, after an optional prefix filter.
 
-    Scores: the share of the prompt that is cached; waiting requests, and running ones, from 1 for
-    the fewest to 0 for the most; the free share of the KV cache; requests in flight; tokens in
-    flight; the load-aware score of waiting requests; staying with the session; spreading prompts
-    that no replica holds. A weight of 0 switches a score off.
+    Scores: the cached share of the prompt (``prefix``); waiting requests (``queue``) and running
+    ones (``running``), from 1 for the fewest to 0 for the most; the free share of the KV cache
+    (``kv``); requests (``active``) and tokens (``tokens``) in flight; the load-aware score of
+    waiting requests (``load``); 1 for the replica of the session (``session``); a rank that spreads
+    prompts that no replica holds (``no-hit-lru``). A weight of 0 switches a score off.
 
-    The filter keeps the replicas that hold at least ``affinity`` of the prompt, except for a share
-    ``explore`` of the requests, and while the best of them is predicted to give the first token at
-    most ``max-ttft-penalty`` seconds later than the best other one.
+    The filter keeps only the replicas that hold at least ``affinity`` of the prompt. It does not
+    apply to a share ``explore`` of the requests, nor if the best of these replicas is predicted to
+    return the first token more than ``max-ttft-penalty`` seconds later than the best other one.
 
-    The latency score is predicted by the run's own step times for the requests of this gateway in
-    flight at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or
-    ``tpot-slo`` only the replicas that meet them are candidates, except for a share
-    ``explore-late`` of the requests; the one with the least headroom (or the most) is best. With
-    one target alone, only that latency counts (llm-d treats an unset target of TTFT as missed).
+    The latency score is predicted from the run's step times and this gateway's requests in flight
+    at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or ``tpot-slo`` only
+    the replicas that meet them are candidates, except for a share ``explore-late`` of the requests;
+    the candidate with the least headroom (or the most) is best. With one target, only its latency
+    counts (llm-d treats an unset target of TTFT as missed).
 
-    A request with a priority above 0 is turned away if no replica meets the targets, is idle or
-    has an empty cache.
+    A request with a priority above 0 is rejected if no replica meets the targets, is idle or has an
+    empty cache.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
-    at 2b0e7579. There a model is trained on measured requests, and errs by some 5 %.
+    at 2b0e7579. llm-d predicts by a model trained on measured requests, with errors of some
+    5 %.
 
     Parameters
     ----------
     index : ``precise`` follows the replicas' events, ``approximate`` records the requests sent
-    prefix, queue, kv : weights; by default 3, 2, 2 with a precise index and 1, 1, 1 without
-    running, active, tokens, load, session, no_hit_lru, latency : weights
+    prefix, queue, kv : weights of these scores; by default 3, 2, 2 with a precise index and 1, 1, 1
+        with an approximate one
+    running, active, tokens, load, session, no_hit_lru, latency : weights of these scores
     picker : ``max-score`` (ties at random), ``weighted-random`` or ``random``
     affinity : least cached share of the prompt that passes the filter, 0 for no filter
     explore : share of the requests that bypass the filter, 0.01
-    max_ttft_penalty : seconds, 5
+    max_ttft_penalty : seconds of TTFT that the filter may cost, 5
     scrape_interval : seconds between two scrapes of the metrics
     event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
     max_blocks : largest number of a prompt's entries that are looked up in the approximate index
-    prefix_scale : a matched prefix scores as its share of the ``prompt``, or by its position
-        between the shortest and the longest match of its ``holders``
+    prefix_scale : score of a match: its share of the ``prompt``, or its position between the
+        shortest and the longest match of all ``holders``
     ttft_slo, tpot_slo : targets of the latency score, seconds; none by default
     headroom : ``least`` packs requests where targets are just met, ``most`` spreads them
-    ttft_weight, tpot_weight : within the latency score, 0.8 and 0.2
+    ttft_weight, tpot_weight : weights within the latency score, 0.8 and 0.2
     explore_late : share of the requests that go to replicas that miss the targets, 0.01
     """
 
@@ -170,7 +173,7 @@ class LlmD(RuleRouter):
         super().start(facts)
         self.prefixes = PrefixAffinity(facts, self._kind, **self._entries)
         self._cold = NoHitLru()
-        self._homes: dict[int, int] = {}  # of sessions
+        self._homes: dict[int, int] = {}  # replica of each session
 
     def make_state(self, memory: Memory) -> ScoreWeights:
         state = memory.one(ScoreWeights)
@@ -213,7 +216,7 @@ class LlmD(RuleRouter):
     def _filter(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[int]:
-        """Return the replicas that are scored."""
+        """Return the indices of the replicas that pass the filter."""
         everyone = list(range(len(replicas)))
         self.branch = "scores"
         if not self._affinity:
@@ -240,7 +243,7 @@ class LlmD(RuleRouter):
         cached: Sequence[int],
         kept: list[int],
     ) -> list[int]:
-        """Return the replicas that meet the targets, else those that miss them; none to shed."""
+        """Return the replicas that meet the targets, or those that miss them; none: reject."""
         headrooms = self._headrooms(request, replicas, cached)
         if request.priority > 0 and can_be_shed(headrooms, replicas):
             self.branch, self.predicted_tokens = "turned away", None
@@ -286,7 +289,7 @@ class LlmD(RuleRouter):
         score(self.state, self.placement)
         totals = [-cost for cost in self.placement.costs[: len(replicas)]]
         home = self._homes.get(request.session_id, -1)
-        # These need more than the counters of a candidate.
+        # These scores need more than the counters of a candidate.
         weighted: list[tuple[float, list[float]]] = [
             (self._session, [float(replica.index == home) for replica in replicas]),
             (self._no_hit_lru, self._cold.score(cached, [r.index for r in replicas])),
@@ -303,7 +306,7 @@ class LlmD(RuleRouter):
         if self._picker == "random":
             return random_below(draws, number)
         if self._picker == "weighted-random":
-            # A reservoir of one: the largest U^(1/weight) wins; a total of 0 does not win.
+            # Reservoir sampling: the largest U^(1/weight) wins; a total of 0 never wins.
             drawn = [random_share(draws) for _ in totals]
             totals = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(drawn, totals, strict=True)]
         return any_least_cost([-total for total in totals], number, draws)

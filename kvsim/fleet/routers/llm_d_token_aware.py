@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 class LlmDTokenAware(RuleRouter):
     """llm-d's token-aware routing: the least prefill among the replicas that hold the prompt.
 
-    The replicas that hold at least ``affinity`` of the prompt are kept; the fewest uncached prompt
-    tokens win, those in flight and this prompt's own together. All replicas are candidates again
-    when the least loaded one kept has ``tau`` tokens in flight more than the least loaded other
-    one, ``tau = rate * max-wait``. Ties are broken at random.
+    The candidates are the replicas that hold at least ``affinity`` of the prompt. All replicas are
+    candidates if the least loaded of these has over ``rate * max-wait`` more tokens in flight than
+    the least loaded other replica. The candidate with the fewest uncached prompt tokens, in flight
+    and of this prompt, wins. Ties are broken at random.
 
-    Source: llm-d's blog of 2026-08-17. Its rate for Qwen3-32B on two H100 is 20,480 tokens/s; by
-    default it follows from the run's own step times, a full step's tokens over its time.
+    Source: llm-d's blog of 2026-08-17. Its rate for Qwen3-32B on two H100 is 20,480 tokens/s; here
+    the default is the tokens of a full step divided by its time.
 
     Parameters
     ----------
     index : ``precise`` follows the replicas' events, ``approximate`` records the requests sent
     affinity : least cached share of the prompt
-    max_wait : seconds of prefill that a cached prefix may be worth
+    max_wait : seconds of additional prefill in flight that a cached prefix may cost
     rate : prompt tokens per second of a replica
     event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
-    max_blocks : most entries of a prompt in the approximate index; later ones are not looked up
+    max_blocks : largest number of a prompt's entries that are looked up in the approximate index
     """
 
     watches_requests = True

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class OwnRouter(RuleRouter):
-    """A router that chooses by rules of a user's.
+    """A router that chooses by a user's rules.
 
     Parameters
     ----------
-    rules : the rules; the router has a copy of its own
+    rules : the rules, which the router copies
     """
 
     looks_at_replicas = True
@@ -63,8 +63,8 @@ class OwnRouter(RuleRouter):
         return type(self._rules).__name__
 
     def wrong_choice(self, place: float) -> ValueError:
-        """Return the error for a choice that is not a place of a candidate."""
+        """Return the error for a choice that is no index of a candidate."""
         return ValueError(
             f"router {self.rules_name} chose {place}: must be a whole number, 0 to "
-            f"{self.placement.num_candidates - 1}, the place of a candidate"
+            f"{self.placement.num_candidates - 1}, the index of a candidate"
         )

@@ -9,7 +9,7 @@ from kvsim.rules.routing.pick import least_of_two
 
 @ROUTERS.register("power-of-two")
 class PowerOfTwo(RuleRouter):
-    """The one with fewer unfinished requests of two different replicas drawn at random.
+    """Draw two different replicas at random; the one with fewer unfinished requests wins.
 
     Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
     """

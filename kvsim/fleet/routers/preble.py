@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds per output token of a replica on which no request has ended.
 FIRST_TPOT = 0.15
-#: Number of ended requests per replica whose medians count.
+#: Number of last ended requests per replica from which medians are computed.
 MOST_REMEMBERED = 256
 
 
@@ -35,25 +35,24 @@ class Preble(Router):
     """Preble's E2: the longest match if more of the prompt is cached than not, else any replica.
 
     If fewer tokens are missing than cached (exploit), the replicas with the longest match are
-    candidates; else (explore) all. The smallest ``L + M`` wins, the first of equals. L: the prefill
-    time of the misses of ``window`` seconds, each piece's shared among its holders, and ``active
-    requests * median output * median TPOT`` of the replica. M: the prefill time of what a virtual
-    LRU cache of the replica's size would evict. From ``warm-up`` requests per replica on, requests
-    for the replica with the largest L go to the one with the smallest, while the largest L is above
-    ``balance`` times the smallest.
-    ``balance`` times the other.
+    candidates; else (explore) all. The smallest ``L + M`` wins, the first of equals. L is the
+    prefill time of the entries missed in the last ``window`` seconds, each divided among its
+    holders, plus ``active requests * median output * median TPOT`` of the replica. M is the prefill
+    time of the entries that an LRU cache of the replica's size would evict. After ``warm-up``
+    requests per replica, a request for the replica with the largest L goes to the one with the
+    smallest if the largest L is above ``balance`` times the smallest.
 
     Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
-    8e7906ae. Of the ways to balance (move, split or replicate the busiest subtree) requests that
-    move take their prefix along; a piece of the tree is ``entry-tokens`` tokens.
+    8e7906ae. Preble balances by moving, splitting or replicating the busiest subtree; here only
+    single requests move, and their prefix with them.
 
     Parameters
     ----------
-    window : seconds
-    balance : largest over smallest L
-    warm_up : requests per replica
-    own_prefill : add this request's own prefill to L and M, as the paper has it
-    entry_tokens : tokens that are matched as one
+    window : seconds of misses that L counts
+    balance : ratio of the largest to the smallest L above which requests move
+    warm_up : requests per replica before requests move
+    own_prefill : add this request's own prefill time to L and M, as the paper does
+    entry_tokens : tokens per entry
     """
 
     watches_requests = True
@@ -88,7 +87,7 @@ class Preble(Router):
         self._first_tokens: dict[int, float] = {}
         empty = [deque[float](maxlen=MOST_REMEMBERED) for _ in range(2 * number)]
         self._outputs, self._tpots = empty[:number], empty[number:]
-        self._output, self._tpot = [0.0] * number, [FIRST_TPOT] * number  # their medians
+        self._output, self._tpot = [0.0] * number, [FIRST_TPOT] * number  # medians
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         now, prompt = request.arrival_time, request.num_prompt_tokens
@@ -129,7 +128,7 @@ class Preble(Router):
         return max(too_many, 0) * self._piece_time
 
     def _balanced(self, choice: int, loads: Sequence[float]) -> int:
-        """Return the choice, or the least loaded replica if loads are too far apart."""
+        """Return the choice, or the least loaded replica if the loads differ too much."""
         if self._num_seen < self._warm_up * len(loads):
             return choice
         if loads[choice] < max(loads) or max(loads) <= self._balance * min(loads):

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 #: Characters of a chunk of the prefix trie.
 CHUNK = 128
-#: Tokens by which a match may fall short of the prompt.
+#: Tokens by which a match may be shorter than the prompt.
 THRESHOLD = 2000
-#: Points of each replica on the hash ring, and seconds over which requests count: as `session`.
+#: Points of each replica on the hash ring, and seconds over which requests count, as in `session`.
 POINTS, WINDOW = 160, 60.0
 
 
@@ -45,13 +45,13 @@ POINTS, WINDOW = 160, 60.0
 class ProductionStack(RuleRouter):
     """production-stack: by prefix trie, by KV look-up, or by match against load.
 
-    - ``prefixaware``: a trie of chunks of 128 characters that were sent, never evicted; at random
-      among the replicas with the longest match, or among all if there is none.
-    - ``kvaware``: looks up where the KV is; the longest match wins, but if less than ``prompt -
-      threshold`` tokens match, the session's owner on a hash ring, and without a session the
-      replica with the fewest recent requests.
-    - ``loadaware``: the largest ``matched / prompt - beta * (load - mean) / max(1, mean)``, loads
-      being requests in flight. The first of equals.
+    - ``prefixaware``: a trie has all prompts sent, in chunks of 128 characters, and evicts none. A
+      random replica of those with the longest match wins, or of all without a match.
+    - ``kvaware``: the longest match in the replicas' caches wins. If it is shorter than ``prompt -
+      threshold`` tokens, the session's owner on a hash ring wins; without a session, the replica
+      with the fewest recent requests.
+    - ``loadaware``: the largest ``matched / prompt - beta * (load - mean) / max(1, mean)`` wins,
+      the first of equals; loads are requests in flight.
 
     Source: routing_logic.py of vllm-project/production-stack at a6c01db0; ``loadaware`` as proposed
     there in pull request 1035, and ``relief`` in 884. The replicas' events stand in for LMCache's
@@ -59,13 +59,14 @@ class ProductionStack(RuleRouter):
 
     Parameters
     ----------
-    policy : one of these
-    threshold : tokens (``kvaware``), 2000
-    relief : requests in flight, most less fewest, from which on the replica with the fewest wins
-        (``kvaware``); none for never
+    policy : ``prefixaware``, ``kvaware`` or ``loadaware``
+    threshold : tokens by which a match may be shorter than the prompt (``kvaware``), 2000
+    relief : difference between the most and the fewest requests in flight from which the replica
+        with the fewest wins (``kvaware``); none for never
     beta : weight of the load (``loadaware``), 1
-    event_delay : seconds from a step's end until a look-up sees it (not ``prefixaware``), 0.01
-    chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
+    event_delay : seconds from a step's end until look-ups have its blocks (not ``prefixaware``),
+        0.01
+    chunk_tokens : tokens of a chunk (``prefixaware``), 32, of four characters each
     """
 
     prefixes: PrefixAffinity
@@ -133,7 +134,7 @@ class ProductionStack(RuleRouter):
         return choice
 
     def _relieve(self, replicas: Sequence[ReplicaView]) -> int | None:
-        """Return the replica with the fewest in flight, if another has far more; else None."""
+        """Return the replica with the fewest in flight if ``relief`` applies, else None."""
         if self._relief is None:
             return None
         loads = queues(replicas)

@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 class RayPrefixAware(RuleRouter):
     """Ray Serve's PrefixCacheAffinityRouter: the best match, or else the smallest tree.
 
-    If ``max - min`` requests in flight are above ``imbalanced-threshold``, power of two choices. If
-    the best match is below ``match-rate`` of the prompt, the replicas with the smallest tree are
-    candidates; otherwise those with the best match. The candidate with the fewest in flight wins,
-    the first of equals.
+    If ``max - min`` requests in flight are above ``imbalanced-threshold``, the better of two random
+    replicas wins, as in power-of-two. Otherwise the candidates are the replicas with the best
+    match, or, if it is below ``match-rate`` of the prompt, those with the smallest tree. The
+    candidate with the fewest requests in flight wins, the first of equals.
 
-    Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults, under which the
-    gate never opens. Its tree holds text; here entries of ``entry-tokens`` tokens, four characters
-    each.
+    Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults; the default
+    ``imbalanced-threshold`` is never exceeded. Ray's tree has text; here it has entries of
+    ``entry-tokens`` tokens of four characters each.
 
     Parameters
     ----------
-    imbalanced_threshold : requests
-    match_rate : share of the prompt
+    imbalanced_threshold : difference of requests in flight above which matches are ignored
+    match_rate : least share of the prompt that must match
     eviction_interval : seconds between evictions of the least recently used leaves
-    eviction_threshold, eviction_target : characters per replica above which leaves are evicted, and
-        down to which
-    entry_tokens : tokens that are matched as one
+    eviction_threshold : characters per replica above which leaves are evicted
+    eviction_target : characters per replica that eviction leaves
+    entry_tokens : tokens per entry
     """
 
     looks_at_replicas = True

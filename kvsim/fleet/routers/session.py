@@ -24,8 +24,8 @@ class Session(Router):
     The hash ring has ``points`` points per replica. A request without a session goes to the replica
     that received the fewest from this gateway in the last ``window`` seconds.
 
-    Source: production-stack's session policy, routing_logic.py at a6c01db0; the number of points
-    and the window are chosen here.
+    Source: production-stack's session policy, routing_logic.py at a6c01db0; the defaults are
+    kvsim's.
 
     Parameters
     ----------

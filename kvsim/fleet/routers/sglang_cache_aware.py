@@ -28,22 +28,23 @@ class SglangCacheAware(RuleRouter):
 
     Loads are far apart if ``max - min`` requests in flight are above ``balance-abs`` and ``max >
     balance-rel * min``: then the replica with the fewest in flight wins. Otherwise, if the longest
-    match is above ``cache-threshold`` of the prompt, that replica wins; else the one with the
-    smallest tree. The prompt is inserted in the winner's tree. Of equals, the first.
+    match is above ``cache-threshold`` of the prompt, the replica with this match wins; else the
+    replica with the smallest tree. The first of equals wins, and its tree receives the prompt.
 
-    The known weakness is the rule's own: with few requests in flight the first gate never opens,
-    and one replica may serve everything that shares a prefix (sgl-project/sglang, issue 21199).
+    The rule has a known weakness: with few requests in flight loads never count as far apart, and
+    one replica may serve all requests that share a prefix (sgl-project/sglang, issue 21199).
 
-    Source: sgl-router/src/policies/cache_aware.rs at 026f853, with its defaults. Its tree holds
-    text; here entries of ``entry-tokens`` tokens, four characters each.
+    Source: sgl-router/src/policies/cache_aware.rs at 026f853, with its defaults. Its tree has
+    text; here it has entries of ``entry-tokens`` tokens of four characters each.
 
     Parameters
     ----------
     cache_threshold : share of the prompt that must match
-    balance_abs, balance_rel : thresholds of the load gate
+    balance_abs, balance_rel : difference and ratio of requests in flight above which loads are far
+        apart
     eviction_interval : seconds between evictions of the least recently used leaves
     max_tree_size : characters per replica that eviction leaves
-    entry_tokens : tokens that are matched as one
+    entry_tokens : tokens per entry
     """
 
     looks_at_replicas = True

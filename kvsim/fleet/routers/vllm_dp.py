@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class VllmDataParallel(RuleRouter):
     """The smallest ``4 * waiting + running``, counted by the coordinator every 100 ms.
 
-    Requests sent since the last count are taken as waiting. Without that (``count-sent=false``),
-    all requests of an interval go to one replica. The first of equals wins.
+    Requests sent since the last count are added to the waiting ones. Without this
+    (``count-sent=false``), all requests of an interval go to one replica. The first of equals wins.
 
     Source: vLLM's data-parallel deployment guide; weights and interval as in docs/guide/routing.md
     of inference-sim at f90a1e3a.

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("vllm-kv-aware")
 class VllmKvAware(RuleRouter):
-    """vllm-router's kv_aware: the fewest tokens to prefill, times one more than the requests there.
+    """vllm-router's kv_aware: the smallest ``tokens to prefill * (requests in flight + 1)``.
 
-    The tokens to prefill at a replica are those of this prompt that it does not hold, by its KV
-    cache events, and those of prompts sent there without a first token. Of equals, the first.
+    The tokens to prefill at a replica are those of this prompt that it does not hold, according to
+    its KV cache events, plus those of prompts sent to it without a first token. The first of equals
+    wins.
 
-    Source: the choices of vllm-router 0.1.17 before two servers, see docs/howto/live.md.
+    Source: recorded choices of vllm-router 0.1.17 between two servers, see docs/howto/live.md.
 
     Parameters
     ----------

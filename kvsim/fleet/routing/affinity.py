@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def sticky(hit_rates: Sequence[float], least: float) -> list[int]:
-    """Return the replicas that hold at least a share of a prompt; all, if none does."""
+    """Return the replicas that hold at least the share ``least`` of a prompt; all, if none does."""
     found = [place for place, rate in enumerate(hit_rates) if rate >= least]
     return found or list(range(len(hit_rates)))
 
 
 def lead(loads: Sequence[float], warm: Sequence[int]) -> float:
-    """Return the excess load of the least loaded sticky replica over the other replicas' least.
+    """Return the least load of the ``warm`` replicas minus the least load of the others.
 
-    Minus infinity if there is no other one.
+    Minus infinity if there is no other replica.
     """
     cold = [load for place, load in enumerate(loads) if place not in warm]
     return min(loads[place] for place in warm) - min(cold) if cold else -math.inf

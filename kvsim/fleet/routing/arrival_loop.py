@@ -1,4 +1,4 @@
-"""The host of the compiled loop over arrivals, for routers with a rule behind one gateway."""
+"""Caller of the compiled loop over arrivals, for one gateway whose router has a compiled rule."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 #: Decisions after which the loop returns, so that progress shows and Ctrl-C works.
 DECISIONS_PER_CALL = 1024
-#: Initial room for prompts per replica.
+#: Initial number of prompts per replica for which there is room.
 FIRST_ROOM = 64
-#: Most bits of a row number in the table of sent prompts: 8 MB.
+#: Largest number of bits of a row number in the table of sent prompts: 8 MB.
 MOST_SENT = 20
 #: Package of the routers with an entry; a subclass elsewhere may choose in another way.
 BUILT_IN = "kvsim.fleet.routers."
 
 
 def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
-    """Return True if the loop supports a router, its inputs, and all replicas."""
+    """Return True if the loop supports the gateways' router, its inputs, and all replicas."""
     router, reader = gateways.alone()
     if not isinstance(router, RuleRouter) or not type(router).__module__.startswith(BUILT_IN):
         return False
@@ -73,8 +73,8 @@ class ArrivalLoop:
     replicas : the replicas, by slot
     replica_set : the set of these replicas
     table : the run's requests table
-    rows : the requests in order, all of which replicas have room for
-    planned : their arrival times
+    rows : the requests in order, all admissible
+    planned : their arrival times, seconds
     outputs : content of the output of each request
     start_time : time of the world before the first request, seconds
     """
@@ -140,7 +140,7 @@ class ArrivalLoop:
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
-        """Do the work that the loop leaves to its host. Mutates."""
+        """Do the work for which the loop has returned. Mutates."""
         code, (at, place, wanted) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
             self._replica_set.bring_one(place, float(self._moments[code.TARGET]))

@@ -1,4 +1,4 @@
-"""Rules that many routers share to pick one of several."""
+"""Rules of many routers that pick one of several replicas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def uniform_argmax(values: Sequence[float], rng: Generator) -> int:
 
 
 def power_of_two(loads: Sequence[float], rng: Generator) -> int:
-    """Draw two different indices; the smaller load wins, the first drawn of equals."""
+    """Draw two different indices; return that of the smaller load, of equals the first drawn."""
     if len(loads) == 1:
         return 0
     first = int(rng.integers(len(loads)))

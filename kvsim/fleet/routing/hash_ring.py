@@ -1,4 +1,4 @@
-"""Consistent hashing: adding or removing a replica moves only its own share of the keys."""
+"""Consistent hashing: only the keys of an added or removed replica change their replica."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class HashRing:
                 yield replica
 
     def owner(self, key: int) -> int:
-        """Return the first replica from a key on."""
+        """Return the first replica on the ring from a key on."""
         return next(self.walk(key))

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class NoHitLru:
-    """Spreads prompts that no replica holds: to replicas that never had one, then to the LRU one.
+    """Spreads prompts that no replica holds.
 
-    Scores are ranks among the candidates: from 1 for the first to 0 for the last.
+    Replicas that never received such a prompt come first, then the least recently used ones. Scores
+    are ranks among the candidates: from 1 for the first to 0 for the last.
     """
 
     def __init__(self) -> None:
-        self._order: list[int] = []  # replicas that got such prompts, the oldest first
+        self._order: list[int] = []  # replicas with such prompts, the least recently used first
 
     def score(self, matched: Sequence[int], among: Sequence[int]) -> list[float]:
         """Score some replicas for a prompt: 0.5 for all if any replica holds a part of it."""
@@ -31,12 +32,12 @@ class NoHitLru:
         return [1 - rank[replica] / steps for replica in among]
 
     def sent(self, replica: int, matched: Sequence[int]) -> None:
-        """Record the replica of a prompt that none holds. Mutates."""
+        """Record the replica of a prompt that no replica holds. Mutates."""
         if not any(matched):
             self.forget(replica)
             self._order.append(replica)
 
     def forget(self, replica: int) -> None:
-        """Remove a replica that is gone: a new one in its slot has had no prompt. Mutates."""
+        """Remove a replica: a new one in its slot has received no prompt. Mutates."""
         if replica in self._order:
             self._order.remove(replica)

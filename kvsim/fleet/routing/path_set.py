@@ -11,27 +11,27 @@ KEY = 8
 class PathSet:
     """Paths in the order of their bytes; duplicates are allowed.
 
-    A key covers all keys before it, so paths share a prefix and nothing else, and a path shares
-    most with its neighbours. Nothing is stored by key: prompts have thousands.
+    A key covers all keys before it, so paths share only prefixes, and the longest shared prefix of
+    a path is that with a neighbour. No table of single keys is needed: prompts have thousands.
     """
 
     def __init__(self) -> None:
         self._paths: list[bytes] = []
 
     def add(self, path: bytes) -> int:
-        """Insert a path; return how many of its keys no other path has. Mutates."""
+        """Insert a path; return the number of its keys that no other path has. Mutates."""
         place = bisect_left(self._paths, path)
         number = self._num_own(path, place)
         self._paths.insert(place, path)
         return number
 
     def remove(self, path: bytes) -> int:
-        """Remove a path; return how many of its keys no other path has. Mutates.
+        """Remove a path; return the number of its keys that no other path has. Mutates.
 
         Raises
         ------
         ValueError
-            If it is not there.
+            If the set has no such path.
         """
         place = bisect_left(self._paths, path)
         if self._paths[place : place + 1] != [path]:

@@ -25,7 +25,7 @@ Kind = Literal["precise", "approximate"]
 CHARS_PER_TOKEN = 4
 
 
-#: Of llm-d's approximate index: tokens per entry, and entries per replica.
+#: llm-d's approximate index: tokens per entry, and largest number of entries per replica.
 BLOCK_SIZE, LRU_ENTRIES = 64, 31_250
 #: Seconds from a step's end until llm-d's precise index is updated.
 EVENT_DELAY = 0.01
@@ -45,12 +45,12 @@ def entries_of(
     lru_entries: int | None,
     max_blocks: int | None,
 ) -> dict[str, Any]:
-    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None: not given.
+    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None is not given.
 
     Raises
     ------
     ValueError
-        For an option that this kind of index does not have.
+        If an option is given that this kind of index does not read.
     """
     if kind == "precise":
         why = "with index=precise: its blocks are those of the replicas' KV caches"
@@ -65,17 +65,17 @@ def entries_of(
 
 
 class PrefixAffinity:
-    """Predicted cached tokens of a prompt by replica.
+    """Predicts the cached tokens of a prompt at each replica.
 
     Parameters
     ----------
     facts : properties of the fleet
     kind : ``precise`` reads the index that the replicas' events update; ``approximate`` counts a
         prompt as cached from the moment it is sent, even if the replica does not cache it
-    entry_tokens : tokens per entry of an approximate index; a partial entry is left out
+    entry_tokens : tokens per entry of an approximate index; a prompt's last, partial entry has none
     max_entries, ttl : limits of an approximate index; see ``PrefixIndex``
-    max_prompt_entries : most entries of a prompt in an approximate index
-    asks_holders : the router asks for the holders of single entries
+    max_prompt_entries : largest number of entries of a prompt in an approximate index
+    asks_holders : True if the router reads the holders of single entries
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PrefixAffinity:
         return request.prefix_keys(self.entry_tokens)[: self.max_prompt_entries]
 
     def _path(self, request: IncomingRequest) -> Any:
-        """Return the same, as the index reads them."""
+        """Return the keys of a prompt's entries in the type that the index reads."""
         if self.is_precise:
             return self._facts.entry_path(request)
         if isinstance(self._sent, PrefixIndex):
@@ -124,7 +124,7 @@ class PrefixAffinity:
         return found
 
     def cached_array(self, request: IncomingRequest) -> NDArray[np.int64]:
-        """Return the same as an array."""
+        """Return :meth:`cached_tokens` as an array."""
         matched = np.array(self.index.match(self._path(request), request.arrival_time), np.int64)
         return matched * self.entry_tokens
 
@@ -139,11 +139,11 @@ class PrefixAffinity:
             self._sent.insert(replica, self._path(request), request.arrival_time)
 
     def forget(self, replica: int) -> None:
-        """Remove a replica that is gone; a precise index follows its events. Mutates."""
+        """Remove a replica's entries from an approximate index. Mutates."""
         self.shrink(replica, 0)
 
     def shrink(self, replica: int, num_entries: float) -> None:
-        """Shrink a replica's entries in an approximate index to a number. Mutates."""
+        """Evict a replica's entries from an approximate index until a number remain. Mutates."""
         if not self.is_precise:
             self._sent.shrink(replica, num_entries)
 
@@ -151,7 +151,7 @@ class PrefixAffinity:
 def _sent_index(
     facts: Facts, max_entries: float, ttl: float, *, asks_holders: bool
 ) -> PrefixIndex | SentIndex:
-    """Return an approximate index; a compiled one answers alike, faster for whole paths."""
+    """Return an approximate index; a compiled one has equal results, and is faster."""
     if not facts.compiled or ttl < math.inf or asks_holders:
         return PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
     from kvsim.fleet.prefix_index.key_tables import SentIndex

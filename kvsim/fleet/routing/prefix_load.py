@@ -1,4 +1,4 @@
-"""Preble's estimate of the future cost of a replica's prefixes."""
+"""Preble's estimate of the future prefill time of a replica's prefixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Uses:
-    """Recent uses of a piece, their misses, and the replicas that hold it."""
+    """Recent uses of an entry, the misses among them, and the bit mask of its holders."""
 
     number: int = 0
     missed: int = 0
@@ -24,18 +24,17 @@ class Uses:
 
 
 class PrefixLoad:
-    """Seconds of prefill by replica, over the pieces of prompts used in a window.
+    """Seconds of prefill by replica, over the entries of prompts used in a window.
 
-    A piece costs each replica that holds it ``prefill time * miss rate * uses / holders``, which is
-    the prefill time of its misses, shared among its holders. The holders of a piece are looked up
-    when it is used.
+    An entry costs each of its holders ``prefill time * miss rate * uses / number of holders``: the
+    prefill time of its misses, divided among the holders. Holders are looked up at each use.
 
     Parameters
     ----------
-    index : the holders of each piece
+    index : index with the holders of each entry
     num_replicas : replicas
-    piece_time : seconds to compute one piece
-    window : seconds
+    piece_time : seconds to compute one entry
+    window : seconds for which a use counts
     """
 
     def __init__(
@@ -50,12 +49,12 @@ class PrefixLoad:
         self._num_replicas = num_replicas
 
     def note(self, now: float, keys: Sequence[int], num_cached: int) -> None:
-        """Record a prompt with its first pieces cached, once it is placed. Mutates."""
+        """Record a placed prompt with its first ``num_cached`` entries cached. Mutates."""
         self._asked.append((now, keys, num_cached))
         self._count(keys, num_cached, 1)
 
     def forget(self, now: float) -> None:
-        """Drop the uses before the window. Mutates."""
+        """Drop the uses that are older than the window. Mutates."""
         while self._asked and self._asked[0][0] <= now - self._window:
             _, keys, num_cached = self._asked.popleft()
             self._count(keys, num_cached, -1)
@@ -69,7 +68,7 @@ class PrefixLoad:
         bits = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in sets), np.uint8)
         holds = np.unpackbits(bits.reshape(-1, width), axis=1, bitorder="little")
         shares = [self._missed[one] / max(one.bit_count(), 1) * self._piece_time for one in sets]
-        # cumsum adds in order, which a sum does not promise.
+        # cumsum adds in order; the order of sum is not defined.
         loads = np.cumsum(holds * np.array(shares)[:, np.newaxis], axis=0)[-1]
         found: list[float] = loads[: self._num_replicas].tolist()
         return found
@@ -87,7 +86,7 @@ class PrefixLoad:
                 del self._uses[key]
 
     def _file(self, uses: Uses, sign: int) -> None:
-        """Add the misses of a piece to those of its holders, or subtract them."""
+        """Add the misses of an entry to those of its set of holders, or subtract them."""
         if uses.missed:
             self._missed[uses.holders] += sign * uses.missed
             if not self._missed[uses.holders]:

@@ -20,7 +20,7 @@ class RequestRate:
         self._counts[replica] += 1
 
     def lowest(self, now: float) -> int:
-        """Return the replica with the fewest requests in the window, or the first such. Mutates."""
+        """Return the first replica with the fewest requests in the window. Mutates."""
         while self._sent and self._sent[0][0] <= now - self._window:
             self._counts[self._sent.popleft()[1]] -= 1
         return argmin(self._counts)

@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: A router's answer if no replica is to serve a request.
+#: The choice of a router that rejects a request.
 REJECT = -1
 
 
 class Router(Parametric, ABC):
     """Chooses a replica for each request, in order of arrival.
 
-    Attributes declare what a router reads, and it sees nothing else; each can be set by a class or
-    in ``__init__``. :func:`kvsim.testing.check_router` checks a router against its declarations.
+    The attributes declare the inputs that a router reads; it receives no others. A class sets them,
+    or its ``__init__``. :func:`kvsim.testing.check_router` checks a router against them.
 
     Attributes
     ----------
-    looks_at_replicas : choices depend on the replicas' state; if not, they are made before the run,
-        and the replicas need not wait for each other. Each of the next four implies it
-    needs_prefix_cache : it calls ``num_cached_tokens`` of a replica, which no real router can;
-        where prefix caching is off, it is 0
-    watches_requests : it reads ``local`` of the replicas, or handles first tokens and ends
-    scrape_interval : seconds between two scrapes of the replicas' metrics, which it reads as
-        ``scraped``; None if it does not
+    looks_at_replicas : choices depend on the replicas' state; if not, all choices are made before
+        the run, and the replicas run independently. Each of the next four implies it
+    needs_prefix_cache : the router calls a replica's ``num_cached_tokens``, which no real router
+        can; without prefix caching it returns 0
+    watches_requests : the router reads ``local`` of the replicas, or handles first tokens and ends
+    scrape_interval : seconds between two scrapes of the replicas' metrics, which the router reads
+        as ``scraped``; None if it reads none
     event_delay : seconds until the events of the replicas' prefix caches are in ``facts.index``;
-        None if it reads none
-    takes_changes : replicas may start and stop: it stores data of a replica by the view's
+        None if the router reads no events
+    takes_changes : replicas may start and stop: the router stores data of a replica by the view's
         ``index``, and drops them in ``on_leave``
     branch : name of the rule that made the last choice, for the share of decisions by branch
-    predicted_tokens : prompt tokens of the last request that it predicts to be cached at the
-        replica chosen; None if unknown
+    predicted_tokens : prompt tokens of the last request that the router predicts to be cached at
+        the chosen replica; None if unknown
     """
 
     looks_at_replicas: bool = False
@@ -78,8 +78,8 @@ class Router(Parametric, ABC):
         Returns
         -------
         int
-            The index of the replica in ``replicas``, or REJECT. Where replicas start and stop, the
-            list has only those that accept requests.
+            The index of the replica in ``replicas``, or REJECT. If replicas start and stop, this
+            list has only the replicas that accept requests.
         """
 
     def on_first_token(self, request_id: int, replica: int, time: float) -> None:
@@ -95,7 +95,7 @@ class Router(Parametric, ABC):
 #: Factories take keyword parameters only.
 ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers", Router, "kvsim.routers")
 
-Router.register(RouterRules)  # it is one by its rules
+Router.register(RouterRules)  # OwnRouter makes one of it
 
 
 def make_router(text: str) -> Router:
@@ -112,8 +112,8 @@ def make_router(text: str) -> Router:
 def make_routers(text: str) -> list[Router]:
     """Make the routers of ``NAME[+gateways=N][+KEY=VALUE]...``, one per gateway.
 
-    Gateways route the requests in turn. Each knows its own requests; the requests of others only
-    through the replicas' metrics and events.
+    Gateways route the requests in turn. A gateway knows its own requests; it knows those of other
+    gateways only through the replicas' metrics and events.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A router of a user's as rules: the same text runs as Python and in the loop over arrivals."""
+"""A user's router as rules: the same text runs as Python and in the compiled loop over arrivals."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 class RouterRules(RulePart):
     """Base of a router that runs at the speed of the built-in ones.
 
-    A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its own
-    fields are parameters, and numbers with :func:`kvsim.plugins.routing.per_replica`, of which a
-    router has one. Class attributes say what it knows.
+    A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its fields
+    are parameters of the router, or, with :func:`kvsim.plugins.routing.per_replica`, numbers that
+    the router stores for each replica. The class attributes declare its inputs.
 
     Attributes
     ----------
-    knows : how ``cached_tokens`` of a candidate are predicted: ``approximate``, by requests sent
-        there; ``precise``, from the events of the replicas' caches; None: they are 0
-    entry_tokens, max_entries : tokens of an entry of an approximate index, and entries per replica
+    knows : source of a candidate's ``cached_tokens``: ``approximate``, the requests sent to it;
+        ``precise``, the events of its cache; None: they are 0
+    entry_tokens : tokens per entry of an approximate index
+    max_entries : largest number of entries per replica of an approximate index
     event_delay : seconds until an event is in a precise index
-    watches_requests : the candidates have prompt tokens and uncached tokens in flight
-    scrape_interval : seconds between two scrapes of the metrics; None if it reads none
+    watches_requests : the rule reads the candidates' prompt tokens and uncached tokens in flight
+    scrape_interval : seconds between two scrapes of the metrics; None if the rule reads none
     branches : names of the numbers that ``choose`` writes into ``placement.branch``
 
     Examples
     --------
-    A file of a user's own, such as ``docs/examples/parts/prefix_cap.py``::
+    A user's file, such as ``docs/examples/parts/prefix_cap.py``::
 
         from kvsim.plugins.routing import Placement, RouterRules, longest_match
 
@@ -67,7 +68,7 @@ class RouterRules(RulePart):
             raise ValueError(f"{type(self).__name__}: knows={self.knows!r}: {what}")
 
     def choose(self, placement: Placement) -> int:
-        """Return the place of the candidate that serves the request."""
+        """Return the index of the candidate that serves the request."""
         raise ValueError(self._lacks_choose())
 
     def _lacks_choose(self) -> str:

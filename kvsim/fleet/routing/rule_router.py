@@ -1,4 +1,4 @@
-"""Routers with a choice that is a rule over records, so that it runs as Python or compiled."""
+"""Routers that choose by a rule over records, which runs as Python or compiled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.records.routing import Draws
 
-#: Words drawn at once, and the number left from which on more are drawn: a choice takes a few.
+#: Random words drawn at once, and the number left below which more are drawn.
 WORDS, FEWEST_WORDS = 1024, 64
 
 
@@ -33,13 +33,13 @@ class RuleRouter(Router):
 
     Attributes
     ----------
-    rule : the rule; it returns the place of a candidate
+    rule : the rule; it returns the index of a candidate
     branches : names of the branches that the rule numbers
-    follows_prompts : the rule reads the different blocks of the prompts at each replica
+    follows_prompts : the rule reads the number of different blocks in each replica's prompts
     reads_sizes : the rule reads the number of entries of each replica's tree
     state : the router's own record, None for none
     placement : the request, the candidates and the random draws of the next choice
-    prefixes : cached prefixes that the router knows of, None for none
+    prefixes : the router's prediction of cached prefixes, None for none
     """
 
     rule: Callable[..., int]
@@ -72,7 +72,7 @@ class RuleRouter(Router):
 
     @property
     def is_plain(self) -> bool:
-        """Return True if the rule decides everything under this configuration."""
+        """Return True if the rule alone decides under this configuration."""
         return True
 
     def entry_address(self) -> int:
@@ -93,7 +93,7 @@ class RuleRouter(Router):
             placement.least_held, placement.most_held = min(held, default=0), max(held, default=0)
 
     def see(self, replicas: Sequence[ReplicaView], cached: Sequence[int]) -> None:
-        """Write the replicas to choose from into the placement. Mutates."""
+        """Write the candidates into the placement. Mutates."""
         placement = self.placement
         placement.num_candidates = len(replicas)
         asks = self.looks_at_replicas or self.watches_requests
@@ -130,7 +130,7 @@ class RuleRouter(Router):
         return place
 
     def apply(self) -> int:
-        """Apply the rule to the placement, and note its branch. Mutates."""
+        """Apply the rule to the placement, and record its branch. Mutates."""
         draw_words(self.placement.draws, self.facts.rng)
         given = (self.placement,) if self.state is None else (self.state, self.placement)
         place = self.rule(*given)
@@ -148,7 +148,7 @@ class RuleRouter(Router):
         if not isinstance(number, Integral) or number not in range(len(self.branches)):
             raise ValueError(
                 f"router {self.rules_name}: placement.branch = {number}: must be a whole number, "
-                f"0 to {len(self.branches) - 1}, the place of a name in branches"
+                f"0 to {len(self.branches) - 1}, the index of a name in branches"
             )
         return self.branches[number]
 
@@ -161,7 +161,7 @@ class RuleRouter(Router):
 def draw_words(
     draws: Draws, rng: Generator, memory: Memory | None = None, *, fewest: int = FEWEST_WORDS
 ) -> None:
-    """Draw random words, if fewer are left than a choice may take. Mutates."""
+    """Draw random words, if fewer than ``fewest`` are left. Mutates."""
     if draws.num_words - draws.next_word >= fewest:
         return
     words = rng.bit_generator.random_raw(max(WORDS, fewest))

@@ -1,4 +1,4 @@
-"""Metrics that a gateway scrapes: up to an interval and a step old."""
+"""Metrics that a gateway scrapes: they are at most one interval and one step old."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Scraper:
-    """Scrapes the metrics of every replica, all at the same times.
+    """Scrapes the metrics of all replicas, at the same times.
 
-    A replica stops at these times only while a router will read the values scraped then. An idle
-    replica's values do not change until it gets work, so it is scraped when a router reads them.
+    A replica stops at the time of a scrape only if a router will read its values. The values of an
+    idle replica do not change, so it is scraped when a router reads them.
 
     Parameters
     ----------

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class TextTree:
-    """A tree of prompts by replica; its limits are in characters, four to a token.
+    """A tree of prompts by replica, with limits in characters (four per token).
 
     Parameters
     ----------
     facts : properties of the fleet
-    entry_tokens : tokens that are matched as one
+    entry_tokens : tokens per entry
     interval : seconds between two evictions
-    most, target : characters of a replica above which its least recently used leaves are evicted,
-        and down to which
+    most : characters of a replica above which its least recently used leaves are evicted
+    target : characters of a replica that eviction leaves
     """
 
     def __init__(

@@ -18,8 +18,8 @@ class Scraped(NamedTuple):
     as_of : time of the scrape, seconds
     num_waiting, num_running : numbers of requests after the last step before the scrape
     kv_usage : share of its blocks in use
-    prompt_tokens, generation_tokens : tokens since its start, of prompts with a first token and
-        of outputs: vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
+    prompt_tokens, generation_tokens : tokens since the replica's start, of prompts with a first
+        token and of outputs: vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
     """
 
     as_of: float
@@ -36,9 +36,9 @@ class Local:
 
     Attributes
     ----------
-    num_requests : sent and not ended
-    num_prefilling : requests of these without a first token
-    num_prompt_tokens : prompt tokens of all that have not ended
+    num_requests : requests that were sent and have not ended
+    num_prefilling : requests among these without a first token
+    num_prompt_tokens : prompt tokens of all requests that have not ended
     num_uncached_tokens : predicted uncached tokens of the prompts without a first token
     """
 

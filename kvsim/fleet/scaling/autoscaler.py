@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
 
 
-#: Metrics that an autoscaler may read, of all replicas together: see :meth:`PoolLoad.total`.
+#: Metrics that an autoscaler may read, summed over replicas: see :meth:`PoolLoad.total`.
 Metric = Literal["waiting", "running", "requests", "kv"]
 
 
@@ -44,7 +44,7 @@ class Load(NamedTuple):
 
     Attributes
     ----------
-    num_waiting, num_running : requests
+    num_waiting, num_running : numbers of requests
     kv_usage : share of its blocks in use
     queued_tokens : prompt tokens that are not computed yet
     mean_prompt_tokens : mean prompt length of its unfinished requests
@@ -66,15 +66,15 @@ class PoolLoad:
     Parameters
     ----------
     now : seconds since the run began
-    ready : load of each replica that takes requests, or has failed and is not detected yet
+    ready : load of each replica that accepts requests, or whose failure is not detected yet
     num_starting : replicas that are starting
     num_unplaced : requests that wait at the gateway, since no replica is ready
     num_kv_tokens : slots of one replica's KV cache
     block_size : tokens per block
     prefill_rate : prompt tokens per second of a full step
-    step_time : seconds of a decode step; takes the numbers of requests and of tokens before each
-    max_num_seqs : requests of one replica's step
-    traffic : returns the traffic of the last seconds; takes their number
+    step_time : function (requests, context tokens of each) of the seconds of a decode step
+    max_num_seqs : largest number of requests in one replica's step
+    traffic : function of a number of seconds: the traffic of these last seconds
     max_model_len : tokens of the longest request
     role : role of its replicas
     """
@@ -109,7 +109,7 @@ class PoolLoad:
 
 
 class Autoscaler(Parametric, ABC):
-    """Sets the number of replicas of a pool, from time to time.
+    """Sets the number of replicas of a pool, at regular intervals.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Autoscaler(Parametric, ABC):
 
     @abstractmethod
     def desired(self, pool: PoolLoad) -> int:
-        """Return the desired number of replicas; it is kept between least and most. Mutates."""
+        """Return the desired number of replicas, which is clipped to least and most. Mutates."""
 
     def look(self, pool: PoolLoad) -> None:
         """Record the load of a pool between two decisions, and right before one. Mutates."""

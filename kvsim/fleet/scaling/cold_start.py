@@ -1,4 +1,4 @@
-"""Cold start: the time until a new replica takes requests, one number or the sum of its parts."""
+"""Cold start: the time until a new replica accepts requests, a number or the sum of its parts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 class Parts:
     """``node + image + weights / bandwidth + compile + graphs + first-request``.
 
-    Source: vLLM's start of Llama-3-8B, of which 19.4 s are compilation (Dynamo 4.6, Inductor 14.8)
-    and 15 s CUDA graphs (vllm issue 11005; 7.5 and 17 with a warm cache, 20264); 130 GB of weights
-    in 26 s, that is 5 GB/s. A new node took 35 to 65 s on one cluster, and its image 300 s more.
+    Source: vLLM's start of Llama-3-8B takes 19.4 s for compilation (TorchDynamo 4.6, Inductor 14.8)
+    and 15 s for CUDA graphs (vllm issue 11005; 7.5 and 17 s with a warm cache, issue 20264). 130 GB
+    of weights are read in 26 s, or 5 GB/s. On one cluster a node took 35 to 65 s, its image 300 s.
 
     Parameters
     ----------
-    node, image : seconds until there is a node, and the container's image on it
-    bandwidth : GB/s at which a replica reads its weights, of all its GPUs together
-    compile, graphs : seconds
+    node, image : seconds to get a node, and to load the container's image onto it
+    bandwidth : GB/s at which all GPUs of a replica together read its weights
+    compile, graphs : seconds to compile the model, and to capture CUDA graphs
     first_request : seconds of warm-up by the first request
     """
 
@@ -50,12 +50,14 @@ COLD_STARTS.register("parts")(Parts)
 
 
 def make_cold_start(given: float | str) -> Callable[[int], float]:
-    """Return a function that prices ``SECONDS`` or ``parts[+KEY=VALUE]...`` by bytes of weights.
+    """Return a function of bytes of weights: the seconds of a cold start.
+
+    ``given`` is ``SECONDS`` or ``parts[+KEY=VALUE]...``.
 
     Raises
     ------
     ValueError
-        For anything else, an unknown part, or a value of the wrong type.
+        For any other text, an unknown part, or a value of the wrong type.
 
     Examples
     --------

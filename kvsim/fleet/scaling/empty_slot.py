@@ -17,7 +17,7 @@ class NoEvents:
 
 
 class EmptySlot:
-    """The replica interface of a slot without a replica: nothing happens there."""
+    """The interface of a replica for a slot without one: it has no events and no requests."""
 
     clock = -math.inf
     compiled = False

@@ -1,4 +1,4 @@
-"""Failures of replicas, and what happens to their unfinished requests."""
+"""Failures of replicas, and policies for their unfinished requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FAILING = 0x4641494C
 
 Policy = Literal["retry", "recompute", "migrate", "fail"]
 
-#: Seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
+#: Default lease, seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
 LEASE = 30.0
-#: Most migrations of a request.
+#: Default of the largest number of migrations of a request.
 LIMIT = 3
 
 
 class Planned(NamedTuple):
     """One failure: seconds after the start of the run, a slot, and the role of its pool.
 
-    Without a role it is in the pool that answers requests.
+    Without a role, the pool that answers requests is meant.
     """
 
     time: float
@@ -42,17 +42,17 @@ class Failures:
 
     Parameters
     ----------
-    detection : seconds until a gateway detects a failure; what it sends meanwhile is lost as well
-    policy : ``retry`` unfinished requests from the beginning, a hundred times at most,
-        ``migrate``: continue them elsewhere with their tokens, or ``fail``; ``recompute``: as
-        ``retry``, but a decode replica that has blocks for KV of the lost replica computes it
-        (vLLM's ``kv_load_failure_policy``)
+    detection : seconds until a gateway detects a failure; requests sent in this time are also lost
+    policy : handling of unfinished requests. ``retry``: start again, at most a hundred times;
+        ``migrate``: continue on another replica with their output so far; ``fail``: end;
+        ``recompute``: as ``retry``, but a decode replica that has blocks for the lost replica's KV
+        computes this KV (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees the blocks that
         were not read (vLLM's NIXL connector: 30 s without a heartbeat)
-    limit : largest number of migrations of a request, 3; the next failure ends it (Dynamo's own
-        default is 0, no migration)
+    limit : largest number of migrations of a request, 3; the next failure ends the request
+        (Dynamo's default is 0, no migration)
     max_seq_len : tokens, prompt and output together, above which a request does not migrate but
-        ends with its replica's failure; None by default
+        ends at its replica's failure; None by default
     """
 
     def __init__(
@@ -95,14 +95,14 @@ FAILURES: Registry[Failures] = Registry("failures", None, Failures)
 
 @FAILURES.register("rate")
 class FailuresAtARate(Failures):
-    """Every GPU fails once in ``gpu_hours``, at random; its replica fails with it.
+    """Every GPU fails at random, on average once in ``gpu_hours``; its replica fails with it.
 
     Source: 419 unplanned interruptions in 54 days on 16,384 H100s: one per 50,700 GPU-hours
     (Llama 3, arXiv 2407.21783, section 3.3.4).
 
     Parameters
     ----------
-    gpu_hours : between two failures of one GPU
+    gpu_hours : mean hours between two failures of one GPU
     detection, policy, limit, lease, max_seq_len : see :class:`Failures`
     """
 
@@ -131,9 +131,9 @@ class PlannedFailure(Failures):
 
     Parameters
     ----------
-    time : after the start of the run, seconds
-    replica : its slot in its pool
-    pool : its pool's role; by default the pool that answers requests
+    time : seconds after the start of the run
+    replica : slot of the replica in its pool
+    pool : role of the pool; by default the pool that answers requests
     detection, policy, limit, lease, max_seq_len : see :class:`Failures`
     """
 

@@ -26,7 +26,7 @@ class Trend:
 
     Parameters
     ----------
-    level_noise, trend_noise : variances of the change of each from one value to the next
+    level_noise, trend_noise : variance of the change of level and trend between two values
     noise : variance of a value around its level
 
     Examples
@@ -59,11 +59,11 @@ class Trend:
 
 
 class Forecast:
-    """Predicts an interval from those before it: number of requests, prompt and output tokens.
+    """Predicts an interval's number of requests, prompt tokens and output tokens from earlier ones.
 
     Parameters
     ----------
-    predictor : predictor of each of these three numbers; ``kalman`` is :class:`Trend`
+    predictor : predictor of each of the three numbers; ``kalman`` is :class:`Trend`
     """
 
     def __init__(self, predictor: Predictor) -> None:

@@ -1,4 +1,4 @@
-"""Headroom of predicted latencies below their targets, and llm-d's rules about it.
+"""Headroom of predicted latencies below their targets, and llm-d's rules on headroom.
 
 Source: llm-d-router at 2b0e7579, pkg/epp/framework/plugins: scheduling/scorer/latency,
 scheduling/filter/sloheadroomtier and requestcontrol/admitter/latencyslo.
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 #: Share of the KV cache below which a replica counts as cold.
 COLD = 0.02
-#: Smallest range of headrooms that counts, seconds.
+#: Range of headrooms up to which they count as equal, seconds.
 LEAST_RANGE = 1e-12
-#: Steps of a score.
+#: Number of different scores.
 STEPS = 100
 
 
 class Headroom(NamedTuple):
-    """Seconds of a target that a prediction leaves; below 0 the target is missed.
+    """Target minus prediction of each latency, seconds; below 0 the target is missed.
 
-    Without a target, the negated prediction: then only the comparison with others counts.
+    Without targets these are the negated predictions, which serve only for comparisons.
     """
 
     ttft: float
@@ -56,15 +56,15 @@ def latency_scores(
 ) -> list[float]:
     """Score headrooms: from above 0 to 1 for candidates, 0 for the other replicas.
 
-    Candidates are the replicas that meet the targets. If none does, the idle ones; without any,
-    those that miss the second target alone, or else the first, or else both.
+    Candidates are the replicas that meet both targets. If there are none, they are the idle
+    replicas; else those that meet the TTFT target; else those that meet the TPOT target; else all.
 
     Parameters
     ----------
     headrooms : headroom of each replica
-    in_flight : requests there
-    weights : weights of the two targets; a target with equal headrooms does not count
-    most : among replicas that meet the targets the most headroom is best, not the least
+    in_flight : number of requests in flight at each replica
+    weights : weights of TTFT and TPOT; a target with equal headrooms does not count
+    most : the most headroom is best among replicas that meet the targets, not the least
     """
     kept = meeting(headrooms)
     best_is_least = not (most and kept)
@@ -84,7 +84,7 @@ def latency_scores(
 
 
 def _distances(headrooms: Sequence[Headroom], weights: tuple[float, float]) -> list[float]:
-    """Return each distance from the targets, from 0 for the nearest to 1 for the farthest."""
+    """Return the weighted distance of each from its targets, from 0 (nearest) to 1 (farthest)."""
     sides = [[abs(one[side]) for one in headrooms] for side in (0, 1)]
     ranges = [max(side) - min(side) for side in sides]
     told = [reach > LEAST_RANGE for reach in ranges]

@@ -1,4 +1,4 @@
-"""A router's prediction of a request's latencies, from its own view of replicas."""
+"""A router's prediction of a request's latencies, from its view of the replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
 
-#: Decode steps before a first token: half of the one in progress, and those that join the prompt.
+#: Decode steps before a first token: half of the step in progress, and one with the prefill.
 STEPS_BEFORE = 1.5
 
 
@@ -23,14 +23,13 @@ class Latencies(NamedTuple):
 def forecast(
     facts: Facts, request: IncomingRequest, replica: ReplicaView, num_cached_tokens: int
 ) -> Latencies:
-    """Predict a request's latencies at a replica by the run's own step times.
+    """Predict a request's latencies at a replica by the run's step times.
 
-    The first token follows the uncached tokens that this gateway has in flight there, the prefill
-    of the prompt, and the decodes batched with them. A later token takes a step of the requests in
-    flight; their output lengths are unknown. On four replicas at 10 to 80 requests/s, predictions
-    are 9 to 24 % off for TTFT and 3 to 18 % for TPOT on average, and up to 31 % where requests are
-    packed; they are too low for TPOT, since prompts run in between. Scaling by the latest requests'
-    latencies made the predictions worse.
+    TTFT is the prefill time of the uncached tokens that this gateway has in flight there, plus the
+    prefill time of the prompt, plus that of the decodes batched with them. TPOT is a step of the
+    requests in flight; their output lengths are unknown. On four replicas at 10 to 80 requests/s,
+    the mean error is 9 to 24 % for TTFT and 3 to 18 % for TPOT, and up to 31 % if the router packs
+    requests. TPOT is too low, since prefills delay decodes.
     """
     local, number = replica.local, replica.local.num_requests + 1
     tokens = (local.num_prompt_tokens + request.num_prompt_tokens) // number

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from kvsim.fleet.world import World
 
 
-#: Most restarts of a request: a run has to end even if replicas fail before they serve any
-#: request.
+#: Largest number of restarts of a request, so that a run ends even if every replica fails early.
 MOST_RETRIES = 100
 
 
 class Change(NamedTuple):
-    """The number of replicas from a time on, by their state."""
+    """The number of replicas in each state from a time (seconds) on."""
 
     time: float
     ready: int
@@ -44,12 +43,12 @@ class Lifecycle:
     world : the SimPy environment
     host : the fleet
     pool : the pool with the slots to fill and empty
-    make : makes a replica for a slot, at a time
-    cold_start : seconds from the decision to the first request that a replica can take
+    make : function of slot and time (seconds) that makes a replica
+    cold_start : seconds from the decision until a replica accepts requests
     failures : the failures of replicas, and the policy for their requests; None for no failures
     grace : seconds after which a draining replica is killed, like a failed one
     table : the requests table of the pool that answers
-    migrations : carries the progress of requests over
+    migrations : keeps the progress of requests that move
     end_time : time at which replicas stop, even with unfinished requests, seconds; none fails later
     """
 
@@ -91,8 +90,8 @@ class Lifecycle:
     def resize(self, desired: int) -> bool:
         """Start or drain replicas until ``desired`` are ready or starting. Mutates.
 
-        A failed replica counts until its gateway detects the failure. Returns whether any replica
-        was started or drained: a slot is free again only when its draining replica has left.
+        A failed replica counts until its gateway detects the failure. Returns True if any replica
+        was started or drained; none may start if draining replicas still occupy the slots.
         """
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
         desired -= len([one for one in self._pool.choosable() if one.life is Life.FAILED])
@@ -100,7 +99,7 @@ class Lifecycle:
         started = free[: max(desired - len(alive), 0)]
         for place in started:
             self._start_at(place, now)
-        # The newest leave first, and starting ones before all others.
+        # Starting replicas drain first, then the newest.
         alive.sort(key=lambda m: (m.life is Life.STARTING, m.number))
         leaving = alive[max(desired, 0) :][::-1]
         for member in leaving:
@@ -127,7 +126,7 @@ class Lifecycle:
             self.fail(member)
 
     def fail(self, member: Member) -> None:
-        """Fail a replica now; its gateway detects that after ``detection`` seconds. Mutates."""
+        """Fail a replica now; its gateway detects it after the ``detection`` time. Mutates."""
         if member.is_alive and self._goes_on():
             self.num_failures += 1
             self.failed.append((self._world.now, member.number))
@@ -142,7 +141,7 @@ class Lifecycle:
         return not self._host.is_done and self._world.now < self._end_time
 
     def _lose(self, member: Member, detection: float) -> None:
-        """End a replica and its unfinished requests, which its gateway detects later. Mutates."""
+        """End a replica and its requests; its gateway detects it ``detection`` s later. Mutates."""
         now, replica = self._world.now, member.replica
         self._migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):
@@ -161,9 +160,9 @@ class Lifecycle:
             self._world.call_at(self._end_time, lambda: self._outlast(member))
 
     def _outlast(self, member: Member) -> None:
-        """Handle a failure that is still not detected at the end of the run. Mutates.
+        """Handle a failure that is not detected by the end of the run. Mutates.
 
-        Its requests count as in flight.
+        The replica's requests count as in flight.
         """
         if not member.rows:
             return
@@ -174,7 +173,7 @@ class Lifecycle:
         self._table["finish_time"][rows] = math.nan
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
-        """Remove a replica that has failed, place its requests again, and start another one."""
+        """Remove a failed replica, handle its requests by the policy, and start another replica."""
         failures, features = self._policy, self._host.features
         apart = [row for feature in features for row in feature.on_detected(member)]
         rows = list(dict.fromkeys([*member.rows, *apart]))
@@ -222,7 +221,7 @@ class Lifecycle:
         self._host.place_again([])
 
     def plan_failure(self, member: Member) -> None:
-        """Draw the time at which a ready replica fails, if it fails at random. Mutates."""
+        """Schedule the failure of a ready replica at a random time, if failures occur. Mutates."""
         if self._failures is None:
             return
         time = self._world.now + self._failures.draw(self._pool.gpus_per_replica)

@@ -60,8 +60,8 @@ class ReplicaChanges(Feature):
     world : the SimPy environment
     host : the fleet
     plan : the plan of the run
-    make : makes a replica of a pool for a slot, at a time
-    migrations : carries the progress of requests over
+    make : function of pool, slot and time (seconds) that makes a replica
+    migrations : keeps the progress of requests that move
 
     Raises
     ------
@@ -90,7 +90,7 @@ class ReplicaChanges(Feature):
     def _change(
         self, pool: Pool, make: Callable[[int, float], Member], scaler: Autoscaler | None
     ) -> ChangingPool:
-        """Make the replicas of one pool start, drain and fail. Mutates it."""
+        """Return a pool with its lifecycle and scaling loop; schedule random failures. Mutates."""
         weights = pool.setup.memory.budget.weights * pool.gpus_per_replica
         lifecycle = Lifecycle(
             self._world,
@@ -139,7 +139,7 @@ class ReplicaChanges(Feature):
 
 
 def _together(pools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the statistics of several pools together, with those of each pool."""
+    """Return the statistics over all pools, and those of each pool."""
     timeline = merge([one["timeline"] for one in pools.values()])
     counts = ("num_scaling_events", "num_failures", "num_lost", "gpu_hours_perfect")
     whole: dict[str, Any] = {name: sum(one[name] for one in pools.values()) for name in counts}
@@ -171,7 +171,7 @@ def describe_pool(changing: ChangingPool, first: float) -> dict[str, Any]:
 
 
 def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
-    """Add the timelines of several pools, change by change."""
+    """Return one timeline with the sums over several pools."""
     changes = sorted(
         (row["time"], k, place)
         for k, rows in enumerate(timelines)
@@ -190,11 +190,11 @@ def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, 
 
 
 def perfect_replica_hours(table: NDArray[Any], rate: float) -> float:
-    """Return the replica-hours of an ideal fleet: always just enough replicas, without a delay.
+    """Return the replica-hours of an ideal fleet, which resizes every minute without a delay.
 
     Every minute has ``ceil(arrivals / most)`` replicas (the bound of llm-d-autoscaling, issue
-    1499). ``most`` is what a replica answers in a minute at a ``rate``, requests per second, or
-    what the run's best replica did, if that is more. The last minute ends with the run.
+    1499). ``most`` is the requests that a replica answers in a minute: ``60 * rate``, or the most
+    that any replica of the run answered, if that is more. The last minute ends with the run.
     """
     done = table[table["finish_reason"] == FinishReason.FINISHED]
     if not len(done):

@@ -1,4 +1,4 @@
-"""The loop of an autoscaler: read a pool's load from time to time, and resize the pool."""
+"""The loop of an autoscaler: read a pool's load at regular intervals, and resize the pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Scaling:
-    """Runs an autoscaler every interval.
+    """Runs an autoscaler at each of its intervals.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Scaling:
         most = setup.scheduler_config.max_num_batched_tokens
         self._prefill_rate = most / prefill_timer(setup)(most, 0)
         self._step_time = decode_timer(setup)
-        self.num_events = 0  # decisions that changed the number
+        self.num_events = 0  # decisions that changed the number of replicas
 
     def process(self) -> Process:
         """Run until all requests have ended."""
@@ -80,7 +80,7 @@ class Scaling:
                 self.num_events += self._lifecycle.resize(wanted)
 
     def sustained_rate(self) -> float:
-        """Return the requests per second that a busy replica answers, for the run's requests."""
+        """Return the largest rate of the run's requests that a replica sustains, requests/s."""
         pool = self._look(self._world.now)
         traffic = pool.traffic(math.inf)
         return sustained_rate(pool, traffic, math.inf) if traffic.output_tokens else 0.0

@@ -20,7 +20,7 @@ class Stabilizer:
         self._last_growth = -math.inf
 
     def allow(self, now: float, current: int, wanted: int, *, may_shrink: bool = True) -> int:
-        """Return the number of replicas allowed at a time, from ``current``. Mutates."""
+        """Return the allowed number closest to ``wanted``, ``now`` in seconds. Mutates."""
         wanted = max(min(wanted, 2 * current), current // 2)
         if wanted > current:
             self._last_growth = now

@@ -17,9 +17,9 @@ class Traffic(NamedTuple):
     Attributes
     ----------
     num_requests : number of requests sent; a forecast may be fractional
-    prompt_tokens : mean of these requests
-    output_tokens : mean of the requests that were answered; 0 if none was
-    hit_rate : share of their prompts that was cached
+    prompt_tokens : mean prompt tokens of these requests
+    output_tokens : mean output tokens of the requests answered in the interval; 0 without any
+    hit_rate : cached share of the prompt tokens of the answered requests
     """
 
     num_requests: float = 0
@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
 def traffic_between(
     sent_time: NDArray[np.float64], table: NDArray[Any], start: float, end: float
 ) -> Traffic:
-    """Summarize the requests that were sent, and those that were answered, after start and by end.
+    """Summarize the requests sent, and those answered, after ``start`` and up to ``end``.
 
     Parameters
     ----------

@@ -22,12 +22,12 @@ FREQUENT = 2
 
 @STORES.register("kvbm")
 class BlockManager(Store):
-    """Host memory stores every block that its replica computes, disks those that are reused.
+    """Host memory stores every block that its replica computes, disks the reused blocks.
 
     A block's frequency starts at one, doubles when the block is found, and drops by one after every
-    ``decay`` seconds; from two on the block is copied to the disks, too. Blocks read from disks
-    pass through host memory, over both links one after the other, and stay there. Each tier evicts
-    its least recently used blocks. Copies take no time.
+    ``decay`` seconds. A block with a frequency of at least two is also copied to the disks. Blocks
+    read from disks cross both links, one after the other, and stay in host memory. Each tier evicts
+    its least recently used blocks. Writes take no time.
 
     Source: Dynamo's documentation of the KV block manager, and the links of its mocker: 14 GB/s
     from host memory, 7 GB/s from disks. Object storage behind the disks is not simulated.
@@ -35,7 +35,7 @@ class BlockManager(Store):
     Parameters
     ----------
     gib, disk_gib : host memory and disks of each replica, GiB
-    decay : seconds
+    decay : seconds after which a frequency drops by one
     delay : seconds until a computed block is stored
     """
 
@@ -54,8 +54,8 @@ class BlockManager(Store):
         self._decay = decay
         self._coming = Deliveries(delay)
         self._tiers: dict[int, tuple[LruStore, LruStore]] = {}
-        self._uses: dict[tuple[int, int], tuple[int, float]] = {}  # frequency, and when
-        self._num_gone = 0  # evictions of replicas that are gone
+        self._uses: dict[tuple[int, int], tuple[int, float]] = {}  # frequency, and its time
+        self._num_gone = 0  # evictions of removed replicas
 
     def start(self, reader: EventReader, entry_bytes: float) -> None:
         self._room = tuple(size // entry_bytes for size in self._bytes)

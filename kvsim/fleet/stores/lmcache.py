@@ -21,11 +21,11 @@ GIB = 1 << 30
 
 @STORES.register("lmcache")
 class LMCache(Store):
-    """Chunks of prompts, stored in every tier with room; the least recently used are evicted.
+    """Chunks of prompts in every tier of a size above 0; the least recently used are evicted.
 
     A partial chunk at a prompt's end is not saved, nor are generated tokens. A chunk is written to
-    all tiers when its last block has been computed, which takes no time, and is read from the first
-    tier that has it: the replica's memory, its disks, the server.
+    all tiers, in no time, when its last block has been computed. It is read from the first tier
+    that has it: the replica's memory, its disks, the server.
 
     Source: LMCache's documentation (chunk_size 256, max_local_cpu_size 5 GB, save_unfull_chunk and
     save_decode_cache off), as Dynamo's page on it describes it.
@@ -34,7 +34,7 @@ class LMCache(Store):
     ----------
     gib, disk_gib : host memory and disks of each replica, GiB
     server_gib : memory of the server, which is read over the fleet's fabric
-    chunk : tokens; at least a block
+    chunk : tokens per chunk; at least those of a block
     delay : seconds until a computed chunk is stored
     """
 
@@ -54,8 +54,8 @@ class LMCache(Store):
         self._chunk_tokens = chunk
         self._coming = Deliveries(delay)
         self._lru_stores: dict[tuple[str, int], LruStore] = {}
-        self._ends: dict[int, float] = {}  # last blocks of prompts' chunks, and since when
-        self._num_gone = 0  # evictions of replicas that are gone
+        self._ends: dict[int, float] = {}  # last blocks of chunks of prompts: first look-up
+        self._num_gone = 0  # evictions of removed replicas
 
     def start(self, reader: EventReader, entry_bytes: float) -> None:
         self._per_chunk = max(1, self._chunk_tokens // reader.entry_tokens)
@@ -67,7 +67,7 @@ class LMCache(Store):
         for key in ends:
             self._ends.setdefault(key, now)
         for time, place, stored in self._coming.due(now):
-            # No look-up had asked for generated blocks when they were computed.
+            # A generated block was computed before any prompt that has it was looked up.
             told = time - self.event_delay
             chunks = [key for key in stored if self._ends.get(key, math.inf) <= told]
             for tier in self._bytes if place != GONE else ("server",):
@@ -93,7 +93,7 @@ class LMCache(Store):
             self._lru_stores.pop((tier, replica), None)
 
     def _num_evicted(self, replica: int | None = None) -> int:
-        """Return the number of blocks evicted from the memory of a replica, or of all."""
+        """Return the number of blocks evicted from a replica's memory; None: of all replicas."""
         chunks = sum(
             one.num_evicted
             for (tier, place), one in self._lru_stores.items()

@@ -23,20 +23,20 @@ GIB = 1 << 30
 class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
-    A block is written to both when its step has ended, which takes no time, and is read over the
-    fleet's fabric, or from disks that all readers share. Behind a host tier it is HiCache's third
-    level: it stores the host copies of replicas. A look-up marks what it finds as used, from the
-    front on; memory above its mark evicts a batch of the least recently used blocks.
+    A block is written to both, in no time, when its step has ended. It is read from memory over the
+    fleet's fabric, or from disks that all readers share. With replicas that have a host tier, the
+    store is HiCache's third level: it stores their host copies. A look-up marks the blocks that it
+    finds as used. Memory above ``mark`` evicts a batch of the least recently used blocks.
 
-    Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up, eviction
-    above 95 % of 5 %) and ssd-offload-benchmark-results.md.
+    Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up; above 95 %
+    usage, 5 % are evicted) and ssd-offload-benchmark-results.md.
 
     Parameters
     ----------
     gib : host memory of the fleet, GiB
     disk_gib : disks of the fleet, GiB
     mark : share of the memory above which blocks are evicted
-    batch : share of the memory that is freed at once
+    batch : share of the memory that one eviction frees
     delay : seconds until a computed block is stored
     """
 

@@ -1,4 +1,4 @@
-"""Other replicas: a prefix is read from the one that holds most of it."""
+"""Other replicas as a store: a prefix is read from the replica that holds most of it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class Peer(Store):
     """The prefix caches of the fleet's own replicas, as their events report them.
 
-    Blocks that are gone when a transfer should start are computed instead. Blocks that are being
-    read may be evicted; the copy still counts as whole.
+    If a block of a prefix has been evicted before its transfer starts, the replica computes the
+    prefix. Blocks that are evicted during a transfer still arrive.
 
     Source: llm-d's peer-to-peer sharing (llm-d/llm-d.github.io at 9a8058f7, blog of 2026-08-15).
 
     Parameters
     ----------
-    delay : seconds until other replicas know of a new block
+    delay : seconds until a new block can be found by other replicas
     """
 
     reads_replicas = True

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
 
-#: Most look-ups of the best replica in a run; above, only every k-th decision is compared.
+#: Largest number of look-ups for the best prefix in a run; beyond it, only every k-th decision is
+#: compared.
 MOST_LOOKUPS = 1 << 18
 
 
@@ -30,13 +31,13 @@ class Decisions:
     ----------
     num_requests : requests that are routed, 0 with a single replica
     num_replicas : number of replicas of the run
-    compares : record the best prefix that any replica holds, too
+    compares : also record the longest prefix that any replica holds
     """
 
     def __init__(self, num_requests: int, num_replicas: int, *, compares: bool) -> None:
         self.num_noted = 0
         self._names: dict[str, int] = {}
-        self._branches = np.full(num_requests, -1, dtype=np.int16)  # by request, as in _names
+        self._branches = np.full(num_requests, -1, dtype=np.int16)  # by request: value in _names
         self.predicted = np.full(num_requests, -1, dtype=np.int64)
         self.best = np.full(num_requests, -1, dtype=np.int64)
         self._stride = -(-num_requests * num_replicas // MOST_LOOKUPS)
@@ -44,7 +45,7 @@ class Decisions:
 
     @property
     def is_compared(self) -> bool:
-        """Return True if the next decision is compared with the best one."""
+        """Return True if the next decision is compared with the longest cached prefix."""
         return self._compares and self.num_noted % self._stride == 0
 
     def note(self, request_id: int, router: Router) -> None:
@@ -57,7 +58,7 @@ class Decisions:
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return predicted and best tokens by request, and the stride of comparisons: 0 for none.
 
-        A caller that writes them calls :meth:`note_branches` afterwards.
+        A caller that writes these columns calls :meth:`note_branches` afterwards.
         """
         return self.predicted, self.best, self._stride if self._compares else 0
 
@@ -82,11 +83,10 @@ def describe_routing(
     totals: Mapping[int, Totals],
     lives: Sequence[float],
 ) -> dict[str, Any]:
-    """Summarize a run's decisions; all shares are of prompt tokens of the requests concerned.
+    """Summarize a run's decisions; hit rates are shares of the counted requests' prompt tokens.
 
-    A request that was not sent before a horizon is left out, though its replica may have been
-    chosen. The imbalance is per second of each replica's life: one that lived shorter should have
-    done less.
+    A request that was not sent before the horizon does not count, though its replica may have been
+    chosen. Imbalance compares the replicas' work per second of their lifetimes.
     """
     branches = decisions.branches(table["finish_reason"] != FinishReason.UNSENT)
     number = branches.total()
@@ -114,7 +114,7 @@ def describe_replicas(
     starts: Sequence[float],
     role: Role,
 ) -> list[Any]:
-    """Return each replica's statistics, by number, over its lifetime."""
+    """Return each replica's statistics over its lifetime, in the order of numbers."""
     rows = []
     for (index, one), duration, start in zip(totals.items(), lives, starts, strict=True):
         mine = rows_where(table, (table["replica"] == index) & _was_sent(table))
@@ -161,9 +161,9 @@ def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_])
 
 
 def _imbalance(values: Sequence[float], lives: Sequence[float]) -> float | None:
-    """Return the maximum over the mean, per second of each replica's life; 1 is even.
+    """Return the maximum over the mean of values per second of each replica's life; 1 is even.
 
-    A replica that lived less than a tenth as long as another is left out: a few seconds say little.
+    A replica with at most a tenth of the longest lifetime does not count.
     """
     if min(lives) == max(lives):
         lives = [1.0] * len(lives)

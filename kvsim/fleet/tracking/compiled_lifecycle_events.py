@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class CompiledLifecycleEvents:
     """Collects events from the replicas' memory.
 
-    It answers as :class:`kvsim.fleet.tracking.lifecycle_events.PythonLifecycleEvents` does.
+    Its results equal :class:`kvsim.fleet.tracking.lifecycle_events.PythonLifecycleEvents`.
 
     Parameters
     ----------
     replicas : the replicas that serve
-    table : the run's requests table, where ended requests have their row
+    table : the run's requests table, with the times of ended requests
     """
 
     def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
@@ -38,7 +38,7 @@ class CompiledLifecycleEvents:
         self._table = tuple(table[name] for name in names)
         number, places = len(table), len(replicas)
         self._addresses = np.array([one.address for one in replicas], np.int64)
-        self._seen = np.full((places, 2), -math.inf)  # clock, first tokens: last collection
+        self._seen = np.full((places, 2), -math.inf)  # clock, first tokens at last collection
         self._waits = np.full(number, -1, np.int32)  # slots of requests without a first token
         self._tokens = np.full(number, math.nan)
         # The requests in each slot, in the order in which they were sent.
@@ -58,7 +58,7 @@ class CompiledLifecycleEvents:
         self._counts[place] = 0
 
     def send(self, request_id: int, place: int) -> None:
-        if not self._addresses[place]:  # a request is on one list only, and this one is never read
+        if not self._addresses[place]:  # a lost replica's list is never read
             self._waits[request_id] = place
             return
         lines = self._firsts, self._lasts, self._afters
@@ -89,7 +89,7 @@ class CompiledLifecycleEvents:
         self._counts[target, 1] -= 1
 
     def columns(self) -> tuple[Any, ...]:
-        """Return what :func:`kvsim.compiled.replica_set.look_at` reads and writes."""
+        """Return the arrays that :func:`kvsim.compiled.replica_set.look_at` reads and writes."""
         lines = self._firsts, self._lasts, self._afters
         return self._seen, self._table, self._waits, self._tokens, lines, self._counts
 

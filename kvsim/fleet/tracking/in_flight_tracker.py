@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """A request on a replica: its gateway, and the tokens that its router predicted as uncached."""
+    """A request sent to a replica.
+
+    Attributes
+    ----------
+    gateway, place : index of its gateway, and slot of the replica
+    num_prompt_tokens : prompt tokens
+    num_uncached_tokens : prompt tokens that its router predicted as uncached
+    """
 
     gateway: int
     place: int
@@ -31,9 +38,9 @@ class InFlightTracker:
     Parameters
     ----------
     lifecycle_events : events of the replicas that serve
-    table : the run's requests table, where ended requests have their row
-    routers : routers of the gateways; they are notified of first tokens and ends
-    views : views of each gateway; their counters are updated
+    table : the run's requests table, with the outputs of ended requests
+    routers : router of each gateway, which is notified of first tokens and ends
+    views : views of each gateway, whose counters are updated
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class InFlightTracker:
         return self._lifecycle_events
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow a new replica, and drop the requests of the previous one. Mutates."""
+        """Follow a new replica in a slot, and drop the previous one's requests. Mutates."""
         for row in [row for row, sent in self._sent.items() if sent.place == place]:
             del self._sent[row]
             if row in self._moved:
@@ -80,7 +87,7 @@ class InFlightTracker:
         local.num_uncached_tokens += num_uncached_tokens
 
     def withdraw(self, request_id: int, time: float) -> None:
-        """Handle a request that is taken from its replica, which continues. Mutates."""
+        """Handle a request that is withdrawn from its replica, which continues. Mutates."""
         self.update()
         if self._lifecycle_events.withdraw(request_id, self._sent[request_id].place):
             self._start(request_id, time)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EventRow(NamedTuple):
-    """A first token or an end; rows of one time are in the order of their fields."""
+    """A first token (``is_end`` 0) or an end (1) of a request; rows are sorted by their fields."""
 
     time: float
     is_end: int
@@ -34,13 +34,13 @@ class LifecycleEvents(Protocol):
         """Return the new events, slot by slot. Mutates."""
 
     def withdraw(self, request_id: int, place: int) -> bool:
-        """Stop following a request; return whether it waited for its first token. Mutates."""
+        """Stop following a request; return True if it waited for its first token. Mutates."""
 
     def move(self, request_id: int, place: int, target: int) -> None:
         """Follow a request to another slot, after its first token was reported. Mutates."""
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow a new replica, and drop the requests of the previous one. Mutates."""
+        """Follow a new replica in a slot, and drop the previous one's requests. Mutates."""
 
     def lose(self, place: int) -> None:
         """Stop reading a replica. Mutates."""
@@ -52,14 +52,14 @@ class PythonLifecycleEvents:
     Parameters
     ----------
     replicas : the replicas that serve
-    table : the run's requests table, where ended requests have their row
+    table : the run's requests table, with the times of ended requests
     """
 
     def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
         self._replicas = list(replicas)
         self._table = table
         self._alive: list[dict[int, None]] = [{} for _ in replicas]
-        self._waiting: list[dict[int, None]] = [{} for _ in replicas]  # for a first token
+        self._waiting: list[dict[int, None]] = [{} for _ in replicas]  # without a first token
         self._lost: set[int] = set()
         self._seen = [-math.inf for _ in replicas]  # clock at the last collection
 
