@@ -1,7 +1,7 @@
 """kvsim: a PagedAttention KV-cache manager simulator.
 
-How many requests fit, how much KV memory is wasted and why, and what throughput and latency follow,
-for a model, a GPU, a request trace and a KV-cache manager.
+For a model, a GPU, a request trace and a KV-cache manager, it computes how many requests fit, how
+much KV memory is wasted and why, and the throughput and latency.
 
 >>> import kvsim, workloads
 >>> trace = workloads.sharegpt(num_requests=200, request_rate=8, seed=0)
@@ -63,7 +63,7 @@ __all__ = [
     "train_memory",
 ]
 
-#: Module of each public name; imported at first use, so that ``import kvsim`` is light.
+#: Module of each public name; it is imported at first use, so that ``import kvsim`` is fast.
 _HOME = {
     "Comparison": "kvsim.results.comparison",
     "Config": "kvsim.config",

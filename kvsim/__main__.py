@@ -1,7 +1,7 @@
 """``python -m kvsim``: the command line.
 
-Python has put the current folder first on its path, where any file might be taken for a package. It
-is removed, unless kvsim itself lies there, as in a checkout.
+``python -m`` puts the current folder first on Python's path, where a file could shadow an installed
+package. The folder is removed from the path, unless kvsim itself lies there, as in a checkout.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Allowed values of an option, in words, from the annotation that checks them."""
+"""Descriptions of the values that an option allows, from its type annotation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _POWER = re.compile(r"(\d+)(?:\.(\d+))?[eE]\+?(\d{1,2})")
 
 
 def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
-    """Return the allowed values in words, None for other annotations.
+    """Return the values that an annotation allows, in words.
+
+    None unless it has literals, or is a bool, int, float or str. ``metadata`` holds bounds given
+    outside the annotation, as pydantic keeps them.
 
     Examples
     --------
@@ -41,7 +44,7 @@ def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Return True if None is allowed, and ``none`` is not also the name of another value."""
+    """Return True if None is allowed, and the text ``none`` is not itself an allowed literal."""
     kinds, _, optional = _read(annotation, [])
     return optional and not any("none" in _literals(kind) for kind in kinds)
 

@@ -39,14 +39,14 @@ from kvsim.speculation import SpeculativeConfig
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
-#: Parts of a memory budget that a start-up log may contain, for ``--logged``.
+#: Parts of the memory budget that ``--logged`` accepts: those that a start-up log may report.
 LOGGED_PARTS = ("memory", "weights", "activations", "non_torch", "cuda_graphs", "kv_cache")
 
-#: Spelling of None in TOML and flags where it is not the default.
+#: Text that stands for None in TOML and in flags, for options whose default is another value.
 NONE = "none"
 
-#: Share of beams that continue another one, per step: with it, beams of width 2 share as much as in
-#: the PagedAttention paper's Fig. 15 on Alpaca (37.56 %). The other five figures there are a test.
+#: Share of the beams that continue another beam, per step. It is fitted to one value of the
+#: PagedAttention paper's Fig. 15 (37.56 % of blocks saved, width 2, Alpaca); five others are tests.
 BEAM_SWITCH = 0.2
 
 Count = Annotated[int, Field(ge=1)]
@@ -55,14 +55,14 @@ Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Validated(BaseModel, defer_build=True):
-    """Fields of a request to kvsim, immutable; an error in one is reported in one line."""
+    """Immutable, validated options; an error in a field is reported in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _words(cls, value: object, info: ValidationInfo) -> object:
-        """Read ``none`` as no value where that is allowed, and 1e3 as a whole number."""
+        """Read ``none`` as None where None is allowed, and 1e3 as a whole number."""
         field = cls.model_fields[str(info.field_name)]
         if not isinstance(value, str):
             return value
@@ -72,7 +72,7 @@ class Validated(BaseModel, defer_build=True):
 
     @classmethod
     def build(cls, **values: Any) -> Self:
-        """Validate keywords.
+        """Return the options with these values, validated.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Validated(BaseModel, defer_build=True):
 class Config(Validated, EngineOptions, ServerOptions):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
-    A value of None means: as vLLM would choose for this model and GPU.
+    A field of None takes the value that the engine chooses for this model and GPU.
     """
 
     model: str | ModelSpec = Field(
@@ -170,7 +170,7 @@ class Config(Validated, EngineOptions, ServerOptions):
     max_lora_rank: Count = Field(16, description="maximum rank of an adapter")
     enable_chunked_prefill: bool = Field(True, description="split long prompts over several steps")
     async_scheduling: bool | None = Field(
-        None, description="schedule a step while the one before it runs [on under vllm]"
+        None, description="schedule a step while the previous step runs [on under vllm]"
     )
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(
         0, description="maximum tokens of one prompt per step; 0: no limit"
@@ -188,18 +188,18 @@ class Config(Validated, EngineOptions, ServerOptions):
         None, description="fraction of blocks that admission leaves free [0; vllm-v0: 0.01]"
     )
     preemption_mode: Literal["recompute", "swap"] = Field(
-        "recompute", description="what vllm-v0 does with the KV of a preempted request"
+        "recompute", description="vllm-v0: recompute or swap the KV of a preempted request"
     )
     swap_space: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         4.0, description="GiB of host memory per GPU for swapping; only vllm-v0 swaps"
     )
     kv_offloading_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="GiB of host memory of all tensor-parallel ranks for evicted prefix blocks; "
-        "turns the allocator paged into tiered",
+        description="GiB of host memory for evicted prefix blocks, all tensor-parallel ranks "
+        "together; turns the allocator paged into tiered",
     )
     kv_offloading_backend: Literal["native"] | None = Field(
-        None, description="native: vLLM's own, which stores chunks of prompts once computed"
+        None, description="native: vLLM's connector, which stores chunks of prompts when computed"
     )
     kv_transfer_config: KVTransferConfig | None = Field(
         None, description="KV connector, as vLLM's JSON object"
@@ -208,7 +208,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         None, description="number of sequences per request, instead of the trace's"
     )
     ends_by: EndsBy | None = Field(
-        None, description="end of outputs: length, known to the scheduler, or eos [the trace's]"
+        None, description="end of outputs: length, which the scheduler knows, or eos [the trace's]"
     )
     use_beam_search: bool = Field(
         False, description="decode with beam search: the sequences of a request are beams"
@@ -223,7 +223,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         True, description="admit a request only if its full prompt fits"
     )
     prefix_cache_retention_interval: Annotated[int, Field(ge=0)] | None = Field(
-        0, description="tokens between cached window checkpoints; 0: only the last; none: all"
+        0, description="tokens between the windows that stay cached; 0: only the last; none: all"
     )
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="slots to allocate for draft tokens"
@@ -290,7 +290,9 @@ class Config(Validated, EngineOptions, ServerOptions):
     proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="seconds that the proxy takes between the prefill and the decode worker"
     )
-    session_policy: str = Field("none", description="ttl=S, program=S, hints, pin[=SHARE] or none")
+    session_policy: str = Field(
+        "none", description="eviction by sessions: ttl=S, program=S, hints, pin[=SHARE] or none"
+    )
     session_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="seconds between an answer and the next turn of its session, which never "
@@ -306,7 +308,7 @@ class Config(Validated, EngineOptions, ServerOptions):
         None, description="policy that moves running requests: NAME[+KEY=VALUE]..."
     )
     failures: str | None = Field(
-        None, description="failures of replicas: rate or at, NAME[+KEY=VALUE]..."
+        None, description="failures of replicas, rate or at: NAME[+KEY=VALUE]..."
     )
     pool: tuple[PoolConfig, ...] | None = Field(
         None, description="pools of replicas with options of their own; only in a TOML file"
@@ -360,7 +362,7 @@ class Config(Validated, EngineOptions, ServerOptions):
     )
     @classmethod
     def _suffixed(cls, value: object) -> object:
-        """Read vLLM's 8k and 10G."""
+        """Read numbers with vLLM's suffixes, such as 8k and 10G."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", str(value))
         if found is None or (found[2].isupper() and "." in found[1]):
             return value
@@ -376,7 +378,7 @@ class Config(Validated, EngineOptions, ServerOptions):
                 raise unknown_name("logged part", part, LOGGED_PARTS)
 
     def to_toml(self) -> str:
-        """Return a TOML text of everything that differs from the defaults."""
+        """Return the fields that differ from their defaults, as TOML."""
         values: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -403,12 +405,12 @@ class Config(Validated, EngineOptions, ServerOptions):
 
     @classmethod
     def read_toml(cls, path: str | Path) -> dict[str, Any]:
-        """Read a TOML file's keys, dashes or underscores, without checking them.
+        """Read a TOML file's keys, with dashes or underscores; values are not validated yet.
 
         Raises
         ------
         ValueError
-            If the file cannot be read or is not TOML.
+            If the file cannot be read or is not TOML, or a number is in quotes.
         """
         try:
             with Path(path).open("rb") as file:
@@ -442,7 +444,7 @@ class Config(Validated, EngineOptions, ServerOptions):
 
     @property
     def lora(self) -> LoRAConfig | None:
-        """Slots for adapters, None if requests have none."""
+        """Limits of LoRA adapters; None without ``enable_lora``."""
         return LoRAConfig(self.max_loras, self.max_lora_rank) if self.enable_lora else None
 
     @property
@@ -452,11 +454,11 @@ class Config(Validated, EngineOptions, ServerOptions):
 
 
 class RunConfig(Config):
-    """A configuration together with the requests to serve: what ``kvsim run`` reads."""
+    """A configuration and the requests to serve, as ``kvsim run`` reads them."""
 
     workload: str = Field("sharegpt", description="workload to generate: NAME[+KEY=VALUE]...")
     trace: str | None = Field(
-        None, description="trace file to serve instead: FILE[+KEY=VALUE]..., keys of its format"
+        None, description="trace file instead of a workload: FILE[+KEY=VALUE]..., by its format"
     )
     tokenizer: str | None = Field(
         None, description="tokenizer.json to count the tokens of a trace's texts"
@@ -468,7 +470,7 @@ class RunConfig(Config):
         None, description="number of requests, or of rows to read from the trace"
     )
     trace_digest: str | None = Field(
-        None, description="digest of the requests that a saved run served; no others are taken"
+        None, description="digest of the requests that a saved run served; others are refused"
     )
 
     def _check(self) -> None:
@@ -478,7 +480,7 @@ class RunConfig(Config):
 
 
 def _non_defaults(spec: Any) -> dict[str, Any]:
-    """Fields of a model or GPU that differ from their default, as TOML can hold them."""
+    """Return the fields of a model or GPU that differ from their defaults, as TOML values."""
     values = {
         f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default
     }
@@ -493,7 +495,6 @@ def _tables(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the types that TOML has."""
     if is_dataclass(value):
         return _non_defaults(value)
     return list(value) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
 """Results at a prompt and in a notebook: the table that the command line prints, and a figure.
 
-The report is a higher room than the results. A result names the functions that show it, and they
-are imported at first use.
+The package of results must not import the reports. So a result gives the import paths of the
+functions that show it, and they are imported at first use.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, RenderableType
 
-#: Columns where the output is not a terminal, as in a pipe.
+#: Columns of an output that is not a terminal, such as a pipe.
 WIDTH = 100
-#: The element of a notebook around a table; ``{code}`` is Rich's.
+#: HTML element around a table in a notebook; Rich replaces ``{code}``.
 ELEMENT = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
 
 
 class Displayed:
     """A result with the command line's table as its text and its HTML.
 
-    ``shown_by`` is the path of the function that returns the table: a text, or what Rich prints.
+    ``shown_by`` is the import path of the function that returns the table: a text or a renderable
+    of Rich.
     """
 
     shown_by: ClassVar[str]
 
     def __repr__(self) -> str:
         shown = self._shown()
-        if isinstance(shown, str):  # with lines to be copied
+        if isinstance(shown, str):  # with lines to copy, which Rich would wrap
             return shown
         console = _console()
         with console.capture() as captured:
@@ -62,7 +63,7 @@ class Displayed:
 class Tabular(Displayed, ABC):
     """A result with rows, as a structured array, a DataFrame or a figure.
 
-    ``plotted_by`` is the path of the function that draws it.
+    ``plotted_by`` is the import path of the function that draws it.
     """
 
     plotted_by: ClassVar[str]
@@ -70,7 +71,7 @@ class Tabular(Displayed, ABC):
     @property
     @abstractmethod
     def table(self) -> NDArray[Any]:
-        """The rows as a structured array; times are seconds, NaN and an empty text no value."""
+        """The rows as a structured array: times in seconds; NaN or an empty text for no value."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return :attr:`table` as a DataFrame."""
@@ -104,7 +105,7 @@ def structured(rows: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
 
 
 def in_seconds(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its milliseconds in seconds, and without ``_ms`` in their names.
+    """Return a row with milliseconds converted to seconds, and ``_ms`` cut from their names.
 
     Examples
     --------
@@ -133,7 +134,7 @@ def _at(path: str) -> Any:
 
 
 def _console(*, record: bool = False) -> Console:
-    """Return a console without output, with the width of the terminal or of a pipe."""
+    """Return a console that prints nowhere, as wide as the terminal; without one, ``WIDTH``."""
     from rich.console import Console
 
     width = shutil.get_terminal_size((WIDTH, 24)).columns

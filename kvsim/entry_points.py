@@ -33,7 +33,7 @@ class Offer(NamedTuple):
         Raises
         ------
         ValueError
-            Naming the package, for any exception of its code.
+            For any exception of the package's code; the message names the package.
         """
         try:
             return self.entry.load()

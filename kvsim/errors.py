@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Choices that an error still spells out, and where longer lists can be seen.
+#: Most choices that an error lists, and the commands that list more.
 MOST_SHOWN = 24
 SHOWN_BY = {
     "option": "kvsim run --help",
@@ -21,7 +21,7 @@ SHOWN_BY = {
 
 
 class FieldError(ValueError):
-    """A wrong value of a configuration field; the command line names the flag instead."""
+    """A wrong value of a configuration field, which the command line replaces by its flag."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field = field
@@ -29,12 +29,12 @@ class FieldError(ValueError):
         super().__init__(self.said_of(field))
 
     def said_of(self, name: str) -> str:
-        """Return the error with another name of the field, such as its flag."""
+        """Return the message with another name of the field, such as its flag."""
         return f"{name}{':' if self.problem.startswith('unknown ') else ''} {self.problem}"
 
 
 def shown_numbers(numbers: Sequence[int]) -> str:
-    """Return numbers as a text, the first ten of many.
+    """Return numbers as a text: at most ten, then the count of the rest.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class UnfinishedError(RuntimeError):
     """A run that ended, or made no progress, before all its requests ended."""
 
 
-#: Requirement by the type of pydantic's error; fields are those of its context.
+#: Message by type of pydantic's error; the context of the error fills the braces.
 _MUST_BE = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
@@ -114,7 +114,7 @@ def unknown_name(
 ) -> ValueError:
     """Build the error for a name that is not in a registry or catalogue, with similar names.
 
-    ``likeness`` is the similarity from which a name is suggested; equal names have 1.
+    ``likeness`` is the smallest similarity of a suggested name, from 0 to 1 (equal names).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Evidence that a part behaves as the real one."""
+"""Evidence that a part behaves as the component of a real server that it models."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ UNCHECKED = "no recorded run of a real server checks it"
 def evidence_of(kind: type) -> str:
     """Return the evidence that a class declares in its attribute ``evidence``.
 
-    A class does not inherit it: it does something else than the one it extends.
+    A subclass does not inherit evidence, since it behaves differently from its base.
     """
     return str(vars(kind).get("evidence", UNCHECKED))

@@ -1,8 +1,9 @@
-"""Atomic writes of files and folders, whenever the process is killed.
+"""Writes of files and folders that are atomic even if the process is killed.
 
-A file is written under another name and then renamed. Several entries of a folder are first written
-into a temporary folder inside it; renaming that one to ``.kvsim-commit`` commits them. The next
-writer moves them to their places; a reader looks into it first, and changes nothing.
+A file is written under another name and then renamed. Several entries of a folder are written into
+a temporary folder inside it; renaming the temporary folder to ``.kvsim-commit`` commits them. Then
+they move to their places, after a kill by the next writer. Until then, a reader finds them in
+``.kvsim-commit``.
 
 A folder may be untrusted. So a writer deletes only names that it owns, and follows no link.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-#: A complete set of entries on their way to their places, and what they make obsolete.
+#: Folder of committed entries that have not yet moved, and its list of obsolete names.
 COMMIT, OBSOLETE = ".kvsim-commit", ".kvsim-obsolete.json"
 #: Names of files being written; one older than LEFT_BEHIND seconds was left by a killed process.
 TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
@@ -31,12 +32,12 @@ TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
 
 #: First bytes of a gzipped file.
 GZIP = b"\x1f\x8b"
-#: Most bytes that a compressed file may unfold to; a small one could fill any memory.
+#: Most bytes that a compressed file may unfold to; without a limit, a small file fills the memory.
 MAX_UNFOLDED = 2**30
 
 
 class _Unfolding(io.RawIOBase):
-    """The content of a gzipped file, up to the limit; closing it closes the file."""
+    """Decompressed content of a gzipped file, up to ``MAX_UNFOLDED`` bytes; owns the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._content, self._left = file, gzip.GzipFile(fileobj=file), MAX_UNFOLDED
@@ -67,7 +68,8 @@ def open_bytes(path: Path) -> io.BufferedReader:
     Raises
     ------
     OSError
-        If it cannot be read; while reading, if it is damaged, or unfolds to more than 1 GiB.
+        If the file cannot be read, is damaged, or unfolds to more than 1 GiB, the last two only
+        while it is read.
     """
     file = path.open("rb")
     if file.peek(2)[:2] != GZIP:
@@ -88,19 +90,19 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_parquet(metadata: Any, names: Iterable[str] | None = None) -> None:
-    """Refuse a Parquet file by its metadata, before any of it is decoded.
+    """Refuse a Parquet file that is too large, before any of it is decoded.
 
-    Equal values compress to nothing, so a small file can hold any number of them.
+    Equal values compress to almost nothing, so a small file can hold billions of them.
 
     Parameters
     ----------
-    metadata : metadata of the file, by pyarrow
-    names : the columns that will be read, all by default
+    metadata : pyarrow's metadata of the file
+    names : columns that will be read, all by default
 
     Raises
     ------
     OSError
-        If they hold more than ``MAX_UNFOLDED`` bytes, at eight bytes a value.
+        If the columns take more than ``MAX_UNFOLDED`` bytes, uncompressed or at 8 bytes per value.
     """
     wanted = None if names is None else set(names)
     num_values = num_bytes = 0
@@ -135,8 +137,8 @@ def write_whole(
 ) -> None:
     """Write a temporary file next to ``path``, then move it to ``path`` atomically.
 
-    A pipe or a device is written to as it is. So is what a link names, unless ``follow_link`` is
-    false: the link is then replaced.
+    A pipe or a device is written to directly. If ``path`` is a link, its target is replaced; with
+    ``follow_link`` false, the link is.
 
     Raises
     ------
@@ -165,10 +167,10 @@ def write_whole(
 
 @contextmanager
 def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
-    """Yield a folder to fill; all its entries then appear in ``folder``, or none.
+    """Yield an empty folder to fill; afterwards all its entries appear in ``folder``, or none.
 
-    Entries of the same name are replaced. So are the ``owned`` ones: those that are not filled go.
-    Others stay.
+    Existing entries of the same names are replaced. Entries named in ``owned`` that were not
+    written again are deleted. All others stay.
 
     Raises
     ------
@@ -194,15 +196,15 @@ def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
 
 
 def settle(folder: Path, owned: Iterable[str] = ()) -> None:
-    """Move complete files of a killed writer to their places; delete incomplete ones.
+    """Move committed entries to their places; delete old incomplete files of killed writers.
 
-    Of the files that the writer listed as obsolete, only the ``owned`` names are deleted: another
+    Of the names that the commit lists as obsolete, only those in ``owned`` are deleted: another
     program may have written the list.
 
     Raises
     ------
     OSError
-        If the folder cannot be written, or what was complete is damaged.
+        If the folder cannot be written, or the commit is damaged.
     """
     sweep(folder)
     commit = folder / COMMIT
@@ -224,13 +226,12 @@ def settle(folder: Path, owned: Iterable[str] = ()) -> None:
 def look_into(folder: Path) -> Callable[[str], Path]:
     """Return a function from a file's name to its path in a folder. Changes nothing.
 
-    Complete files of a killed writer count as if they were in their places; a file that the writer
-    made obsolete counts as absent.
+    Committed files of a killed writer count as moved, and files that they make obsolete as absent.
 
     Raises
     ------
     OSError
-        If a complete file is damaged.
+        If the list of obsolete files is damaged.
     """
     commit = folder / COMMIT
     is_there = commit.is_dir() and not commit.is_symlink()
@@ -244,7 +245,7 @@ def look_into(folder: Path) -> Callable[[str], Path]:
 
 
 def _obsolete(commit: Path) -> set[str]:
-    """Return the names that a complete set of entries makes obsolete."""
+    """Return the names that a commit makes obsolete."""
     try:
         names = json.loads((commit / OBSOLETE).read_text())
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

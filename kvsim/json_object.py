@@ -18,7 +18,7 @@ def parsed(given: object, example: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        For a value that is not an object; ``example`` shows one.
+        For a value that is not an object; the message contains ``example``.
     """
     if isinstance(given, str):
         try:
@@ -33,14 +33,14 @@ def parsed(given: object, example: str) -> dict[str, Any]:
 def read_object(
     given: object, kind: type[Any], what: str, example: str, ignored: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of a JSON object, given as text or dict, by field, without nulls.
+    """Return a JSON object, given as text or dict, as values by field of ``kind``, without nulls.
 
     Parameters
     ----------
     kind : a dataclass
-    what : name of one of its settings in errors
-    example : the beginning of such an object
-    ignored : keys of vLLM's without effect here
+    what : how errors call a key, such as ``setting of a connector``
+    example : the beginning of a valid object, for errors
+    ignored : keys of vLLM's object that have no effect here
 
     Raises
     ------

@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.errors import unknown_name
 from kvsim.json_object import read_object
 
-#: Keys of vLLM's for the transport of a server's events.
+#: Keys of vLLM's object that configure the transport of a server's events.
 WITHOUT_EFFECT = frozenset(
     ("endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic")
 )
@@ -27,7 +27,7 @@ class KVEventsConfig:
     enable_kv_cache_events : publish events
     publisher : ``zmq``, or ``null`` to drop them; by default ``zmq`` if events are enabled
     path : output file of the events that a server would send, ``.jsonl`` or ``.msgpack``
-    token_ids : write ids for the tokens of stored blocks, stand-ins made of their contents
+    token_ids : write token ids of stored blocks, which kvsim derives from their contents
     """
 
     enable_kv_cache_events: bool = False

@@ -13,11 +13,11 @@ FailurePolicy = Literal["recompute", "fail"]
 
 #: The connector behind ``--kv-offloading-backend native``.
 OFFLOADING = "OffloadingConnector"
-#: Texts of errors: the name of a setting, an example of a connector and of its settings.
+#: Texts of errors: how they call a key, an example of a connector, and one of its settings.
 WHAT = "setting of a connector"
 EXAMPLE = f'{{"kv_connector": "{OFFLOADING}", ...}}'
 EXTRA = '{"cpu_bytes_to_use": 34359738368, ...}'
-#: Keys of vLLM's that change no number here.
+#: Keys of vLLM's object that change no number here.
 WITHOUT_EFFECT = frozenset(
     """engine_id kv_buffer_device kv_buffer_size kv_rank kv_parallel_size kv_ip kv_port
     kv_connector_module_path enable_permute_local_kv""".split()  # noqa: SIM905
@@ -32,10 +32,10 @@ class OffloadingOptions:
     ----------
     cpu_bytes_to_use : host memory, bytes, all ranks together
     blocks_per_chunk : GPU blocks that are copied together
-    eviction_policy : order in which chunks leave host memory
-    store_threshold : offers of a chunk before it is stored, if at least 2
-    offload_prompt_only : chunks that hold output are not stored
-    sync_load_budget_bytes : loads of a step that the step itself waits for
+    eviction_policy : order in which chunks are evicted from host memory
+    store_threshold : offers to store a chunk before it is stored; below 2, the first one stores it
+    offload_prompt_only : do not store chunks that hold output tokens
+    sync_load_budget_bytes : bytes of loads per step that the step itself waits for
     """
 
     cpu_bytes_to_use: float = 0
@@ -70,7 +70,7 @@ class OffloadingOptions:
             )
 
 
-#: Stores that model what connectors keep, by the beginning of their names.
+#: KV stores that model a connector's storage, by the beginning of the connector's name.
 STORES = {"LMCache": "lmcache+gib=5", "MooncakeStore": "mooncake+gib=100"}
 
 
@@ -93,7 +93,7 @@ class KVTransferConfig:
     Parameters
     ----------
     kv_connector : name of the connector, which determines the protocol
-    kv_role : makes KV for others, takes it from others, or both
+    kv_role : whether the engine produces KV for others, consumes KV of others, or both
     kv_load_failure_policy : treatment of a request after a failed KV load
     kv_connector_extra_config : settings of the connector
     """

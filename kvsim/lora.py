@@ -1,4 +1,4 @@
-"""LoRA adapters: how many different ones a batch may hold, and how large each may be."""
+"""LoRA adapters: the largest number of different ones in a batch, and their largest rank."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, Field(ge=1)]
 
-#: vLLM's flags of them.
+#: vLLM's flags for adapters.
 LORA_FLAGS = ("enable_lora", "max_loras", "max_lora_rank")
 
 
 @dataclass(frozen=True)
 class LoRAConfig:
-    """Slots for adapters; names and defaults are vLLM's."""
+    """Limits of adapters; names and defaults are vLLM's."""
 
     max_loras: Count = 1
     max_lora_rank: Count = 16
 
     def lay_out(self, state: Replica, memory: Memory) -> None:
-        """Write the limit into an empty state, and make room for the adapters of a batch."""
+        """Write the limit into an empty state, and allocate the list of a batch's adapters."""
         state.limits.has_loras, state.limits.max_loras = True, self.max_loras
         state.loras = memory.ints(self.max_loras)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Options(TypedDict, total=False):
     """The options of :func:`kvsim.simulate` and similar functions: fields of :class:`kvsim.Config`.
 
-    ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None is the
-    choice of the engine for model and GPU. An option without a value is left out.
+    ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None lets
+    the engine choose for the model and GPU. An option that is not given has its default.
     """
 
     eviction: PartLike
@@ -49,16 +49,16 @@ class Options(TypedDict, total=False):
     """cap the context at the model's sliding window."""
 
     max_num_queued_reqs: int | None
-    """requests in flight beyond which the front end turns new ones away."""
+    """maximum number of requests in flight; the front end rejects more."""
 
     max_num_queued_tokens: int | None
-    """the same for the prompt tokens of requests without a first token."""
+    """maximum prompt tokens of requests without a first token; the front end rejects more."""
 
     long_prefill_token_threshold_adaptive: bool
-    """raise the threshold to the share of a request in a step's tokens."""
+    """raise the threshold to max-num-batched-tokens over the unfinished requests."""
 
     prefix_match_unit: int | None
-    """tokens of a prefix that match at once, if groups of layers differ."""
+    """tokens per block key, if block sizes of KV-cache groups differ."""
 
     mamba_shared_prefix_checkpoint: bool
     """keep a Mamba state where a shared prefix ends."""
@@ -316,7 +316,7 @@ class Options(TypedDict, total=False):
     """split long prompts over several steps."""
 
     async_scheduling: bool | None
-    """schedule a step while the one before it runs [on under vllm]."""
+    """schedule a step while the previous step runs [on under vllm]."""
 
     long_prefill_token_threshold: int
     """maximum tokens of one prompt per step; 0: no limit."""
@@ -334,18 +334,18 @@ class Options(TypedDict, total=False):
     """fraction of blocks that admission leaves free [0; vllm-v0: 0.01]."""
 
     preemption_mode: Literal["recompute", "swap"]
-    """what vllm-v0 does with the KV of a preempted request."""
+    """vllm-v0: recompute or swap the KV of a preempted request."""
 
     swap_space: float
     """GiB of host memory per GPU for swapping; only vllm-v0 swaps."""
 
     kv_offloading_size: float | None
-    """GiB of host memory of all tensor-parallel ranks for evicted prefix blocks; turns the
-    allocator paged into tiered.
+    """GiB of host memory for evicted prefix blocks, all tensor-parallel ranks together; turns
+    the allocator paged into tiered.
     """
 
     kv_offloading_backend: Literal["native"] | None
-    """native: vLLM's own, which stores chunks of prompts once computed."""
+    """native: vLLM's connector, which stores chunks of prompts when computed."""
 
     kv_transfer_config: KVTransferConfig | Mapping[str, Any] | str | None
     """KV connector, as vLLM's JSON object."""
@@ -354,7 +354,7 @@ class Options(TypedDict, total=False):
     """number of sequences per request, instead of the trace's."""
 
     ends_by: Literal["length", "eos"] | None
-    """end of outputs: length, known to the scheduler, or eos [the trace's]."""
+    """end of outputs: length, which the scheduler knows, or eos [the trace's]."""
 
     use_beam_search: bool
     """decode with beam search: the sequences of a request are beams."""
@@ -369,7 +369,7 @@ class Options(TypedDict, total=False):
     """admit a request only if its full prompt fits."""
 
     prefix_cache_retention_interval: int | None
-    """tokens between cached window checkpoints; 0: only the last; none: all."""
+    """tokens between the windows that stay cached; 0: only the last; none: all."""
 
     num_lookahead_tokens: int
     """slots to allocate for draft tokens."""
@@ -444,7 +444,7 @@ class Options(TypedDict, total=False):
     """seconds that the proxy takes between the prefill and the decode worker."""
 
     session_policy: str
-    """ttl=S, program=S, hints, pin[=SHARE] or none."""
+    """eviction by sessions: ttl=S, program=S, hints, pin[=SHARE] or none."""
 
     session_think_time: float | None
     """seconds between an answer and the next turn of its session, which never starts before its
@@ -461,7 +461,7 @@ class Options(TypedDict, total=False):
     """policy that moves running requests: NAME[+KEY=VALUE]..."""
 
     failures: str | None
-    """failures of replicas: rate or at, NAME[+KEY=VALUE]..."""
+    """failures of replicas, rate or at: NAME[+KEY=VALUE]..."""
 
     pool: tuple[PoolConfig, ...] | Sequence[Mapping[str, Any]] | None
     """pools of replicas with options of their own; only in a TOML file."""
@@ -507,13 +507,13 @@ class Options(TypedDict, total=False):
 
 
 class RunOptions(Options, total=False):
-    """The options of :func:`kvsim.sweep` and :func:`kvsim.search`: also those of the requests."""
+    """The options of :func:`kvsim.sweep` and :func:`kvsim.search`: also those of their requests."""
 
     workload: str
     """workload to generate: NAME[+KEY=VALUE]..."""
 
     trace: str | None
-    """trace file to serve instead: FILE[+KEY=VALUE]..., keys of its format."""
+    """trace file instead of a workload: FILE[+KEY=VALUE]..., by its format."""
 
     tokenizer: str | None
     """tokenizer.json to count the tokens of a trace's texts."""
@@ -525,4 +525,4 @@ class RunOptions(Options, total=False):
     """number of requests, or of rows to read from the trace."""
 
     trace_digest: str | None
-    """digest of the requests that a saved run served; no others are taken."""
+    """digest of the requests that a saved run served; others are refused."""

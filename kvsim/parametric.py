@@ -1,4 +1,4 @@
-"""Parts as objects: what made them, as the text that names them in a configuration."""
+"""Parts that are given as objects, and the texts that name them in a configuration."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NAMES: dict[object, str] = {}
 FILES: dict[str, str] = {}
 #: Modules of parts that are not kvsim's.
 PART_MODULES: set[str] = set()
-#: What no text can say, such as a class in a function, by a name for this process.
+#: Factories that no import path names, such as a class in a function, by a name for this process.
 UNNAMED: dict[str, Callable[..., Any]] = {}
-#: The module of a script, a prompt or a notebook, which another process does not have.
+#: The module of a script, a prompt or a notebook, which another process cannot import.
 MAIN = "__main__"
-#: What a study says of such parts.
-IN_ONE_PROCESS = "in one process, not by workers, which find parts only in files of their own"
+#: Note of a study whose runs stay in one process because of such parts; their names follow.
+IN_ONE_PROCESS = "run in one process, as workers cannot import parts of a prompt or notebook"
 
 
 class _SignatureOfInit:
-    """The signature of a class is that of its ``__init__``."""
+    """Descriptor: the signature of a class is that of its ``__init__``."""
 
     def __get__(self, instance: object, cls: Any) -> inspect.Signature:
         init = cls.__init__
@@ -39,13 +39,13 @@ class _SignatureOfInit:
 
 
 class Parametric:
-    """Base of parts that an option takes as an object, too: they know how they were made.
+    """Base of parts that an option takes as objects, too: an object records how it was made.
 
-    The object stands for its class and parameters: every replica or gateway has one of its own.
+    The object stands for its class and parameters: each replica or gateway makes its own from them.
     """
 
     __signature__: ClassVar[Any] = _SignatureOfInit()
-    #: Arguments by position that kvsim gives; without them a call only says what to make.
+    #: Number of positional arguments, which kvsim gives; a call without them returns a ``partial``.
     NEEDS: ClassVar[int] = 0
     _made_by: partial[Any]
 
@@ -57,7 +57,7 @@ class Parametric:
         return made
 
 
-#: What an option takes that names a part: a text, an object, a class, or a function that makes it.
+#: A part as the value of an option: its name, an object, a class, or a function that makes it.
 PartLike = str | Parametric | Callable[..., object]
 
 
@@ -69,8 +69,9 @@ def is_part(value: object) -> bool:
 def text_of(part: PartLike, plus: str = "+") -> str:
     """Return ``NAME+KEY=VALUE`` for a part that is given as an object, a class or a function.
 
-    A class has a name, or is found by its module or file. A part without a text, such as a class in
-    a function or a parameter that is an array, gets a name for this process only.
+    NAME is the registered name or the import path; ``plus`` joins the keys. A part without such a
+    text, such as a class in a function, or one with an array as parameter, gets a name for this
+    process only.
     """
     if isinstance(part, str):
         return part
@@ -86,7 +87,7 @@ def text_of(part: PartLike, plus: str = "+") -> str:
 
 
 def _value_text(value: object) -> str | None:
-    """Return a parameter as a text; None if it has none."""
+    """Return a parameter as a text; None if no text can stand for it."""
     if is_part(value):
         return text_of(value, ":")  # type: ignore[arg-type]
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -106,7 +107,7 @@ def _path_of(factory: Any) -> str:
 
 
 def _unnamed(made: Callable[..., Any], factory: Any) -> str:
-    """Return a name for this process only, the same for the same maker."""
+    """Return a name for this process only; equal makers get equal names."""
     base = f"{factory.__module__}:{getattr(factory, '__qualname__', 'part')}".replace("+", "-")
     number = 1
     while UNNAMED.setdefault(f"{base}-{number}", made) is not made:
@@ -115,14 +116,14 @@ def _unnamed(made: Callable[..., Any], factory: Any) -> str:
 
 
 def only_here(text: object) -> list[str]:
-    """Return the named parts that other processes cannot import, such as those of a notebook."""
+    """Return the parts in a text that other processes cannot import, as those of a notebook."""
     if not isinstance(text, str):
         return []
     return [name for name in UNNAMED if name in text] or re.findall(rf"{MAIN}:\w+", text)
 
 
 def state_of(name: str) -> bytes:
-    """Return what a part is made of that only this process has: its source and its parameters."""
+    """Return the source and the parameters, as bytes, of a part that only this process has."""
     base = name.partition(f"{MAIN}:")[2]
     made: Any = UNNAMED.get(name) or getattr(sys.modules[MAIN], base, None)
     given: tuple[Any, ...] = ()
@@ -130,14 +131,14 @@ def state_of(name: str) -> bytes:
         made, given = made.func, (made.args, made.keywords)
     try:
         return inspect.getsource(made).encode() + pickle.dumps(given)
-    except Exception:  # typed at a prompt, or a parameter that cannot be stored: like no other
+    except Exception:  # no source, as at a prompt, or no pickle: differs from every other part
         return uuid4().bytes
 
 
 def with_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Return options with the names of parts in place of objects, the eviction policy's included.
+    """Return options in which texts name the parts that were given as objects.
 
-    The eviction policy becomes a parameter of the allocator.
+    The options ``eviction`` and ``session_policy`` become the allocator's eviction policy.
     """
     named = {name: text_of(value) if is_part(value) else value for name, value in values.items()}
     policy = named.pop("eviction", None)
@@ -147,7 +148,7 @@ def with_names(values: dict[str, Any]) -> dict[str, Any]:
     return with_session_policy(named)
 
 
-#: Eviction policies of session policies, the parameter after "=", and whether it must be given.
+#: By session policy: its eviction policy, the parameter that "=" sets, and if it must be given.
 SESSION_POLICIES = {
     "ttl": ("session-ttl", "ttl", True),
     "program": ("session-program", "ttl", True),
@@ -177,7 +178,7 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
     if name == "program":
         values = {"scheduling_policy": "priority"} | values
     allocator = str(values.get("allocator", "paged"))
-    if allocator.endswith(text):  # as a configuration's file has both
+    if allocator.endswith(text):  # a saved configuration has both options
         return values
     engine = values.get("engine", "vllm")
     is_known = engine in ("vllm", "tensorrt-llm")
@@ -188,7 +189,7 @@ def with_session_policy(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(text: str, name: str) -> bool:
-    """Return True if a text is a time above 0, or a share of a pool."""
+    """Return True if a text is a time above 0; for ``pin``, a share up to 1."""
     try:
         return 0.0 < float(text) < float("inf") and (name != "pin" or float(text) <= 1.0)
     except ValueError:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from kvsim.errors import unknown_name
 
-#: Most replicas of a pool: each of them is made, with the memory of its own lists.
+#: Most replicas of a pool; each takes memory for its own lists.
 MOST_REPLICAS = 4096
 #: Work of replicas: whole requests, prefill only, or decode only.
 Role = Literal["mixed", "prefill", "decode"]
@@ -19,9 +19,9 @@ class PoolConfig:
 
     Parameters
     ----------
-    role : ``mixed`` replicas do whole requests, ``prefill`` ones prompts, ``decode`` ones the rest
+    role : ``mixed`` replicas serve whole requests, ``prefill`` prompts, ``decode`` outputs
     replicas : number of replicas at the start
-    name : its name in tables; the role by default
+    name : name of the pool in tables; the role by default
     router : routing policy of the pool; that of the run by default
     autoscaler : autoscaling policy of the pool; that of the run by default
     options : options that differ from those of the run, as (name, value)
@@ -80,7 +80,7 @@ class PoolConfig:
                 raise ValueError(f"{key} is {getattr(self, key)!r}: must be a text")
 
     def to_toml(self) -> dict[str, Any]:
-        """Return the table."""
+        """Return the pool as a TOML table."""
         values = {k: v for k, v in vars_of(self).items() if v is not None and k != "options"}
         return values | dict(self.options)
 

@@ -1,4 +1,4 @@
-"""The one plug-in mechanism: names for allocators, schedulers, cost models, workloads and more.
+"""Registries of allocators, schedulers, cost models, workloads and other components, by name.
 
 A component is a class or function registered under a name by a decorator, in the one file that
 holds it. Installed packages add names by entry points (:mod:`kvsim.entry_points`). A name of the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: A comma where a + belongs: what follows it is another key.
+#: A comma before a further KEY=, where a + belongs.
 _FURTHER_KEYS = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")
 
 
@@ -76,8 +76,8 @@ def import_file(path: str) -> ModuleType:
 def current_folder() -> Iterator[None]:
     """Put the current folder last on Python's path while a user's part is imported.
 
-    For no longer: any package that is imported later might try for a module that is not installed,
-    and would run a file of that name that lies there.
+    Afterwards it is removed: a package that is imported later may try an optional module that is
+    not installed, and would run a file of that name in the folder.
     """
     here = None
     with suppress(OSError):  # the folder may be gone
@@ -89,7 +89,7 @@ def current_folder() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the part has taken it away itself
+        with suppress(ValueError):  # the part has removed it itself
             sys.path.remove(here)
 
 
@@ -99,10 +99,10 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what : name of the kind in errors, e.g. ``"scheduler"``
-    package : its modules, and those of the same name in the folders of engines, are imported
-        before the first look-up, so that a new component is one new file there
-    kind : class of the parts; a factory that makes another one is refused by its name
-    group : group of the entry points by which installed packages add names; a part of theirs is
+    package : package whose modules register components. They, and those of the engines' packages
+        of the same name, are imported before the first look-up.
+    kind : class of the components; a factory that makes anything else is refused
+    group : group of the entry points by which installed packages add names; such a component is
         imported when its name is used
     """
 
@@ -146,7 +146,7 @@ class Registry(Generic[T]):
                     self._is_loading = False
 
     def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Name a class or function; returns it unchanged.
+        """Return a decorator that registers a class or function under a name.
 
         Raises
         ------
@@ -198,8 +198,8 @@ class Registry(Generic[T]):
         Raises
         ------
         ValueError
-            Naming the nearest registered names; or the package, if what an installed one offers
-            cannot be imported or has a name that is taken.
+            For an unknown name, with similar names; for a part of an installed package that cannot
+            be imported or whose name is taken, with the package.
         """
         self._load()
         if name in self._offers:
@@ -252,7 +252,7 @@ class Registry(Generic[T]):
         return factory
 
     def parameters(self, name: str) -> list[str]:
-        """Keyword parameters a user may set on a component, those with a default."""
+        """Return the parameters of a component that a user may set: those with a default."""
         return parameter_names(self.get(name))
 
     def create(self, name: str, *args: object, **params: object) -> T:
@@ -262,7 +262,7 @@ class Registry(Generic[T]):
         ------
         ValueError
             For an unknown name, an unknown parameter, a value of the wrong type, or a factory that
-            makes something else.
+            makes an object of another class than ``kind``.
         """
         factory = self.get(name)
         given = self.check_params(name, params)
@@ -361,9 +361,10 @@ def _type_of(factory: Callable[..., object], parameter: str) -> Any:
 
 
 def overridden(part: object, names: Iterable[str]) -> list[str]:
-    """Return the overridden methods of a user's class, to which the rules of its base do not apply.
+    """Return those of the named methods that a user's class overrides.
 
-    The base is the nearest class that names its rules (``rules_of``).
+    For them, the rules of its base do not apply. The base is the nearest class that names its rules
+    (``rules_of``).
     """
     kind = type(part)
     base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)
@@ -373,7 +374,7 @@ def overridden(part: object, names: Iterable[str]) -> list[str]:
 def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:
     """Split ``BASE[+KEY[=VALUE]]...`` into its base and its keys (with underscores).
 
-    A colon before ``KEY=VALUE`` does as a plus: inside an allocator's name, that is taken.
+    A colon before ``KEY=VALUE`` acts as a plus, for a part named inside an allocator's text.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Options of a vLLM server that are JSON objects, or that configure its kernels."""
+"""Further options of a vLLM server: JSON objects, kernels, admission, states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
 from kvsim.json_object import parsed
 
-#: ``max_model_len`` that means the longest that fits into the KV memory, at most the model's.
+#: Value of ``max_model_len`` for the longest length that fits the KV memory, up to the model's.
 AUTO = -1
 
 
@@ -29,7 +29,7 @@ Length = Annotated[int, Field(ge=AUTO), BeforeValidator(_length)]
 
 
 class ServerOptions(BaseModel, defer_build=True):
-    """Options of a server other than its limits; None means vLLM's choice."""
+    """Further options of a server; None means vLLM's choice."""
 
     hf_overrides: str | None = Field(
         None, description="values to replace in the model's config.json, as vLLM's JSON object"
@@ -59,16 +59,19 @@ class ServerOptions(BaseModel, defer_build=True):
         False, description="cap the context at the model's sliding window"
     )
     max_num_queued_reqs: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="requests in flight beyond which the front end turns new ones away"
+        None, description="maximum number of requests in flight; the front end rejects more"
     )
     max_num_queued_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="the same for the prompt tokens of requests without a first token"
+        None,
+        description="maximum prompt tokens of requests without a first token; the front end "
+        "rejects more",
     )
     long_prefill_token_threshold_adaptive: bool = Field(
-        False, description="raise the threshold to the share of a request in a step's tokens"
+        False,
+        description="raise the threshold to max-num-batched-tokens over the unfinished requests",
     )
     prefix_match_unit: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="tokens of a prefix that match at once, if groups of layers differ"
+        None, description="tokens per block key, if block sizes of KV-cache groups differ"
     )
     mamba_shared_prefix_checkpoint: bool = Field(
         False, description="keep a Mamba state where a shared prefix ends"
@@ -88,7 +91,7 @@ class ServerOptions(BaseModel, defer_build=True):
     @field_validator("cudagraph_capture_sizes", mode="before")
     @classmethod
     def _sizes(cls, value: object) -> object:
-        """Read a list, or a text separated by commas or blanks."""
+        """Read a list, or a text of numbers separated by commas or blanks."""
         if value == "none":
             return None
         if isinstance(value, str):
@@ -98,7 +101,7 @@ class ServerOptions(BaseModel, defer_build=True):
     @field_validator("hf_overrides", "compilation_config", mode="before")
     @classmethod
     def _object(cls, value: object) -> object:
-        """Read an object, or its text, and return it as one text."""
+        """Return a JSON object, given as dict or text, as a text."""
         if value is None or value == "none":
             return None
         return json.dumps(parsed(value, '{"max_position_embeddings": 32768}'), sort_keys=True)

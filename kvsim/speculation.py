@@ -17,7 +17,8 @@ Method = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "df
 METHODS: tuple[str, ...] = get_args(Method)
 #: Methods with a drafter that reads the target's hidden states.
 READ_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
-#: Of these, methods that recompute the last matched block, or hash it with the tokens after it.
+#: Those methods with hidden states that recompute the last matched block, or hash it with the
+#: tokens after it.
 LACK_THE_NEXT = ("eagle", "eagle3", "mtp")
 #: Methods that look drafts up in the text; they have no weights.
 LOOK_UP = ("ngram", "suffix")
@@ -32,18 +33,18 @@ draft_sample_method moe_backend attention_backend enforce_eager use_local_argmax
 suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
 suffix_decoding_min_token_prob
 """
-#: Keys of vLLM's that change no number here.
+#: Keys of vLLM's object that change no number here.
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
 
 
-#: Flags of speculation.
+#: Options of speculation.
 SPECULATION_FLAGS = ("num_lookahead_tokens", "speculative_config")
-#: Ignored by a KV-cache manager without slots for drafts.
+#: Options that a KV-cache manager without slots for drafts ignores, with the reason.
 KEEPS_NO_DRAFTS = {"num_lookahead_tokens": "it keeps no slots for drafts"}
 
 
 class Lookahead(BaseModel, defer_build=True):
-    """Slots beyond the scheduled tokens, if configured without speculation."""
+    """Slots of a request beyond its scheduled tokens, if configured without speculation."""
 
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = 0
 
@@ -54,13 +55,13 @@ class DraftSlots:
 
     Parameters
     ----------
-    num_lookahead_tokens : slots beyond the scheduled tokens
-    num_draft_tokens : most tokens of a step that are only drafts
-    num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
-    num_unnamed_tokens : tokens at the end of the computed ones; their blocks have no keys yet
+    num_lookahead_tokens : slots of a request beyond its scheduled tokens
+    num_draft_tokens : most draft tokens of a request in a step
+    num_hash_lookahead_tokens : tokens after a block that its key covers (lookahead hashes)
+    num_unnamed_tokens : last computed tokens of a request that no key covers yet
     num_prefill_lookahead_tokens : tokens that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
-    draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
+    draft_groups : KV-cache groups of the drafter, which alone drop it; if empty, all groups do
     """
 
     num_lookahead_tokens: int = 0
@@ -85,17 +86,18 @@ class SpeculativeConfig:
     ----------
     method : drafting method
     num_speculative_tokens : drafts per step and request
-    num_speculative_tokens_per_batch_size : (first, last, drafts) by requests of a step, optional
+    num_speculative_tokens_per_batch_size : optional rows (first, last, drafts): the drafts of steps
+        with first to last requests
     mtp_modules : prediction modules of an MTP head
     parallel_drafting : all drafts come from one pass of the drafter
     model : the drafter, for methods that have weights of their own
-    rejection_sample_method : ``synthetic`` imposes an acceptance that is given below
-    synthetic_acceptance_rates : per position, the share of verifications that accept the draft
-        there and all before it
-    synthetic_acceptance_length : mean tokens of a verification, the target's own included
-    synthetic_acceptance_rate : the same as a mean share of the drafts that are accepted
-    disable_lookahead_block_hashes : block keys depend only on the block's own tokens
-    disable_eagle_block_drop : the last matched block is kept under EAGLE, too
+    rejection_sample_method : ``synthetic`` imposes one of the three acceptances below
+    synthetic_acceptance_rates : per position, the share of verifications that accept this draft
+        and all drafts before it
+    synthetic_acceptance_length : mean tokens of a verification, the target's own token included
+    synthetic_acceptance_rate : mean share of the drafts that are accepted
+    disable_lookahead_block_hashes : block keys cover no tokens after the block
+    disable_eagle_block_drop : under EAGLE, the last matched block is not computed again either
     """
 
     method: Method
@@ -128,7 +130,7 @@ class SpeculativeConfig:
         if values["method"] == "mtp":
             values.setdefault("num_speculative_tokens", values.get("mtp_modules", 1))
         if "num_speculative_tokens" not in values:
-            raise ValueError("num_speculative_tokens is missing: how many drafts per step?")
+            raise ValueError("num_speculative_tokens is missing: the drafts per step and request")
         for key in ("synthetic_acceptance_rates", "num_speculative_tokens_per_batch_size"):
             values[key] = _tuples(key, values.get(key, ()))
         try:
@@ -157,7 +159,7 @@ class SpeculativeConfig:
                 _whole("num_speculative_tokens_per_batch_size", number, least, 2**31)
             _whole("num_speculative_tokens_per_batch_size: drafts", row[2], 0, most)
         if self.method == "draft_model" and self.model is None:
-            raise ValueError("model is missing: which one drafts?")
+            raise ValueError("model is missing: the drafter")
         self._check_acceptance()
 
     def _check_acceptance(self) -> None:
@@ -171,8 +173,8 @@ class SpeculativeConfig:
             falling = all(a >= b for a, b in pairwise(rates))
             if not (falling and rates[-1] >= 0 and rates[0] <= 1):
                 raise ValueError(
-                    "synthetic_acceptance_rates: must be 0 to 1 and never rise, as each counts "
-                    f"those that accept all before it too, got {list(rates)}"
+                    "synthetic_acceptance_rates: must be 0 to 1 and never rise, as each rate "
+                    f"includes the acceptance of all earlier drafts, got {list(rates)}"
                 )
         if length is not None and not 1 <= length <= self.num_speculative_tokens + 1:
             raise ValueError(
@@ -203,12 +205,12 @@ class SpeculativeConfig:
 
     @property
     def num_unnamed_tokens(self) -> int:
-        """Number of last computed tokens that no key covers yet."""
+        """Number of last computed tokens of a request that no key covers yet."""
         return max(self.num_prefill_lookahead_tokens - 1, 0)
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Slots beyond the scheduled tokens."""
+        """Slots of a request beyond its scheduled tokens."""
         if self.method in LOOK_UP:
             return 0
         return self.num_speculative_tokens + (self.method == "dflash")
@@ -263,7 +265,7 @@ def _method(values: dict[str, Any]) -> Any:
 
 
 def _tuples(key: str, given: Any) -> tuple[Any, ...]:
-    """Return a list, of lists or of numbers, that cannot change."""
+    """Return a list of lists or of numbers as tuples."""
     if not isinstance(given, list | tuple):
         raise ValueError(f"{key}: must be a list, not {given!r}")
     items = tuple(tuple(item) if isinstance(item, list) else item for item in given)

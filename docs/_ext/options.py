@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 class Options(TypedDict, total=False):
     """The options of :func:`kvsim.simulate` and similar functions: fields of :class:`kvsim.Config`.
 
-    ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None is the
-    choice of the engine for model and GPU. An option without a value is left out.
+    ``def study(**options: Unpack[kvsim.Options])`` passes them on with their types. None lets
+    the engine choose for the model and GPU. An option that is not given has its default.
     """
 
     eviction: PartLike
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
 RUN = '''
 
 class RunOptions(Options, total=False):
-    """The options of :func:`kvsim.sweep` and :func:`kvsim.search`: also those of the requests."""
+    """The options of :func:`kvsim.sweep` and :func:`kvsim.search`: also those of their requests."""
 '''
 
 
