@@ -324,7 +324,7 @@ def test_questions_without_an_answer_are_one_clear_line() -> None:
     with pytest.raises(ValueError, match="sample: is 1, must be 0 to 0"):
         engine.block_table(request, sample=1)
     engine.step()
-    with pytest.raises(ValueError, match="what came before is scheduled"):
+    with pytest.raises(ValueError, match="a step is scheduled up to then"):
         engine.add_request(num_prompt_tokens=5, arrival_time=0.0)
 
 

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 class Engine:
     """One replica that is stepped by hand, and takes requests while it runs.
 
-    A run through it gives the same tables, to the bit, as :func:`kvsim.simulate` on
-    :attr:`trace`, the requests that it took; except that a request that was aborted, or a cache
-    that was reset, has no counterpart there.
+    Its tables equal, to the bit, those of :func:`kvsim.simulate` on :attr:`trace`, the requests
+    added so far. Aborted requests and resets of the cache are exceptions: ``simulate`` has neither.
 
     Parameters
     ----------
@@ -95,10 +94,10 @@ class Engine:
         self._stepper = Stepper(self._replica, together(checker, self._recorder))
         self._reader = RequestReader(setup)
         self._ranks = "id_rank" in self._rows.lists
-        self._first_row: list[int] = []  # of each request's samples, which lie together
-        self._request_of: list[int] = []  # by row
+        self._first_row: list[int] = []  # of each request; the rows of its samples are adjacent
+        self._request_of: list[int] = []  # request of each row
         self._open: dict[int, None] = {}  # rows that have not ended
-        self._ended: dict[int, FinishReason] = {}  # requests, since the last step
+        self._ended: dict[int, FinishReason] = {}  # requests that ended since the last step
         self._reached = 0.0
         self.start_time: float | None = None  #: Arrival of the first request, seconds.
 
@@ -124,16 +123,16 @@ class Engine:
         num_samples: int = 1,
         stop_after: int | None = None,
     ) -> int:
-        """Add a request, which the next schedule sees. Mutates.
+        """Add a request, which the next step may schedule. Mutates.
 
         Parameters
         ----------
         prompt_token_ids : the prompt; equal beginnings share blocks by prefix caching
-        max_tokens : output tokens, as the scheduler knows them
-        num_prompt_tokens : length of a prompt that shares no prefix, in place of ids
-        arrival_time : seconds; now by default, and no earlier than the request before
+        max_tokens : largest number of output tokens, which the scheduler knows
+        num_prompt_tokens : tokens of a prompt that shares no prefix, instead of its ids
+        arrival_time : seconds; now by default, and not before the last request's
         priority, cache_salt, lora_id, session_id, num_samples : as in a trace
-        stop_after : output tokens after which it ends by EOS, unknown to the scheduler
+        stop_after : output tokens after which the request ends by EOS; unknown to the scheduler
 
         Returns
         -------
@@ -143,8 +142,8 @@ class Engine:
         Raises
         ------
         ValueError
-            Naming the wrong value and what is allowed. A request that could never be served is no
-            error: it ends at once, rejected.
+            Naming the wrong value and what is allowed. A request that can never fit raises
+            nothing: it is rejected at once.
         """
         asked = self._reader.read(
             Asked(
@@ -165,7 +164,7 @@ class Engine:
         request = len(self._requests)
         if self._ranks and request >= MOST_RANKED:
             raise ValueError(
-                f"scheduling_policy: an engine ranks the ids of {MOST_RANKED:,} requests"
+                f"scheduling_policy: an engine ranks the ids of at most {MOST_RANKED:,} requests"
             )
         self._requests.append(time, asked.columns, asked.spans)
         self._first_row.append(len(self._rows))
@@ -187,7 +186,7 @@ class Engine:
         if not (isinstance(given, int | float) and math.isfinite(given) and given >= least):
             is_last = self._requests.last_arrival == least
             why = f"request {len(self._requests) - 1} has arrived then" if is_last else ""
-            why = why or "what came before is scheduled"
+            why = why or "a step is scheduled up to then"
             raise ValueError(f"arrival_time: is {given}, must be at least {least!r} s: {why}")
         return float(given)
 
@@ -237,10 +236,10 @@ class Engine:
         return range(first, first + self._requests.value("num_samples", request_id))
 
     def output_token_ids(self, request_id: int) -> list[int]:
-        """Return ids of the output tokens so far of a request's first sample.
+        """Return the ids of the output tokens that a request's first sample has so far.
 
-        They are negative, unlike a model's. A later prompt that continues the conversation holds
-        the earlier prompt's ids, these, and ids of its own.
+        The ids are negative, unlike a model's. A prompt that continues the conversation consists
+        of the earlier prompt's ids, these ids, and new ids.
         """
         row = self._rows_of(request_id)[0]
         place, content = place_of(self._replica.state, row), self._rows.lists["output_content_id"]
@@ -253,12 +252,12 @@ class Engine:
         return found
 
     def output_token_id(self, request_id: int, index: int) -> int:
-        """Return the id that names an output token of a request, computed or not yet."""
+        """Return the id of an output token of a request, even if it is not computed yet."""
         row = self._rows_of(request_id)[0]
         return int(names_of(int(self._rows.lists["output_content_id"][row]), index, 1)[0])
 
     def row(self, request_id: int) -> dict[str, Any]:
-        """Return a request's row of the requests table so far, of its first sample."""
+        """Return the row of a request's first sample in the requests table so far."""
         row = self._rows.table[self._rows_of(request_id)[0]]
         return {name: row[name].item() for name in row.dtype.names} | {"request_id": request_id}
 
@@ -284,9 +283,9 @@ class Engine:
         return step
 
     def steps_until(self, time: float) -> Iterator[EngineStep]:
-        """Run up to a time, and yield each step with an output by then. Mutates.
+        """Run up to a time, seconds, and yield each step that has its output by then. Mutates.
 
-        ``math.inf`` is until all requests have ended.
+        With ``math.inf`` it runs until all requests have ended.
         """
         while True:
             step, is_step = self._next(time)
@@ -298,13 +297,13 @@ class Engine:
             self._reached = max(self._reached, time)
 
     def run_until(self, time: float) -> None:
-        """Run up to a time: process every output until then, that instant included. Mutates."""
+        """Run up to a time, seconds, and process the outputs of that instant, too. Mutates."""
         for _ in self.steps_until(time):
             pass
 
     @errors_in_parts()
     def _next(self, horizon: float) -> tuple[EngineStep, bool]:
-        """Run the next step by a horizon, and name its requests. Mutates."""
+        """Run the next step; return it by request, and True if it ends by a horizon. Mutates."""
         by_row, is_step = self._stepper.next(horizon)
         check_parts(self._replica.state, self._setup)
         self._take_ended()
@@ -348,7 +347,7 @@ class Engine:
             others = [one for one in reasons if one != FinishReason.FINISHED]
             self._ended[request] = others[0] if others else FinishReason.FINISHED
 
-    # -- a look at it ----------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -372,7 +371,7 @@ class Engine:
 
     @property
     def next_event_time(self) -> float:
-        """Time of the next schedule or output, seconds; infinite with nothing to do."""
+        """Time of the next schedule or output, seconds; infinite without work."""
         return self._replica.next_event_time()
 
     @property
@@ -391,9 +390,9 @@ class Engine:
         return num_free(self._replica.state.kv)
 
     def block_table(self, request_id: int, sample: int = 0) -> list[list[int]]:
-        """Return the blocks that a request holds, front to back, a list per group of layers.
+        """Return the blocks that a request holds, first to last, in one list per KV-cache group.
 
-        Over a radix tree they are its pages; contiguous memory has none.
+        The blocks of a radix tree are its pages; contiguous memory has none.
 
         Raises
         ------
@@ -409,7 +408,7 @@ class Engine:
     def free_queue(self) -> list[int]:
         """Return the free blocks, the next one to be allocated first.
 
-        Blocks without content come before cached ones, which go in the order of their eviction.
+        Blocks without content come first, then cached ones in the order of their eviction.
 
         Raises
         ------
@@ -425,7 +424,7 @@ class Engine:
 
         Parameters
         ----------
-        tokens : returns the token ids of a request between two positions
+        tokens : function of a row and two positions, which returns the token ids between them
         """
         names = StepNames(self._setup, self._rows, tokens)
         return list(batches(self._replica.take_events(), names))
@@ -448,7 +447,7 @@ class Engine:
         return reset_cache(self._replica, self._setup.allocator.base)
 
     def check_integrity(self) -> None:
-        """Recount all memory.
+        """Recount all memory, and compare it with the counters.
 
         Raises
         ------
@@ -461,7 +460,7 @@ class Engine:
 
     @property
     def trace(self) -> Trace:
-        """The requests so far, as :func:`kvsim.simulate` takes them.
+        """The requests so far, as a trace for :func:`kvsim.simulate`.
 
         Raises
         ------
@@ -473,7 +472,7 @@ class Engine:
         return self._requests.trace()
 
     def result(self) -> Result:
-        """Return the run up to now; the engine may go on.
+        """Return the result of the run up to now; the engine can continue.
 
         Raises
         ------

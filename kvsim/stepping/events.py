@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.stepping.growing import GrowingContents
 
-#: Returns the ids of a request's tokens from one place to another, first to stop.
+#: Function of (row, first, stop) that returns the ids of these tokens of a request.
 TokenIds: TypeAlias = Callable[[int, int, int], list[int]]
 
 
@@ -30,7 +30,7 @@ class StepNames(RunNames):
         self._contents, self._tokens = contents, tokens
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return adapter and cache salt, which the first block's key covers."""
+        """Return the adapter's name and, for the first block, the cache salt; None without both."""
         del stop
         name, salt = self.lora(row)[1], int(self._contents.lists["cache_salt"][row])
         keys: list[Any] = [] if name is None else [name]

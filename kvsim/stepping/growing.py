@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     #: Content, first token and number of tokens of a part of a prompt.
     Span = tuple[int, int, int]
 
-#: Requests and segments for which there is room at first.
+#: Initial capacity, in requests and in segments.
 FIRST_ROOM = 256
 #: Integer columns of a trace that each request fills.
 COLUMNS = (
     *("num_prompt_tokens", "num_output_tokens", "output_content_id", "priority", "cache_salt"),
     *("session_id", "num_samples", "lora_id", "max_tokens"),
 )
-#: Lists of what a replica knows of each request.
+#: Lists that a replica reads, with one entry per request.
 LISTS = (
     *("num_prompt_tokens", "max_tokens", "asked_tokens", "segment_offsets", "output_content_id"),
     *("priority", "cache_salt", "id_rank", "lora"),
@@ -50,7 +50,7 @@ def doubled(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class GrowingTrace:
-    """The requests as they were added, a column each; :meth:`trace` makes a trace of them."""
+    """The requests added so far, in columns; :meth:`trace` makes a trace of them."""
 
     def __init__(self) -> None:
         self._columns = {name: np.zeros(FIRST_ROOM, np.int64) for name in COLUMNS}
@@ -70,7 +70,7 @@ class GrowingTrace:
         return int(self._columns[name][request])
 
     def segments(self, request: int) -> Sequence[Span]:
-        """Return the parts of a prompt."""
+        """Return the spans of a request's prompt."""
         return self._segments[request]
 
     def append(
@@ -130,7 +130,7 @@ class GrowingContents(Contents):
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         super().lay_out(record, memory)
         self._memory = memory
-        record.has_eos = record.has_ranks = False  # until a request asks for it
+        record.has_eos = record.has_ranks = False  # until a request needs them
         if not memory.compiled:
             record.segments = []
 
@@ -159,7 +159,7 @@ class GrowingContents(Contents):
         self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
 
     def _note_kinds(self, values: Mapping[str, int]) -> None:
-        """Enable the features that a request is the first to need. Mutates."""
+        """Enable features that a request needs and no earlier one did. Mutates."""
         trace, state = self._state.trace, self._state
         if values["asked_tokens"] > values["max_tokens"]:
             trace.has_eos = True
@@ -189,7 +189,7 @@ class GrowingContents(Contents):
             return
         state: Any = self._state
         self._memory.replace(state.trace, segments=Views(self._segments, Segment, Flat()))
-        # Records of requests hold the address of the list, too.
+        # Records of requests also hold the address of the list.
         where = self._segments.ctypes.data, len(self._segments)
         state.requests.array["segments"][:] = where
         state.probe.segments = state.trace.segments

@@ -1,4 +1,4 @@
-"""Reads of a replica's memory between two steps, objects or flat memory."""
+"""Functions that read a replica's state between two steps, from objects or flat memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of an engine so far, assembled as that of a run over its trace."""
+"""The result of a stepped engine up to now, assembled as for a run over its trace."""
 
 from __future__ import annotations
 

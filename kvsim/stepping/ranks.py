@@ -10,15 +10,15 @@ from bisect import bisect_left
 
 from kvsim.records.samples import MAX_SAMPLES
 
-#: Digits of a request that has a rank; with more of them a rank would not fit into 32 bits.
+#: Most digits of a request id with a rank; with more, a rank would not fit into 32 bits.
 DIGITS = 7
 MOST_RANKED = 10**DIGITS
-#: What the ids of samples begin with, in their order; all samples of a number lie together.
+#: Prefixes of the ids of samples, sorted as texts; ids with the same prefix are adjacent.
 BEGINNINGS = sorted(f"{number}_" for number in range(MAX_SAMPLES))
 
 
 def num_texts(digits: int) -> int:
-    """Return the number of texts of up to a number of digits, the empty one included."""
+    """Return the number of texts of at most ``digits`` digits, the empty text included."""
     return int((10 ** (digits + 1) - 1) // 9)
 
 
@@ -31,7 +31,7 @@ def place_of(text: str) -> int:
 
 
 def id_rank(request: int, sample: int | None = None) -> int:
-    """Return a number below 2**31 that orders ids as their texts do.
+    """Return a number below 2**31; these numbers order ids as their texts do.
 
     Examples
     --------

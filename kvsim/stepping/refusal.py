@@ -1,4 +1,4 @@
-"""Options that a stepped engine refuses: it has one replica, and unknown later requests."""
+"""Options that a stepped engine refuses: it has one replica, and does not know later requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
 
-#: Options of a run that one replica has, too.
+#: Options of fleets that one replica accepts, too.
 OF_ONE = frozenset(
     (
         *("seed", "horizon", "goodput", "front_end_latency", "backend", "router"),
@@ -19,7 +19,7 @@ OF_ONE = frozenset(
         "kv_events_config",
     )
 )
-#: Options that say of all requests what add_request says of each.
+#: Options for all requests of a trace, with the arguments of add_request that replace them.
 OF_REQUESTS = {"num_samples": "num_samples", "ends_by": "stop_after"}
 
 
@@ -29,7 +29,7 @@ def check_options(config: Config) -> None:
     Raises
     ------
     ValueError
-        Naming the first of them.
+        Naming the first such option.
     """
     for name in sorted(config.model_fields_set):
         default = type(config).model_fields[name].default
@@ -42,7 +42,7 @@ def check_options(config: Config) -> None:
 
 
 def check_setup(setup: Setup) -> None:
-    """Refuse parts that need to know all requests before the first.
+    """Refuse parts that must know all requests before the run starts.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def check_setup(setup: Setup) -> None:
         Naming the part.
     """
     if setup.kv.foresees:
-        raise ValueError("eviction: a policy that foresees requests needs a trace; simulate has it")
+        raise ValueError("eviction: a policy that foresees requests needs a trace; use simulate")
     if setup.kv.tracks_sessions:
-        raise ValueError("session_policy: a trace tells which sessions go on; simulate has it")
+        raise ValueError("session_policy: needs a trace with the sessions' ends; use simulate")
     own = setup.scheduler_config.engine_settings
     if setup.scheduler_config.kv_transfer is not None:
-        raise ValueError("kv connectors and offloading need a trace; simulate takes it")
+        raise ValueError("kv connectors and offloading need a trace; use simulate")
     if own is not None:
         own.check_open_trace()

@@ -1,4 +1,4 @@
-"""An engine that hands over the KV of prompts, or receives it, as under vLLM's NIXL connector."""
+"""An engine that sends the KV of prompts, or receives it, as with vLLM's NIXL connector."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class RemoteEngine(Engine):
         return connected(super()._resolve(config), self._role)
 
     def keep(self, request: int) -> None:
-        """Keep the blocks of a request just added, after its end, until they are read. Mutates."""
+        """Pin the blocks of a request just added, from its end until they are read. Mutates."""
         self._replica.keep(self._first_row[request], keeps=True)
 
     def offer(self, request: int, num_tokens: int) -> None:
-        """Offer a request that was just added the KV of its first tokens. Mutates."""
+        """Offer the KV of its first ``num_tokens`` tokens to a request just added. Mutates."""
         self._replica.offer(self._first_row[request], num_tokens)
 
     def take_begun(self) -> list[tuple[int, int, float]]:
-        """Return the loads begun since the last call: request, missing tokens, time. Mutates."""
+        """Return the loads started since the last call: request, missing tokens, time. Mutates."""
         found = self._replica.take_begun()
         return [(self._request_of[row], tokens, time) for row, tokens, time in found]
 
@@ -48,14 +48,14 @@ class RemoteEngine(Engine):
         self._replica.report(self.now, received=self._first_row[request])
 
     def release(self, request: int) -> None:
-        """Free the blocks of an ended request, which were read. Mutates."""
+        """Free the blocks of an ended request after another engine has read them. Mutates."""
         self._replica.report(self.now, sent=self._first_row[request])
 
     def kept_blocks(self, request: int) -> list[list[int]]:
-        """Return the blocks that an ended request holds until they are read."""
+        """Return the pinned blocks of an ended request, in one list per KV-cache group."""
         connector, row = self._replica.state.connector, self._first_row[request]
         return block_table(self._replica, connector.place[row]) if connector.is_pinned[row] else []
 
     def transfer_size(self, num_tokens: int) -> tuple[int, int]:
-        """Return the bytes and descriptors of the KV of some tokens."""
+        """Return the bytes and the number of descriptors of the KV of ``num_tokens`` tokens."""
         return transfer_bytes(self._setup, num_tokens), num_descriptors(self._setup, num_tokens)

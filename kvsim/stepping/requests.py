@@ -41,7 +41,8 @@ class NewRequest:
     ----------
     columns : its entries of a trace's integer columns
     spans : its prompt, as (content, first token, number of tokens)
-    salt : number of its salt and adapter together, 0 for neither
+    salt : number of its combination of salt and adapter, 0 for neither
+    max_tokens : largest number of output tokens
     """
 
     columns: dict[str, int]
@@ -50,7 +51,7 @@ class NewRequest:
     max_tokens: int
 
     def row(self, number: int) -> dict[str, int]:
-        """Return the values that a replica reads for one of its samples."""
+        """Return the values that a replica reads for sample ``number``."""
         columns = self.columns
         return {
             "num_prompt_tokens": columns["num_prompt_tokens"],
@@ -130,7 +131,7 @@ class RequestReader:
         return ids, whole("the length of prompt_token_ids", len(ids), 1, MAX_TOKENS)
 
     def _num_samples(self, given: int) -> int:
-        """Return a number of samples that the scheduler can serve."""
+        """Return the number of samples, or refuse what the scheduler cannot serve."""
         samples = whole("num_samples", given, 1, MAX_SAMPLES)
         kind = self._setup.scheduler_type
         if samples > 1 and (kind.rules_of != VLLM or self._setup.config.use_beam_search):

@@ -1,4 +1,4 @@
-"""Steps of a replica, one after another: each batch and its results."""
+"""Runs a replica step by step, and returns the batch and the results of each step."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class EngineStep:
     """One step of an engine, from its schedule to its output.
 
-    All dictionaries are by request id; the samples of a request count together.
+    The dictionaries are keyed by request id, with sums over the samples of a request.
 
     Attributes
     ----------
     time : start of the step on the GPU, seconds
-    duration : until its output is there, seconds
+    duration : seconds from the start to the output
     num_scheduled_tokens : tokens that the step computes
-    preempted : requests that lost their KV when it was scheduled, in that order
-    finished : requests that have ended since the step before, with the reason; rejected and
+    preempted : requests preempted while the step was scheduled, in order
+    finished : requests that have ended since the previous step, with the reason; rejected and
         aborted ones, too
-    num_new_tokens : output tokens that its output adds
+    num_new_tokens : output tokens that the step generates
     """
 
     time: float
@@ -43,7 +43,7 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The oldest batch in flight, before its output, as lists with an entry per request."""
+    """The oldest batch in flight, before its output: lists with one entry per request."""
 
     places: list[int]
     rows: list[int]
@@ -60,23 +60,24 @@ def fields(records: Any, name: str, places: Sequence[int]) -> list[int]:
 
 
 class Stepper:
-    """Runs a replica step by step, and returns each step by row.
+    """Runs a replica step by step, and returns steps keyed by row.
 
     Parameters
     ----------
-    replica : watched, so that it stops after every schedule and every output
-    observer : called after each of them
+    replica : a watched replica, which stops after every schedule and every output
+    observer : called at every stop
     """
 
     def __init__(self, replica: Replica, observer: Observer | None) -> None:
         self._replica, self._state, self._observer = replica, replica.state, observer
-        self._starts: list[tuple[float, list[int]]] = []  # of steps in flight, with preemptions
+        # Start time and preempted rows of each step in flight.
+        self._starts: list[tuple[float, list[int]]] = []
         self._free_time = self._state.clock  # when the GPU is free
         #: Clock at the last schedule, which saw all requests that had arrived by then.
         self.last_schedule = float("-inf")
 
     def next(self, horizon: float) -> tuple[EngineStep, bool]:
-        """Run up to the next output or to a time; return the step by rows, and if there is one.
+        """Run up to the next output or a time; return the step by row, and True if it has output.
 
         Mutates.
         """
@@ -122,7 +123,7 @@ class Stepper:
         self._free_time = state.batches[newest].end
 
     def _completed(self, oldest: Scheduled) -> EngineStep:
-        """Return the step with an output that was just processed. Mutates."""
+        """Return the step that has just completed. Mutates."""
         start, preempted = self._starts.pop(0)
         after = fields(self._state.requests, "num_tokens", oldest.places)
         new = {

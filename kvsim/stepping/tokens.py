@@ -1,7 +1,7 @@
 """Token ids of prompts as spans of contents: equal beginnings get equal spans.
 
 A prefix cache compares prompts from their first token on. So it is enough that two prompts name
-the same contents up to the token at which they part; :class:`PromptTree` finds that token.
+the same contents up to the first token that differs; :class:`PromptTree` finds that token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def names_of(content_id: int, start: int, num_tokens: int) -> Ints:
-    """Return ids that name tokens of a content; they are negative, unlike a model's."""
+    """Return ids of tokens of a content; the ids are negative, unlike a model's."""
     return -(content_id * MAX_TOKENS + np.arange(start, start + num_tokens)) - 1
 
 
@@ -39,7 +39,7 @@ def named_spans(ids: Ints) -> list[Span]:
 
 
 class Edge:
-    """Tokens between two branches of the tree, their spans, and the following edges."""
+    """Tokens between two branches of the tree, their spans, and the next edges by first token."""
 
     __slots__ = ("ids", "next", "spans")
 
@@ -50,7 +50,7 @@ class Edge:
 
 
 class PromptTree:
-    """A tree of all prompts given by token ids, by common prefixes."""
+    """A prefix tree of all prompts that were given as token ids."""
 
     def __init__(self) -> None:
         self._root: dict[int, Edge] = {}
@@ -58,8 +58,8 @@ class PromptTree:
     def spans(self, ids: Ints, fresh: int) -> list[Span]:
         """Return the spans of a prompt, and add it to the tree. Mutates.
 
-        Tokens after the longest beginning shared with an earlier prompt get the content ``fresh``,
-        except for those that name a content themselves.
+        Tokens after the longest prefix shared with an earlier prompt get the content ``fresh``,
+        except for negative ids, which name a content themselves.
         """
         found: list[Span] = []
         branches, place = self._root, 0
@@ -87,14 +87,14 @@ def num_common(a: Ints, b: Ints) -> int:
 
 
 def split(edge: Edge, count: int) -> None:
-    """Cut an edge after some of its tokens. Mutates."""
+    """Cut an edge after its first ``count`` tokens. Mutates."""
     before, after = cut(edge.spans, count)
     rest = Edge(edge.ids[count:], after, edge.next)
     edge.ids, edge.spans, edge.next = edge.ids[:count], before, {int(rest.ids[0]): rest}
 
 
 def cut(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
-    """Return the spans of the first ``count`` tokens, and those of the others."""
+    """Return the spans of the first ``count`` tokens, and the spans of the remaining tokens."""
     before: list[Span] = []
     after: list[Span] = []
     for content, start, length in spans:
