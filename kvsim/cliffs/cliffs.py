@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
-#: Seeds that a jump must hold in, where requests are generated, and its least size in their errors.
+#: Seeds on which a jump of generated requests is checked, and its least size in standard errors.
 SEEDS, ERRORS = 3, 3.0
-#: Pool of the run that shows whether memory heals a jump, times the pool that was measured.
+#: Pool of the run that shows if more memory removes a jump, as a multiple of the measured pool.
 LARGER_POOL = 4
-#: Hits of the healed run come at least that close to those of the better side.
+#: Largest difference in hit rate between a run without the jump and the better side.
 HEALED = 0.02
-#: Options that may keep the blocks of windows and states, tried in this order.
+#: Options that may keep the blocks of windows and states in the cache, in the order of the tries.
 KEEPING = (("prefix_cache_retention_interval", 4096), ("prefix_cache_retention_interval", 0))
 #: Option whose parameters may vary, too, as ``workload.prefix``.
 WORKLOAD = "workload"
 
 
 class Range(NamedTuple):
-    """``OPTION=LO:HI[:STEP]``, read; ``step`` is None for real numbers."""
+    """The parts of ``OPTION=LO:HI[:STEP]``; ``step`` is None for real numbers."""
 
     option: str
     low: float
@@ -46,7 +46,7 @@ class Range(NamedTuple):
         return f"{value:.10g}" if self.step is None else f"{round(value)}"
 
     def options(self, value: float, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with the value in its place."""
+        """Return the given options with the varied one set to a value."""
         name, dot, parameter = self.option.partition(".")
         if not dot:
             return {**given, name: self.text(value)}
@@ -95,7 +95,7 @@ def _option(key: str, given: Mapping[str, Any]) -> str:
 
 
 class _Served:
-    """Runs at values of the option, each once."""
+    """Runs at values of the varied option; keeps the result and trace of each."""
 
     def __init__(self, vary: Range, given: Mapping[str, Any], requests: Source) -> None:
         self.vary, self._given, self._requests = vary, given, requests
@@ -138,11 +138,12 @@ def find_cliffs(
     vary : ``OPTION=LO:HI[:STEP]``
     given : the other options, as of :class:`kvsim.config.RunConfig`
     requests : returns the requests of a configuration, with notes
-    most : runs of the search at most; what explains a jump takes up to four more each
+    most : largest number of runs of the search; each jump takes up to eight more, four with other
+        seeds and four to explain it
 
     Returns
     -------
-    The answer that ``kvsim cliffs --json`` writes: ``cliffs``, ``slopes``, ``points`` and notes.
+    The object that ``kvsim cliffs --json`` writes: ``cliffs``, ``slopes``, ``points`` and more.
 
     Raises
     ------
@@ -195,7 +196,7 @@ def _point(value: float, result: Result) -> Point:
 
 
 def _is_noise(served: _Served, jump: Jump) -> bool:
-    """Return True if seeds differ so much that the jump may be chance."""
+    """Return True if the results differ between seeds so much that the jump may be chance."""
     first = served.results[jump.below.value].config
     if getattr(first, "trace", None) is not None:
         return False
@@ -232,7 +233,7 @@ def _described(served: _Served, jump: Jump) -> dict[str, Any]:
 
 
 def _of_time(served: _Served, jump: Jump) -> str:
-    """Name what delays first tokens where hits are alike."""
+    """Return the mechanism that delays first tokens at nearly equal hits."""
     sides = [served.results[one.value].summary for one in (jump.below, jump.above)]
     if sides[0]["num_rejected"] != sides[1]["num_rejected"]:
         return "refused admission"

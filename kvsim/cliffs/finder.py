@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 #: Values of the first grid.
 GRID = 9
-#: Range, high over low, from which the grid is logarithmic.
+#: Ratio of high to low above which the grid is logarithmic.
 LOGARITHMIC = 20.0
-#: A jump: as many points of hit rate, or such a ratio of the time to first token.
+#: Least size of a jump: difference of hit rates, and ratio of times to first token.
 HIT_POINTS, TTFT_RATIO = 0.10, 2.0
-#: A jump is that many times larger than the slope beside it explains.
+#: A jump is more than this many times the difference that the neighbouring slope explains.
 OVER_SLOPE = 3.0
-#: Share of a jump from which the smaller half is searched, too.
+#: The half with the smaller difference is searched, too, from this share of the whole jump on.
 SECOND_HALF = 0.25
-#: Width at which a search over real numbers ends, as a share of the lower value.
+#: Width of an interval at which a search over real numbers ends, as a share of its lower value.
 NARROW = 0.005
 
 
@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """Two values next to each other, and whether they are as close as the step allows."""
+    """Two neighbouring points; ``is_narrow`` if they are as close as the step allows."""
 
     below: Point
     above: Point
@@ -42,7 +42,7 @@ class Jump(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Jumps in order of their values, steep slopes that are not jumps, and every point run."""
+    """Jumps, steep slopes that are not jumps, and all measured points, each in order of value."""
 
     jumps: list[Jump]
     slopes: list[Jump]
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 def size_of(a: Point, b: Point) -> float:
-    """Return the difference of two points; from 1 on it is large enough for a jump."""
+    """Return the difference of two points in units of the least jump."""
     sizes = [abs(b.hits - a.hits) / HIT_POINTS]
     for one, other in ((a.p50_ttft, b.p50_ttft), (a.p90_ttft, b.p90_ttft)):
         if one > 0 and other > 0:
@@ -70,15 +70,15 @@ def find_jumps(
 
     Parameters
     ----------
-    measure : runs one value
+    measure : runs the deployment at one value
     low, high : ends of the range, low < high
     step : smallest difference of two values; None for real numbers
-    most : runs at most
+    most : largest number of runs
 
     Notes
     -----
-    A jump between two values of the grid that shrinks below its threshold while it is bisected is a
-    slope. Jumps that lie inside one interval of the grid and cancel each other are not seen.
+    A jump whose halves all fall below the threshold during bisection is a slope. Jumps inside one
+    interval of the grid that cancel each other are not found.
     """
     points: dict[float, Point] = {}
 
@@ -106,7 +106,7 @@ def find_jumps(
 
 
 def grid_of(low: float, high: float, step: float | None) -> list[float]:
-    """Return the values of the first runs, from ``low`` to ``high``, in steps."""
+    """Return the values of the first runs, from ``low`` to ``high``, rounded to steps."""
     values = np.linspace(low, high, GRID)
     if low > 0 and high / low > LOGARITHMIC:
         values = np.geomspace(low, high, GRID)
@@ -117,7 +117,7 @@ def grid_of(low: float, high: float, step: float | None) -> list[float]:
 
 
 def candidates(grid: Sequence[Point]) -> list[Jump]:
-    """Return neighbours that differ by a jump, and by more than the slope beside them explains."""
+    """Return neighbours that differ by a jump which the neighbouring slope does not explain."""
     sizes = [size_of(a, b) for a, b in pairwise(grid)]
     widths = [b.value - a.value for a, b in pairwise(grid)]
     found = []
@@ -130,7 +130,7 @@ def candidates(grid: Sequence[Point]) -> list[Jump]:
 
 
 def _middle(low: float, high: float, step: float | None) -> float | None:
-    """Return the value to try next; None if the two are next to each other."""
+    """Return the next value to measure; None if the interval cannot be halved."""
     if step is None:
         return None if high - low <= NARROW * abs(low) else (low + high) / 2
     steps = round((high - low) / step)
@@ -138,7 +138,7 @@ def _middle(low: float, high: float, step: float | None) -> float | None:
 
 
 def _halves(wide: Jump, middle: Point) -> list[Jump]:
-    """Return the half with the larger jump, and the other one if it has a share of it."""
+    """Return the halves of a jump with at least ``SECOND_HALF`` of its size."""
     halves = [Jump(wide.below, middle), Jump(middle, wide.above)]
     least = SECOND_HALF * size_of(wide.below, wide.above)
     return [one for one in halves if size_of(one.below, one.above) >= least]

@@ -1,4 +1,4 @@
-"""Blocks that a hit lacked: a pool looked up group by group, right before an admission."""
+"""The blocks that a hit lacked, by a look-up per KV-cache group right before an admission."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from kvsim.records.paged import LookupSpec
     from kvsim.trace import Trace
 
-#: Layers of a group, in the words of a report.
+#: Names of the kinds of attention in a report.
 KINDS = {
     FULL: "full attention",
     SLIDING: "sliding window",
     CHUNKED: "chunked attention",
     MAMBA_ALIGN: "state",
 }
-#: Seconds before a step in which no other one begins.
+#: Seconds before a step at which the run ends, so that no other step starts in between.
 BEFORE = 1e-9
 
 
 class Missing(NamedTuple):
-    """The first block that one kind of layers lacks.
+    """The first block that a KV-cache group lacks.
 
     Parameters
     ----------
     kind : the kind of the layers, in words
-    block : place in the prompt, 0 for its first block
-    num_missing, num_needed : blocks
+    block : index in the prompt, in blocks from 0
+    num_missing, num_needed : blocks that the hit lacks, and all blocks that it needs
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Missing(NamedTuple):
 
 
 def missing_blocks(config: Config, trace: Trace, row: int, time: float, hit: int) -> list[Missing]:
-    """Return what a pool lacks of a hit right before a request is scheduled.
+    """Return the blocks of a hit that a pool lacks right before a request is scheduled.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def missing_blocks(config: Config, trace: Trace, row: int, time: float, hit: int
     trace : the requests
     row : row of the request
     time : time at which it is first scheduled, seconds
-    hit : tokens of the hit that is asked for
+    hit : tokens of the expected hit
     """
     replicas: list[Replica] = []
     start = float(trace.arrival_time[0])
@@ -90,7 +90,7 @@ def _looked_up(state: Any, row: int, hit: int) -> list[Missing]:
 
 
 def _needed(spec: LookupSpec, hit: int) -> range:
-    """Return the places of the blocks that a hit needs of a spec."""
+    """Return the indices of the blocks that a hit of ``hit`` tokens needs in a group."""
     end = hit // spec.block_size
     if spec.kind == MAMBA_ALIGN:
         return range(cdiv(hit, spec.block_size) - 1, cdiv(hit, spec.block_size))

@@ -1,4 +1,4 @@
-"""The answer of ``kvsim cliffs`` for the terminal."""
+"""The output of ``kvsim cliffs`` in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-#: Sentences about a mechanism.
+#: Explanations of the mechanisms.
 MECHANISMS = {
     "window": "the pool evicted blocks of a sliding window, without which no hit can end there",
     "state": "the pool evicted the state at the end of the hit",
@@ -27,7 +27,7 @@ MECHANISMS = {
 
 
 def cliffs_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out a row per cliff, and what explains it below."""
+    """Return a table with one row per cliff, and the explanations below it."""
     from rich.console import Group
     from rich.text import Text
 
