@@ -93,7 +93,7 @@ def activation_bytes(
 ) -> int:
     """Peak activations of the profile run with ``num_tokens`` dummy tokens, bytes on one GPU.
 
-    The larger of the widest MLP and the sampler's logits.
+    They are the larger of the widest MLP's intermediates and the sampler's logits.
     """
     width = model.intermediate_size
     if model.is_moe:
@@ -125,9 +125,9 @@ def inference_budget(
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
-    ``logged`` has GiB of a start-up log for any part, and for ``memory`` (all that CUDA shows);
-    they take the place of the estimates, of adapters and drafter, too (``weights``), or of the
-    encoder's cache (``activations``). ``cuda_graphs`` and those after ``logged`` are bytes.
+    ``logged`` holds GiB from a start-up log by part, or of ``memory`` (all that CUDA reports). They
+    replace the estimates; ``weights`` replaces those of adapters and drafter, too, ``activations``
+    that of the encoder cache. ``cuda_graphs`` and the parameters after ``logged`` are in bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
-#: Shortest request length that ``Capacity.max_concurrency`` lists; then it doubles.
+#: Shortest request length that ``Capacity.max_concurrency`` lists; each next length is twice it.
 SHORTEST = 256
 #: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
 DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
-#: Below this share of the budget, an error in the overheads is several times one in KV.
+#: Share of KV in the budget below which an error in the overheads is several times as large in KV.
 SCARCE = 0.25
 
 
@@ -217,20 +217,21 @@ class Capacity(Displayed):
     ----------
     bytes_per_token : KV of one token on one GPU, scales included
     num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
-    num_tokens, logged_concurrency : as vLLM logs them ("GPU KV cache size", "Maximum concurrency"):
-        the blocks over those of one request of max_model_len, and the tokens of that number of
-        requests; up to vLLM 0.20 the blocks of one group times its smallest block
-    max_concurrency : requests of a length that fit at once, by length in tokens, were all at the
-        peak of their prefill, as vLLM counts: there a window holds the tokens in flight, too
-    max_concurrency_decoding : the same were all decoding, the most that a run can reach
+    num_tokens, logged_concurrency : as vLLM logs them ("GPU KV cache size", "Maximum concurrency").
+        The concurrency is the pool's blocks over those of a request of max_model_len; num_tokens is
+        the tokens of these requests, up to vLLM 0.20 the blocks of one group times the smallest
+        block's tokens
+    max_concurrency : number of requests that fit at once, by their length in tokens, if all are at
+        the peak of their prefill, as vLLM counts; a window then also holds the tokens in flight
+    max_concurrency_decoding : the same if all requests decode, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
-    kv_cache_bytes_interval : least and most KV memory of one GPU to expect, bytes, from the
+    kv_cache_bytes_interval : bounds of the KV memory of one GPU to expect, bytes, from the
         deviations of comparable start-up logs; None if it is pinned or taken from a log
-    num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
-        max_num_batched_tokens, where one of them was not given; else None
-    fits : whether one request of max_model_len fits
-    states : those of Mamba and linear-attention layers on one GPU: their number, bytes of one in
-        all of them and of the padding of their pages, and blocks of a request; None without them
+    num_gpu_blocks_range : fewest and most blocks over common values of max_num_seqs and
+        max_num_batched_tokens, if one of them was not given; else None
+    fits : True if one request of max_model_len fits
+    states : of Mamba and linear-attention layers on one GPU: number of layers, bytes of one state
+        in all of them, bytes of padding in their pages, blocks per request; None without them
     assumptions : values that were not given, and how they were filled in
     engine : name of the simulated engine
     """
@@ -373,7 +374,7 @@ def _states(plan: KVPlan) -> dict[str, int] | None:
 def _range(
     config: Config, memory: Memory, what_if: dict[str, int | None]
 ) -> tuple[int, int] | None:
-    """Range of blocks over the defaults of vLLM's versions and GPUs."""
+    """Return the fewest and most blocks over the defaults of vLLM's versions and GPUs."""
     logged = config.logged or {}
     pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
     pinned = pinned or "kv_cache" in logged or "activations" in logged
@@ -387,7 +388,7 @@ def _range(
     for most, batch in product(seqs, (tokens,) if tokens else DEFAULT_TOKENS):
         one = config.model_copy(update={"max_num_seqs": most, "max_num_batched_tokens": batch})
         if batch >= most:
-            with suppress(ValueError):  # nothing is left, or no whole prompt fits into a step
+            with suppress(ValueError):  # no KV memory is left, or no whole prompt fits into a step
                 found.append(resolve_memory(one, **what_if).num_gpu_blocks)
     return min(found), max(found)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 #: EAGLE-3 heads draft from a vocabulary of this size (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B).
 EAGLE3_VOCAB = 32_000
-#: Hidden states of the target that a head joins: EAGLE and MTP one with the token's embedding,
-#: EAGLE-3 those of three layers.
+#: Vectors that a head joins: for EAGLE and MTP a hidden state of the target and the token's
+#: embedding, for EAGLE-3 the hidden states of three layers, for DFlash of five.
 JOINED = {"eagle": 2, "mtp": 2, "eagle3": 3, "dflash": 5}
 #: Layers of a head; DFlash's published drafters for Qwen3 have five.
 HEAD_LAYERS = {"eagle": 1, "eagle3": 1, "mtp": 1, "dflash": 5}
@@ -26,9 +26,8 @@ class Drafter(NamedTuple):
     """A drafter, in parameters.
 
     ``own_params`` are loaded in addition to the target's, ``routed_params`` of them in routed
-    experts; ``body_params`` and ``head_params`` are read by a pass, ``active_params`` are those of
-    the body that a token multiplies with. ``kv_dims`` elements of KV per token, over ``num_layers``
-    layers.
+    experts. A pass reads ``body_params`` and ``head_params``; a token is multiplied with
+    ``active_params`` of the body. ``kv_dims`` is the elements of KV per token in all layers.
     """
 
     own_params: int
@@ -41,7 +40,7 @@ class Drafter(NamedTuple):
 
 
 def own_model(spec: SpeculativeConfig) -> ModelSpec | None:
-    """Return the model of a drafter that has a file of its own; None for heads known by method.
+    """Return the model of a drafter with its own config file; None for heads known by method.
 
     Raises
     ------
@@ -75,7 +74,7 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     if spec.method == "mtp":  # each module has its own, and norms of both inputs and the output
         joined = layers * (joined + 3 * model.hidden_size)
     attention = model.num_attention_params(layer) + model.norms_per_layer * model.hidden_size
-    if spec.method == "eagle3":  # its layer reads the embedding beside the hidden state
+    if spec.method == "eagle3":  # its layer also reads the embedding
         attention += model.hidden_size * model.head_dim * (model.num_heads + 2 * model.num_kv_heads)
     mlp, active_mlp = _mlp(model, experts=spec.method == "mtp")
     vocab = EAGLE3_VOCAB if spec.method == "eagle3" else model.vocab_size
@@ -89,11 +88,11 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
 
 
 def _head(model: ModelSpec, spec: SpeculativeConfig, own: ModelSpec) -> Drafter:
-    """Return a head with a file of its own, which shares the target's embedding and LM head."""
+    """Return a head with its own config file; it shares the target's embedding and LM head."""
     joined = JOINED[spec.method] * model.hidden_size * own.hidden_size
     whole = _whole(own)
     head = whole.head_params
-    if spec.method == "eagle3":  # its layer reads the embedding beside the hidden state
+    if spec.method == "eagle3":  # its layer also reads the embedding
         joined += own.hidden_size * own.head_dim * (own.num_heads + 2 * own.num_kv_heads)
         head = EAGLE3_VOCAB * own.hidden_size
     body = joined + whole.body_params
@@ -121,7 +120,7 @@ def _whole(model: ModelSpec) -> Drafter:
 
 
 def _mlp(model: ModelSpec, *, experts: bool) -> tuple[int, int]:
-    """Parameters of a head's MLP: all, and those used by one token."""
+    """Return the parameters of a head's MLP: all, and those that one token uses."""
     if experts and model.is_moe:
         shared = model.num_shared_experts * model.num_shared_expert_params
         shared += model.num_router_params + model.num_latent_params
@@ -145,9 +144,9 @@ def drafter_bytes(
 ) -> int:
     """Bytes of the drafter's weights on one GPU, in addition to the target's; 0 if it has none.
 
-    A draft model is stored as its own name says, an MTP module as the target's layers are (it is
-    part of that checkpoint), and other heads in ``dtype``. Data-parallel replicas share the routed
-    experts of an MTP module as those of the target.
+    The format of a draft model is that of its own name, an MTP module has that of the target (it is
+    part of that checkpoint), and other heads have ``dtype``. Data-parallel replicas share the
+    routed experts of an MTP module as they share the target's.
 
     Raises
     ------
@@ -179,10 +178,10 @@ def with_drafter(
     *,
     tensor_parallel_size: int = 1,
 ) -> KVLayout:
-    """Return a layout with the drafter's layers behind the target's, their KV in the same dtype.
+    """Return a layout with the drafter's layers after the target's, with KV in the same dtype.
 
-    The layers of a head are those of its file, windows included; without one like the target's last
-    attention layer, but they see all tokens.
+    A drafter with its own config file has the layers of that file, windows included. Other heads
+    have layers like the target's last attention layer, but with full attention.
 
     Raises
     ------

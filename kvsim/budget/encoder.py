@@ -1,7 +1,7 @@
 """Memory of the profile run of an image encoder at a vLLM server's start.
 
-The server encodes images of the largest size, as many as its encoder budget holds, before it runs
-the text model beside their outputs (vLLM 0.33). It keeps the larger of both peaks free.
+The server first encodes as many images of the largest size as its encoder budget holds. It then
+runs the text model, with their outputs in memory (vLLM 0.33). It keeps the larger peak free.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 LARGEST_IMAGE = 16_384
 #: Copies of all patches in the tower's width at the peak: 1.59 GiB of "peak activation" on each of
 #: two RTX 5090 with Qwen3.8-27B-FP8 (noonghunna/club-3090#1087, in neither half of the logs).
-#: Interpolated position embeddings are most of them, so GPUs do not share them.
+#: Most copies are interpolated position embeddings, so GPUs do not share them.
 COPIES = 11.3
 
 
 class EncoderProfile(NamedTuple):
-    """Bytes on one GPU: at the peak of the encoder, and its outputs, beside which text runs."""
+    """Bytes on one GPU: the encoder's peak, and its outputs, which the text model keeps."""
 
     peak: int
     outputs: int
@@ -35,7 +35,7 @@ NO_ENCODER = EncoderProfile(0, 0)
 def encoder_profile(
     config: Config, model: ModelSpec, limits: Limits, element: int
 ) -> EncoderProfile:
-    """Return the memory of the encoder's profile run; zeros if it is not known or not run.
+    """Return the memory of the encoder's profile run; zeros if it is unknown, or if none runs.
 
     Parameters
     ----------

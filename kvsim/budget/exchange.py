@@ -1,8 +1,8 @@
 """Memory of experts that data-parallel ranks share, in the profile run of a vLLM server's start.
 
-Every rank computes its experts on the tokens of all ranks: it gathers them, and keeps the work of
-each chosen expert apart. Sizes are those of vLLM's workspaces. One log: Qwen3-Coder-480B
-in FP8 on eight H20 (vllm-project/recipes#12) had 9.35 GiB for this and NCCL; here 9.36.
+Each rank gathers the tokens of all ranks and computes its experts on them, with a separate row for
+each chosen expert. Sizes are those of vLLM's workspaces. One log: Qwen3-Coder-480B in FP8 on eight
+H20 (vllm-project/recipes#12) had 9.35 GiB for this and NCCL; kvsim computes 9.36.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
     from kvsim.config import Config
 
-#: Gathered tokens whose experts are computed at once, and later: VLLM_FUSED_MOE_CHUNK_SIZE.
+#: Gathered tokens whose experts are computed at once (VLLM_FUSED_MOE_CHUNK_SIZE): before vLLM
+#: 0.12, and since.
 CHUNK_BEFORE, CHUNK = 32_768, 16_384
 #: Bytes of an activation in 16 bits.
 ELEMENT = 2
@@ -29,12 +30,12 @@ def exchange_bytes(
 ) -> int:
     """Return the peak of a layer's experts on one GPU; 0 if no data-parallel ranks share them.
 
-    DeepGEMM's kernels (block-wise FP8 on Hopper and Blackwell) want tokens sorted by expert: then
+    DeepGEMM's kernels (block-wise FP8 on Hopper and Blackwell) need tokens sorted by expert, so
     inputs are copied in FP8, and the second workspace is as wide as the hidden states.
 
     Parameters
     ----------
-    gpu : the catalogue's name
+    gpu : name of the GPU in the catalogue
     """
     ranks = expert_replicas(config)
     if ranks == 1 or not model.is_moe:
@@ -48,4 +49,4 @@ def exchange_bytes(
     wide = max(2 * width, hidden)
     rows = min(gathered, chunk) * model.num_experts_per_token
     work = rows * ((wide + narrow) * ELEMENT + hidden * permuted)
-    return work + 2 * gathered * hidden * ELEMENT  # what came in, and what goes back
+    return work + 2 * gathered * hidden * ELEMENT  # gathered inputs, and outputs

@@ -1,7 +1,7 @@
 """CUDA graphs of a vLLM server: the captured sizes, and an estimate of their memory.
 
-Which ones is vLLM 0.33's rule. Their memory is an estimate, fitted on what servers logged at their
-start ("Estimated CUDA graph memory") by ``python -m experiments.cuda_graphs``.
+The sizes follow vLLM 0.33's rule. Their memory is an estimate, fitted on start-up logs of servers
+("Estimated CUDA graph memory") by ``python -m experiments.cuda_graphs``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
     from kvsim.config import Config
 
-#: Default largest captured step in tokens, and that of Blackwell's data-centre cards.
+#: Default largest captured step in tokens: of most GPUs, and of Blackwell's data-centre GPUs.
 LARGEST, LARGEST_BLACKWELL = 512, 1024
 
 Mode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -25,16 +25,16 @@ Mode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEW
 #: CUDA graph modes of ``-O0`` to ``-O3``.
 BY_LEVEL: tuple[Mode, ...] = ("NONE", "PIECEWISE", "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE")
 
-#: Bytes of a layer in each graph, and how many times as many where GPUs share the layer: their
-#: all-reduces are nodes of the graph, too.
+#: Bytes of a layer in each graph, and the factor on them if GPUs share the layer: then the graph
+#: contains all-reduces, too.
 LAYER_BYTES = 0.27 * 2**20
 SHARED = 1.5
-#: Bytes of what attention over KV in FP8 keeps in the graphs' pool.
+#: Bytes that attention over KV in FP8 keeps in the graphs' memory pool.
 NARROW_KV_BYTES = 420 * 2**20
 
 
 class Graphs(NamedTuple):
-    """Sizes in tokens of captured graphs: those cut at attention, and those of whole steps."""
+    """Sizes of captured graphs in tokens: graphs cut at attention, and graphs of whole steps."""
 
     piecewise: tuple[int, ...]
     full: tuple[int, ...]
@@ -67,7 +67,7 @@ def compilation(config: Config) -> dict[str, object]:
 
 
 def capture_sizes(config: Config) -> tuple[int, ...] | None:
-    """Return the given sizes, None without any.
+    """Return the configured capture sizes in tokens; None if there are none.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def graphs_of(config: Config, limits: Limits, gpu: GpuSpec) -> Graphs:
 
 
 def _sizes(config: Config, limits: Limits, gpu: GpuSpec, per_decode: int) -> tuple[int, ...]:
-    """Return the sizes of captured steps: 1, 2, 4, then every 8 and every 16 tokens."""
+    """Return the capture sizes: the given ones, or 1, 2, 4, then every 8 and every 16 tokens."""
     tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
     given = capture_sizes(config)
     if given is not None:
@@ -138,7 +138,7 @@ def graph_bytes(num_layers: int, count: int, *, num_ranks: int = 1, narrow_kv: b
     num_layers : layers on the GPU, a drafter's included
     count : number of graphs
     num_ranks : GPUs that share each layer
-    narrow_kv : whether KV is in FP8
+    narrow_kv : True if KV is in FP8
     """
     if not count:
         return 0

@@ -1,9 +1,9 @@
 """Interval of the KV memory at start-up around the estimate, by its estimated parts.
 
 Each spread is the largest deviation among public start-up logs of its kind, in GiB or as a share of
-the part; the spreads of a deployment add up as squares. ``docs/validation/startup.csv`` lists the
-logs; spreads are read off its fitted half. With few logs of a kind (one to twelve) a spread is a
-record of what was seen, no statistical quantile.
+the part; the squares of a deployment's spreads are added. ``docs/validation/startup.csv`` lists the
+logs; the spreads are those of its fitted half. A kind has few logs (one to thirteen), so a spread
+is a record of observed deviations, not a statistical quantile.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 class Spread(NamedTuple):
-    """GiB by which logged KV memory was below and above the estimate, with the deciding part."""
+    """GiB by which logged KV memory was below and above the estimate because of one part."""
 
     below: float
     above: float
     part: str
 
 
-#: Activations and what PyTorch does not see, CUDA: 13 logs of 16-bit models, vLLM 0.6 to 0.21.
+#: Activations and memory outside PyTorch, on CUDA: 13 logs of 16-bit models, vLLM 0.6 to 0.21.
 OVERHEADS = (0.8, 0.35)
 #: The same on ROCm: one log.
 OVERHEADS_ROCM = (2.35, 0.35)
-#: CUDA graphs, as shares of the estimate: logs of one card, model and flags differ by a third,
-#: and those of Qwen3.8 on two RTX 5090 took 1.5 GiB less than the estimate of 2.2.
+#: CUDA graphs, as shares of the estimate: logs of the same GPU, model and flags differ by a third,
+#: and graphs of Qwen3.8 on two RTX 5090 took 1.5 GiB less than the estimate of 2.2.
 GRAPHS = (0.35, 0.7)
 #: The profile run of an image or audio encoder that is not estimated: 0.3 to 1.2 GiB logged.
 ENCODER = (1.2, 0.0)
-#: The same where it is: one GPU and two, whose peaks differ, have one estimate.
+#: The same run if it is estimated: the estimate is equal on one and two GPUs, whose peaks differ.
 ENCODER_KNOWN = (0.3, 0.3)
-#: Work on gathered tokens where data-parallel ranks share experts: one log, which the estimate
-#: meets; kernels that do not sort tokens would have taken 3.3 GiB less.
+#: Workspaces for gathered tokens if data-parallel ranks share experts: one log, which the estimate
+#: matches; kernels that do not sort tokens would have taken 3.3 GiB less.
 EXCHANGE = (2.0, 3.3)
-#: Weights, as shares of the estimate, by what a format leaves in 16 bits or stores twice.
+#: Weights by format, as shares of the estimate: checkpoints differ in what they leave in 16 bits.
 WEIGHTS = {
     "nvfp4": (0.31, 0.01),
     "mxfp4": (0.01, 0.01),
@@ -52,8 +52,8 @@ WEIGHTS = {
     "fp8": (0.02, 0.01),
     "fp8-block": (0.02, 0.01),
 }
-#: The same where the catalogue names the parts that a format quantises; other builds of such a
-#: checkpoint were 11 % lighter (unsloth's Qwen3.8-27B-NVFP4).
+#: The same for models whose quantised parts the catalogue names; another build of such a
+#: checkpoint was 11 % lighter (unsloth's Qwen3.8-27B-NVFP4).
 NAMED = (0.02, 0.12)
 #: Weights in 16 bits.
 WHOLE = (0.005, 0.005)
@@ -64,7 +64,7 @@ def kv_cache_interval(config: Config, memory: Memory) -> tuple[int, int] | None:
 
     Returns
     -------
-    None if the KV memory is not estimated: where it is pinned, or taken from a log.
+    Lower and upper bound; None if the KV memory is not estimated but pinned or taken from a log.
     """
     logged, budget = config.logged or {}, memory.budget
     if config.num_gpu_blocks_override or config.kv_cache_memory_bytes or "kv_cache" in logged:

@@ -1,7 +1,7 @@
 """Tokens per KV block: vLLM's choice for its attention kernels, and unsupported sizes.
 
-The rules in vLLM 0.33: kernels are chosen by card, attention and KV dtype, and the block is
-16 tokens if all of them support that, else the smallest size that all do.
+The rules of vLLM 0.33: GPU, attention and KV dtype determine the kernels. A block has 16 tokens if
+all these kernels support that, else the smallest size that all of them support.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SPARSE = 64
 SPARSE_HEADS = 128
 #: FLASHMLA, which reads KV in FP8 on Hopper; FLASHINFER_MLA and CUTLASS_MLA on Blackwell.
 FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA = 64, 32, 128
-#: Dimensions of heads without rotary part that FLASHINFER_MLA takes.
+#: Elements of a head, without its rotary part, that FLASHINFER_MLA supports.
 FLASHINFER_DIMS = (64, 128, 192)
-#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper, and of 256 on Blackwell, where it
-#: serves only who asks for it.
+#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper, and with heads of 256 elements on
+#: Blackwell, where vLLM uses it only on request.
 WIDE_HEADS, HALF_WIDE_HEADS = 64, 128
-#: By the backend of latents, if one is asked for.
+#: Tokens per block of each MLA backend that can be requested.
 OF_BACKENDS = {
     **dict.fromkeys(("FLASH_ATTN_MLA", "TRITON_MLA", "ROCM_AITER_MLA"), USUAL),
     **dict.fromkeys(("FLASHINFER_MLA", "TOKENSPEED_MLA"), FLASHINFER_MLA),
@@ -44,9 +44,9 @@ def default_block_size(
 
     Parameters
     ----------
-    gpu : the catalogue's name
+    gpu : name of the GPU in the catalogue
     kv : data type of keys and values
-    backend : vLLM's attention backend, None for its choice
+    backend : the requested attention backend of vLLM, None for vLLM's choice
     """
     card = capability(gpu)
     if card is None or precedes(vllm_version, FIRST_CHOICE):

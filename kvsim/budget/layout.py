@@ -51,7 +51,7 @@ DTYPE_ALIASES = {
     "int8_per_token_head": "int8",
 }
 
-#: vLLM 0.33 has it; how many bytes its slots take, scales and padding with them, is not known here.
+#: A KV dtype of vLLM 0.33 that is not modelled: the bytes of its scales and padding are not known.
 NVFP4 = "nvfp4"
 
 
@@ -76,17 +76,17 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     return KV_DTYPES[wanted]
 
 
-#: What a layer stores: KV of every token (or of a window's), or a state per request, of a Mamba or
-#: linear-attention layer, or as the ring buffer of a compressor.
+#: Kinds of layers: KV of all tokens, of a window or of a chunk; or a state per request, of a Mamba
+#: or linear-attention layer ("mamba") or in the ring buffer of a compressor ("ring").
 LayerKind = Literal["full", "sliding", "chunked", "mamba", "ring"]
 
 
 class LayerKV(NamedTuple):
     """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
 
-    ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
-    layers of their own (``is_index``). ``state_bytes``: of a layer that keeps a state per request.
-    ``is_draft``: of a drafter; context parallelism copies its KV to every rank.
+    ``num_tensors`` is 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which
+    count as a separate layer (``is_index``). ``state_bytes`` is the size of a state per request.
+    ``is_draft`` marks a drafter's layer; context parallelism copies its KV to every rank.
     """
 
     kind: LayerKind
@@ -98,15 +98,15 @@ class LayerKV(NamedTuple):
     is_draft: bool = False
 
 
-#: Bytes of an indexer's key and of each latent where KV is FP8, as DeepSeek-V3.2 keeps them: one
-#: FP32 scale per SCALED elements, and the rotary part in 16 bits.
+#: Elements per FP32 scale of an indexer's key, and of a latent in FP8 KV, whose rotary part stays
+#: in 16 bits (DeepSeek-V3.2).
 SCALED = 128
 
-#: Elements that vLLM padded keys and values of MLA to before 0.7.1, which had no kernels for
-#: latents (its ``DeepseekV2Attention``).
+#: Elements to which vLLM before 0.7.1 padded MLA's keys and values, since it had no kernels for
+#: latents (``DeepseekV2Attention``).
 PADDED_DIM = 256
 
-#: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
+#: Elements of the rotary part of a latent (DeepSeek-V2, arXiv 2405.04434).
 ROTARY_DIM = 64
 
 
@@ -121,7 +121,7 @@ class KVLayout:
 
     @cached_property
     def bytes_per_token(self) -> int:
-        """Bytes one token takes on one GPU, all its layers and scales together."""
+        """Bytes of one token on one GPU, over all layers, scales included."""
         return sum(layer.bytes_per_token for layer in self.layers)
 
     @property
@@ -131,7 +131,7 @@ class KVLayout:
 
     @property
     def rolling_window(self) -> int | None:
-        """Length of a rolling buffer in tokens, None if some layer sees all tokens."""
+        """Length of a rolling buffer in tokens, the longest window; None if a layer has none."""
         windows = [layer.window for layer in self.layers]
         return None if None in windows else max(w for w in windows if w is not None)
 
@@ -146,7 +146,7 @@ def with_attention(
 ) -> AttentionLayer:
     """Return a layer changed to other KV heads (GQA, MQA), a latent, or a sliding window.
 
-    With KV heads of its own, MLA's latent gives way to keys and values of ``head_dim``.
+    ``num_kv_heads`` replaces MLA's latent by keys and values of ``head_dim`` elements.
     """
     if num_kv_heads is not None:
         dim = layer.head_dim if layer.num_vectors == 2 else head_dim
@@ -161,7 +161,7 @@ def with_attention(
 def attention_on_rank(
     layer: AttentionLayer, dtype: KVDtype, tensor_parallel_size: int
 ) -> tuple[LayerKV, int]:
-    """Return an attention layer's KV per token on one rank, and the bytes of scales in it."""
+    """Return an attention layer's KV on one rank, and its bytes of scales per token."""
     heads = layer.num_kv_heads
     if layer.num_vectors == 2:  # MLA's latent is replicated on every rank
         heads = heads_per_rank(heads, tensor_parallel_size)
@@ -199,7 +199,10 @@ def state_on_rank(
 def sparse_on_rank(
     model: ModelSpec, kv: LayerKV, scale: int, dtype: KVDtype
 ) -> tuple[LayerKV, int]:
-    """Return a latent of sparse attention as vLLM stores it in FP8, 656 bytes in DeepSeek-V3.2."""
+    """Return the KV of sparse MLA as vLLM stores it in FP8, and its bytes of scales per token.
+
+    DeepSeek-V3.2 has 656 bytes per token. Other KV and its scales are returned unchanged.
+    """
     if dtype.name != "fp8" or not model.is_mla or not model.index_head_dim:
         return kv, scale
     scales = 4 * (model.kv_lora_rank // SCALED)
@@ -209,7 +212,7 @@ def sparse_on_rank(
 
 
 def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
-    """Return an indexer's KV per token on every rank, and the bytes of scales in it.
+    """Return an indexer's KV on every rank, and its bytes of scales per token.
 
     In latent attention a key is FP8 with scales under every KV dtype (132 bytes for 128
     elements in DeepSeek-V3.2). In other attention a key has the KV dtype.
@@ -226,7 +229,7 @@ def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
     Raises
     ------
     ValueError
-        If neither divides the other.
+        If neither number divides the other.
     """
     tp = tensor_parallel_size
     if num_kv_heads % tp and tp % num_kv_heads:
@@ -267,9 +270,9 @@ def kv_layout(
     ----------
     num_kv_heads, window, kv_lora_rank
         What-if overrides of the model's attention: KV heads per layer, a sliding window in tokens
-        on every layer, and MLA's latent in place of keys and values.
+        on every layer, and the rank of a latent that replaces keys and values.
     without_latents
-        Keep keys and values of every head where the model has a latent, as old servers did.
+        Keep keys and values of every head instead of MLA's latents, as vLLM did before 0.7.1.
     **state
         Inputs of the states of Mamba and linear-attention layers, as for :func:`state_on_rank`.
 

@@ -20,9 +20,9 @@ def longest_that_fits(
 ) -> int:
     """Return the longest request that fits into the KV memory, at most the model's length.
 
-    The rule is that of vLLM 0.33's source: bisection, over the blocks that it counts at its start
-    for one request, without the null block. The memory is what a profile run at the model's own
-    length leaves.
+    As in vLLM 0.33's source, bisection finds the length whose blocks, as vLLM counts them at its
+    start, fit into the pool without the null block. The KV memory is that after a profile run at
+    the model's own length.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def longest_that_fits(
 
     if fits(limits.max_model_len):
         return limits.max_model_len
-    low, high = 0, limits.max_model_len  # what fits, and what does not
+    low, high = 0, limits.max_model_len  # lengths that fit, and do not fit
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

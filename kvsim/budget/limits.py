@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
-#: V0 cut prompts into chunks of so many tokens only if max_model_len exceeded so many.
+#: Tokens of V0's prompt chunks, and the max_model_len above which V0 cut prompts into chunks.
 V0_CHUNK, V0_WHOLE = 512, 32_768
 
 
@@ -32,8 +32,9 @@ class Limits:
 def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     """Fill in vLLM's defaults (API server): 0.33's for the GPU's memory class, or V0's.
 
-    ``max_model_len`` is the model's if the memory is to set it. Before 0.8 the defaults were 256
-    sequences on all cards, and steps of a whole prompt, or chunks for models above 32,768 tokens.
+    A ``max_model_len`` of auto is the model's, until the KV memory is known. Before 0.8 the
+    defaults were 256 sequences on all GPUs, and steps of max_model_len tokens, but at least 2048,
+    or chunks of 512 tokens if max_model_len exceeded 32,768.
 
     Raises
     ------
@@ -70,14 +71,14 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
 
 
 def _defaults_by_memory(gpu: GpuSpec) -> tuple[int, int]:
-    """Return the tokens and the sequences of a step of a card's memory class."""
+    """Return the default tokens and sequences of a step for a GPU's memory class."""
     memory = gpu.nominal_memory_bytes
     large = memory >= 70 * GIB and not gpu.name.startswith(("a100", "gb10"))
     return 16384 if memory >= 160 * GIB else 8192 if large else 2048, 1024 if large else 256
 
 
 def _check_step(config: Config, max_model_len: int, tokens: int) -> None:
-    """Raise ValueError if prompts may not be chunked and one exceeds a step."""
+    """Raise ValueError for steps larger than a batch, or smaller than a prompt without chunks."""
     scheduled = config.max_num_scheduled_tokens
     for name, most in (("max_num_batched_tokens", tokens), ("max_num_scheduled_tokens", scheduled)):
         if most is None:

@@ -33,9 +33,9 @@ def lora_bytes(
 ) -> int:
     """Bytes of the slots for adapters on one GPU.
 
-    Each slot has two matrices of the rank for every linear layer, as wide as its input and
-    its output: an estimate, since a model's code says which layers take adapters. Embeddings, the
-    LM head and routers are taken to have none.
+    Each slot has two matrices of rank ``max_lora_rank`` per linear layer, as wide as its input and
+    its output. This is an estimate: in vLLM the model's code lists the layers with adapters.
+    Embeddings, the LM head and routers are assumed to have none.
     """
     tp = tensor_parallel_size
     per_stage = -(-model.num_layers // pipeline_parallel_size)
@@ -59,7 +59,7 @@ def _linears(
 
 
 def _attention(model: ModelSpec, layer: AttentionLayer, tp: int) -> Iterator[Linear]:
-    """Queries, keys, values and output; MLA's latents are made on every rank."""
+    """Yield queries, keys, values and output; every rank computes all of MLA's latents."""
     h, heads = model.hidden_size, model.num_heads / tp
     if model.is_mla:
         queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
@@ -83,7 +83,7 @@ def _state(model: ModelSpec, state: StateLayer, tp: int) -> Iterator[Linear]:
 
 
 def _mlp(model: ModelSpec, index: int, tp: int) -> Iterator[Linear]:
-    """The MLP, or all experts: each has a separate adapter."""
+    """Yield the matrices of the MLP, or of all experts: each has a separate adapter."""
     h = model.hidden_size
     width, count = model.intermediate_size / tp, 1
     if model.is_moe and index >= model.num_dense_layers:

@@ -1,7 +1,7 @@
 """Groups of layers where the block is the outermost dimension of the KV tensors (vLLM 0.33).
 
-A block then holds pages of several sizes side by side, so layers need not be made equal. Layers of
-one sort form a bucket, and each bucket is dealt out over as many groups as keep the blocks of all
+A block then holds pages of several sizes side by side, so pages need not have one size. Layers of
+one sort form a bucket. Each bucket is split over a number of groups that makes the blocks of all
 buckets about equally large.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Bucket:
-    """Layers of one sort, by the size of their pages."""
+    """Layers of one sort, by page size in bytes; a repeat has one layer of each size."""
 
     def __init__(self, first: Page) -> None:
         self.first = first
@@ -35,12 +35,12 @@ class _Bucket:
 
     @property
     def num_repeats(self) -> int:
-        """Layers of the commonest size."""
+        """Number of layers with the most common page size."""
         return max(len(indices) for indices in self.members.values())
 
     @property
     def balanced(self) -> bool:
-        """Return True if all sizes are equally common, so that a repeat has one layer of each."""
+        """Return True if every page size has the same number of layers."""
         return len({len(indices) for indices in self.members.values()}) == 1
 
     def bytes_per_block(self, num_groups: int) -> int:
@@ -75,14 +75,14 @@ def pack(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _is_state(bucket: _Bucket, repeats: int) -> bool:
-    """Return True for states, of which a request holds few blocks, so small groups cost little."""
+    """Return True for layers of which a request holds few blocks, so small groups cost little."""
     return bucket.first.kind in STATES or (bucket.first.kind == "sliding" and not repeats)
 
 
 def _repeats_per_group(buckets: Sequence[_Bucket]) -> int:
-    """Return the repeats per group that leave the fewest empty slots; 0 without a balanced bucket.
+    """Return the repeats per group that leave the fewest empty slots.
 
-    There is such a number only if some balanced bucket has pages of several sizes.
+    It is 0 if no balanced bucket has pages of several sizes.
     """
     balanced = [bucket for bucket in buckets if bucket.balanced]
     fewest = max((b.num_repeats for b in balanced if len(b.members) > 1), default=0)

@@ -1,7 +1,8 @@
 """Padding of routed experts in MXFP4 to whole tiles of the kernels that a card has.
 
-The alignments of vLLM's source. Logged: gpt-oss-20b on an A100 13.72 GiB of weights (12.80 without
-padding, 13.65 with it), gpt-oss-120b over four cards with Marlin 17.22 (15.17 and 17.13).
+The alignments are those of vLLM's source. Logged weights: gpt-oss-20b on an A100 13.72 GiB (kvsim:
+12.80 without padding, 13.65 with it); gpt-oss-120b on each of four GPUs with Marlin 17.22 GiB
+(kvsim: 15.17 and 17.13).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from kvsim.catalog.generations import capability
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
 
-#: By capability: multiples of an expert's width on a rank, and of the hidden size. Marlin's on
-#: cards without kernels of the format, and those of the TensorRT-LLM kernels; Hopper's Triton
-#: kernels pad only the width.
+#: Tiles by compute capability: multiples of an expert's width on a rank, and of the hidden size.
+#: They are Marlin's on GPUs without MXFP4 kernels (8, 12), those of TensorRT-LLM's kernels (10),
+#: and those of Triton's kernels on Hopper (9), which pad only the width.
 MXFP4_TILES = {8: (128, 256), 12: (128, 256), 10: (256, 256), 9: (64, 1)}
 
 
@@ -26,8 +27,8 @@ def padded_experts(
 
     Parameters
     ----------
-    gpu : the catalogue's name
-    ranks_per_expert : GPUs over which each expert is cut
+    gpu : name of the GPU in the catalogue
+    ranks_per_expert : GPUs over which each expert is split
     """
     tiles = MXFP4_TILES.get(capability(gpu) or 0)
     if quantization != "mxfp4" or tiles is None or not model.is_moe:

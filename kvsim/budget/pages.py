@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kvsim.budget.layout import LayerKind, LayerKV
 
-#: Tokens that a block of an attention kernel is a multiple of; MLA's kernels want more.
+#: Tokens of which a block must be a multiple, for attention kernels and for those of MLA.
 KERNEL_ALIGNMENT, MLA_ALIGNMENT = 16, 128
 
 #: Kinds that keep a state per request and nothing per token.
@@ -21,8 +21,8 @@ STATES = ("mamba", "ring")
 class StateCache(NamedTuple):
     """Storage of the states of Mamba and linear-attention layers.
 
-    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps only the newest state, align one at each
-    end of a block, for prefix caching. The other fields count additional blocks per request.
+    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps only the newest state, align also the state
+    at the end of each block, for prefix caching. The other fields are more blocks per request.
     """
 
     mode: Literal["none", "align"] = "none"
@@ -40,9 +40,9 @@ class StateCache(NamedTuple):
 class Page(NamedTuple):
     """One layer's part of a block.
 
-    ``page_bytes`` includes the padding; ``used_bytes`` is what it holds, keys and values of
-    ``block_size`` tokens or one state. ``is_latent`` is set for MLA and its indexer. ``num_shares``
-    ranks of context parallelism have a page of other tokens each.
+    ``page_bytes`` includes the padding; ``used_bytes`` is the content, keys and values of
+    ``block_size`` tokens or one state. ``is_latent`` is set for MLA and its indexer. Under context
+    parallelism each of ``num_shares`` ranks has a page with different tokens.
     """
 
     kind: LayerKind
@@ -66,7 +66,7 @@ class Page(NamedTuple):
 def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
     """Raise the block size until a page of attention is as large as a state.
 
-    Without states it stays. The result is a multiple of what the attention kernels need.
+    Without states the block size stays. A raised one is a multiple of what attention kernels need.
     """
     states = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
     attention = [layer for layer in layers if layer.kind not in STATES]
@@ -88,7 +88,8 @@ def pages_of(
 ) -> list[Page]:
     """Return every layer's page; states are padded to the largest page of attention.
 
-    Ranks of context parallelism share out the tokens of attention but for a drafter's.
+    Context parallelism splits the tokens of attention layers over ``num_shares`` ranks, except for
+    a drafter's layers.
     """
     largest = block_size * max((layer.bytes_per_token for layer in layers), default=0)
     uncached = max_model_len if state.mode == "none" else block_size
@@ -110,7 +111,7 @@ def pages_of(
 
 
 def unified(pages: Sequence[Page]) -> list[Page] | None:
-    """Make all pages as large as the largest; None if they cannot be.
+    """Make all pages as large as the largest; return None if that is impossible.
 
     A smaller page of attention gets a longer block if the sizes divide, otherwise padding; MLA's
     kernels cannot read padded pages. States are padded.

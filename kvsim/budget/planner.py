@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class KVGroup(NamedTuple):
     """Layers that share a block table.
 
-    ``block_size`` tokens per block; ``slot_bytes`` is one token's KV in all its layers.
-    ``page_bytes`` is one block in them, padding included, and ``used_bytes`` without it; ``layers``
-    are their indices in the model. ``state`` is set for layers that keep a state per request. Of
-    ``num_shares`` ranks of context parallelism each has ``block_size`` tokens of a block.
+    ``block_size`` is in tokens; ``slot_bytes`` is the KV of one token in all layers of the group.
+    ``page_bytes`` is the size of one block in these layers, padding included, and ``used_bytes``
+    excludes it; ``layers`` are indices in the model. ``state`` is set for layers that keep a state
+    per request. Each of ``num_shares`` context-parallel ranks has ``block_size`` tokens of a block.
     """
 
     kind: LayerKind
@@ -57,8 +57,8 @@ class KVGroup(NamedTuple):
     def reserved_blocks(self, max_in_flight_tokens: int, max_model_len: int) -> int:
         """Blocks that vLLM counts at its start for a request of ``max_model_len`` tokens.
 
-        A window may start inside a block, so it has one more, even if ``max_model_len`` cuts the
-        window and the tokens in flight, so that no request can hold that block.
+        A window may start inside a block, so vLLM counts one block more, even if ``max_model_len``
+        is so small that no request can hold that block.
         """
         cap = 0 if self.state is not None else self._cap(max_in_flight_tokens, max_model_len)
         return cap or self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)
@@ -87,7 +87,7 @@ class KVPlan(NamedTuple):
 
     @property
     def scheduler_block_size(self) -> int:
-        """Number of tokens such that the blocks of all groups end at its multiples."""
+        """Smallest number of tokens at whose multiples the blocks of all groups end."""
         return lcm(*(group.block_tokens for group in self.groups))
 
     @property
@@ -109,7 +109,7 @@ def plan_groups(
     max_model_len: int = 0,
     num_shares: int = 1,
 ) -> KVPlan:
-    """Group layers so that all groups' blocks have one size.
+    """Group layers so that the blocks of all groups have the same size in bytes.
 
     A model with identical layers has one group. Otherwise layers with less KV per token get
     proportionally longer blocks, and each kind of layer is split over groups of one size; a
@@ -119,12 +119,12 @@ def plan_groups(
     ----------
     block_size : tokens per block of the layers with most KV per token; raised if there are
         states, so that a page of attention holds one
-    hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
-        vLLM's default for chunked-local layers next to full ones
+    hybrid : False treats every attention layer as full attention
+        (``disable_hybrid_kv_cache_manager``), as vLLM does if a model has chunked and full layers
     packed : group layers of different pages by bytes instead, as vLLM does when the block is the
         outermost dimension of the KV tensor
     state : storage of states
-    max_model_len : tokens, the block size of states that are not cached
+    max_model_len : tokens; the block size of states that are not cached
     num_shares : ranks of decode context parallelism, which split the tokens of a block
     """
     layers = layout.layers
@@ -199,6 +199,6 @@ def _deal(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Layers per group: the count of the rarest kind, or of the commonest if they are close."""
+    """Return the layers per group: those of the rarest kind, or the most common if close to it."""
     few, many = min(counts), max(counts)
     return many if many < 1.5 * few else few

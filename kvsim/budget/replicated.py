@@ -1,8 +1,8 @@
-"""Weights that every tensor-parallel rank holds whole, or twice.
+"""Weights that every tensor-parallel rank holds whole, or stores twice.
 
 Ranks split tensors that have heads or a width (read in vLLM's code). Each rank holds all of the
-routers, the projections of latents before their heads, and the indexers. It holds the
-up-projections of latents twice, the second time in 16 bits for decodes. Weights of one GPU as
+routers, the projections of latents before their heads, and the indexers. It stores its part of the
+latents' up-projections twice, the second time in 16 bits for decodes. Weights of one GPU as
 logged, as computed here, and if all were split: DeepSeek-R1 over eight 79.74, 79.52, 78.35 GiB;
 GLM-5.2 in NVFP4 over four 106.86, 106.09, 103.4; Kimi-K2.5 over eight 73.58, 71.18, 69.28.
 """

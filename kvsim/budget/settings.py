@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def model_of(config: Config) -> ModelSpec:
     """Return the model, with the shape of another one if the configuration names one.
 
-    The model's name determines the format of its weights, unless the file of the shape does.
+    The model's name determines the format of its weights, unless the file of the shape names one.
     """
     overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
     model = _shaped(config, overrides)
@@ -32,7 +32,7 @@ def model_of(config: Config) -> ModelSpec:
 
 
 def keeps_groups(config: Config) -> bool:
-    """Return True if layers with a window keep only that; else all layers keep all tokens."""
+    """Return True if a window layer keeps only its window; False if all layers keep all tokens."""
     return not (config.disable_hybrid_kv_cache_manager or config.disable_sliding_window)
 
 
@@ -56,7 +56,7 @@ def ignored_overrides(config: Config) -> list[str]:
         without = config.model_copy(update={"hf_overrides": json.dumps(rest)})
         try:
             same = model_of(without) == whole
-        except ValueError:  # the others need it
+        except ValueError:  # the other keys need this one
             same = False
         unused += [key] if same else []
     return [f"{', '.join(unused)} of hf_overrides has no effect in kvsim"] if unused else []
@@ -69,7 +69,7 @@ def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
 
 
 def expert_replicas(config: Config) -> int:
-    """Return how many data-parallel replicas share the routed experts of each layer.
+    """Return the number of data-parallel replicas that share the routed experts of each layer.
 
     In vLLM all replicas share them, also without expert parallelism: they are ranks of one server.
     Replicas of another engine, and those that start, stop or fail independently, have their own
@@ -84,7 +84,7 @@ def expert_replicas(config: Config) -> int:
 def expert_parallel_size(config: Config) -> int | None:
     """Return the number of ranks that share whole experts; None if each expert is sliced.
 
-    As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
+    As in vLLM, these are the tensor-parallel ranks of all data-parallel replicas.
     """
     if not config.enable_expert_parallel:
         return None
@@ -92,7 +92,7 @@ def expert_parallel_size(config: Config) -> int | None:
 
 
 def ranks_per_expert(config: Config) -> int:
-    """Return the GPUs over which each routed expert is cut; 1 if experts stay whole."""
+    """Return the number of GPUs over which each routed expert is split; 1 if experts stay whole."""
     whole = config.enable_expert_parallel
     return 1 if whole else config.tensor_parallel_size * expert_replicas(config)
 
@@ -105,11 +105,11 @@ def layout_of(
     /,
     **what_if: int | None,
 ) -> KVLayout:
-    """Lay out the KV of a model with weights of a dtype, without that of a drafter.
+    """Lay out the KV of a model with weights of a dtype, without a drafter's KV.
 
     Parameters
     ----------
-    kv_cache_dtype : instead of the configured
+    kv_cache_dtype : replaces the configured KV dtype
     **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
     """
     given, spec = config.mamba_ssm_cache_dtype, config.speculative_config

@@ -15,26 +15,26 @@ Release = tuple[int, int, int]
 
 #: The first vLLM with kernels for the latents of MLA.
 FIRST_LATENTS = (0, 7, 1)
-#: The first with V1 as its engine.
+#: The first vLLM with V1 as its engine.
 V1 = (0, 8, 0)
-#: The first whose kernels choose the block size; before, all had 16 tokens, as far as kvsim knows.
+#: The first vLLM whose kernels determine the block size; before, it was 16, as far as kvsim knows.
 FIRST_CHOICE = (0, 9, 0)
-#: From then on gathered tokens pass the experts in smaller chunks.
+#: The first vLLM that computes experts on gathered tokens in smaller chunks.
 CHUNKED_FINER = (0, 12, 0)
-#: From then on the host no longer works for every request between steps: before, 31 to 37 us each
-#: from measured TPOT of 0.10 to 0.12, later 4 or 5 us.
+#: The first vLLM with little host work per request between steps: 4 or 5 us. Versions 0.10 to 0.12
+#: took 31 to 37 us per request, by measured TPOT.
 HOST_FREED = (0, 13, 0)
-#: The first that schedules asynchronously by default.
+#: The first vLLM that schedules asynchronously by default.
 ASYNC = (0, 14, 0)
-#: From then on the start-up budget counts CUDA graphs (vllm #38284), and the log counts tokens by
-#: requests of max_model_len, no longer by the blocks of a group.
+#: The first vLLM whose start-up budget counts CUDA graphs (vllm #38284), and whose log counts
+#: tokens by requests of max_model_len, not by the blocks of a group.
 GRAPHS_COUNTED = (0, 21, 0)
 
 
 class Change(NamedTuple):
-    """A rule that changed in a release: what is so since then, and instead of what.
+    """A rule that changed in a release: the rule ``now``, and the rule ``before``.
 
-    ``option`` names what a user has to give for the older rule, empty if the version brings it.
+    ``option`` is the option that selects the older rule; empty if ``vllm_version`` selects it.
     """
 
     since: Release
@@ -89,7 +89,7 @@ def changes_between(one: str, other: str) -> list[Change]:
 
 
 def upgrade_notes(versions: Iterable[str]) -> Iterator[str]:
-    """Yield what kvsim knows of the difference of each version from the first, and what not."""
+    """Yield the known differences of each version from the first, and the rules not known."""
     first, *others = dict.fromkeys(versions)
     for other in others:
         found = changes_between(first, other)

@@ -10,7 +10,7 @@ from kvsim.errors import unknown_name
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
 
-#: Bytes per parameter of the matrices a quantisation touches, its scales included: FP8 with one
+#: Bytes per parameter of a quantised matrix, scales included: FP8 with one
 #: FP32 scale per 128 x 128 (fp8-block); 4-bit with one FP16 scale and zero point per 128 (GPTQ,
 #: AWQ), one 16-bit scale per 32 (int4: Kimi-K2.5), one 8-bit scale per 32 (MXFP4) or per 16
 #: (NVFP4); measured on checkpoints for bitsandbytes.
@@ -26,7 +26,7 @@ QUANTIZED_BYTES = {
     "int4": 0.5 + 2 / 32,
 }
 
-#: Formats of only the experts where a model does not say otherwise (gpt-oss).
+#: Formats that quantise only experts, unless the model names other parts (gpt-oss).
 EXPERTS_ONLY = ("mxfp4",)
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -41,13 +41,13 @@ def weight_dtype(name: str) -> str:
 
 
 def check_quantization(name: str | None) -> None:
-    """Raise ValueError, naming the known ones, for an unknown quantisation."""
+    """Raise ValueError for an unknown quantisation, and name the known ones."""
     if name is not None and name not in QUANTIZED_BYTES:
         raise unknown_name("quantization", name, QUANTIZED_BYTES)
 
 
 def part_params(model: ModelSpec) -> dict[str, int]:
-    """Parameters by part that may be quantised, without embedding and LM head."""
+    """Return the parameters of each part that may be quantised: all but embedding and LM head."""
     routed, layers = model.num_routed_expert_params, model.num_moe_layers
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     shared = model.num_shared_experts * model.num_shared_expert_params
@@ -70,7 +70,7 @@ def part_params(model: ModelSpec) -> dict[str, int]:
 
 
 def named_parts(model: ModelSpec, quantization: str) -> list[str]:
-    """Return the parts that a format quantises; all of them unless the model names some."""
+    """Return the parts that a format quantises: those that the model names, or the format's own."""
     formats = [part.partition(":")[::2] for part in model.quantized_parts]
     named = [part for name, part in formats if name == quantization]
     if named:
@@ -79,7 +79,7 @@ def named_parts(model: ModelSpec, quantization: str) -> list[str]:
 
 
 def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, int]:
-    """Quantised parameters: in routed experts, and in the other layers."""
+    """Return the quantised parameters in routed experts, and in all other parts."""
     if quantization is None:
         return 0, 0
     params, parts = part_params(model), named_parts(model, quantization)
@@ -99,14 +99,14 @@ def weight_bytes(
     expert_padding: float = 1.0,
     towers: bool = True,
 ) -> int:
-    """Bytes of weights on one GPU: the pipeline stage with most layers and an embedding.
+    """Return the bytes of weights on one GPU, in the largest pipeline stage.
 
-    Quantisation leaves the embedding, the LM head, towers and small parameters in ``dtype``, and
-    what ``ModelSpec.quantized_parts`` does not name. The vocabulary is padded to a multiple of 64,
-    as vLLM does. Heads copied over ranks, norms and routers, all small, are counted as shared out.
-    Whole experts lie on ``expert_parallel_size`` ranks, the first of which may have one more; None:
-    each expert is cut over the tensor-parallel ranks of ``expert_replicas`` data-parallel ones.
-    ``expert_padding`` is what kernels pad routed experts to, over their size.
+    That stage has the most layers, and embedding or LM head. Both stay in ``dtype``, as do towers,
+    small parameters, and parts that the format does not quantise. The vocabulary is padded to a
+    multiple of 64, as in vLLM. Copied heads, norms and routers, all small, are counted as split.
+    ``expert_parallel_size`` ranks hold whole experts, the first ranks up to one more; with None
+    each expert is split over the tensor-parallel ranks of ``expert_replicas`` replicas.
+    ``expert_padding`` is the padded size of routed experts over their size.
     """
     element = DTYPE_BYTES[dtype]
     padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
