@@ -1,1 +1,1 @@
-"""The SimPy world, replicas and routers; the Python backend."""
+"""One replica: its parts, its state and loop, and the history of its blocks."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """One replica's engine.
 
-    It owns its clock and runs by itself up to a horizon that the world sets; it never asks what
-    time it is elsewhere.
+    It owns its clock, and runs independently up to a horizon that the world sets.
     """
 
     @property
@@ -24,14 +23,14 @@ class Backend(Protocol):
         """Time of the last processed event."""
 
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
-        """Append requests in order of arrival, none earlier than those before. Mutates."""
+        """Append requests in order of arrival, none before the last submitted one. Mutates."""
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:
         """Run up to the horizon; return the number of requests that have ended.
 
-        Processes what happens up to and including ``horizon`` but schedules no step at or after
-        it: at that very time a request may still arrive. Stops early when it runs out of work, or,
-        with ``until_finish``, at the first time at which a request ends. Mutates.
+        Processes all events up to and including ``horizon``, but schedules no step at or after it:
+        a request may still arrive at that time. Stops early without work or, with
+        ``until_finish``, at the first time at which a request ends. Mutates.
         """
 
     def next_event_time(self) -> float:
@@ -44,7 +43,7 @@ class Backend(Protocol):
         """Tokens of a prompt that the prefix cache would hit now. Does not mutate."""
 
     def settle(self, end_time: float) -> Totals:
-        """Stay idle for the rest of the run and return the totals. Mutates."""
+        """Record the time until ``end_time`` as idle, and return the totals. Mutates."""
 
     @property
     def memory(self) -> NDArray[Any]:
@@ -56,4 +55,4 @@ class Backend(Protocol):
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:
-        """Causes by sample and address bin."""
+        """Main cause of use or waste, shape (samples, address bins)."""

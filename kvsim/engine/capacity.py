@@ -22,8 +22,8 @@ def capacity(**options: Unpack[Options]) -> Capacity:
     Parameters
     ----------
     **options : fields of :class:`kvsim.config.Config`: model, gpu, dtype, kv_cache_dtype,
-        allocator (``paged`` with modifiers), engine, ...; the share of memory, the
-        pages and the limits are the engine's
+        allocator (``paged`` with modifiers), engine, ...; the engine determines the memory for KV,
+        the pages and the limits
 
     Raises
     ------

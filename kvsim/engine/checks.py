@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.sched.scheduler import Scheduler
 
-#: Most blocks of a memory map: each one is looked at for each of up to 4,096 samples.
+#: Most blocks of a memory map: each of up to 4,096 samples reads all of them.
 MOST_DRAWN = 2**24
-#: Limits of requests in flight, by which vLLM's front end turns new ones away.
+#: Limits on the requests in flight, beyond which vLLM's front end rejects new requests.
 OF_THE_FRONT_END = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
 def called(config: Config) -> str:
-    """Return the allocator's name for errors; with host memory it is another allocator."""
+    """Return the allocator's name for errors, with the option that adds host memory to it."""
     is_tiered = config.kv_offloading_size is not None and config.kv_offloading_backend is None
     return f"{config.allocator!r}{' with kv_offloading_size' if is_tiered else ''}"
 
@@ -87,7 +87,7 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
 def check_speculation(
     config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
 ) -> None:
-    """Refuse speculation where the deployment cannot draft."""
+    """Refuse speculative decoding that the scheduler, or the limits of its steps, exclude."""
     if config.speculative_config is None:
         return
     if kind.speculates:
@@ -111,12 +111,12 @@ def check_speculation(
 
 
 def check_front_end(config: Config) -> None:
-    """Refuse a count over several ranks."""
+    """Refuse limits of the front end with several data-parallel ranks."""
     for field in OF_THE_FRONT_END:
         if getattr(config, field) and config.data_parallel_size > 1:
             raise ValueError(
-                f"{field}: counts over all data-parallel ranks, which kvsim does not; leave it "
-                "out, or give flow_control in a fleet"
+                f"{field}: limits all data-parallel ranks together, which is not modelled; leave "
+                "it out, or give flow_control in a fleet"
             )
 
 
@@ -157,6 +157,6 @@ def check_scheduler(
 
 
 def step_tokens(memory: Memory, kind: type[Scheduler]) -> int:
-    """Largest number of tokens of a step; without chunks it includes the longest prompt."""
+    """Return the most tokens of a step: at least max_model_len if prompts are not chunked."""
     longest = memory.limits.max_model_len if kind.whole_prompts else 0
     return max(memory.limits.max_num_batched_tokens, longest)

@@ -29,7 +29,7 @@ def connector_settings(
     kind: type[Scheduler],
     scheduler: str,
 ) -> dict[str, Any]:
-    """Return the KV connector of a configuration and its host memory, by field."""
+    """Return the fields of SchedulerConfig for a KV connector and its host memory."""
     flag = "kv_offloading_backend" if config.kv_transfer_config is None else "kv_transfer_config"
     given = config.kv_transfer_config
     if given is None:
@@ -58,7 +58,7 @@ def connector_settings(
 
 
 def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) -> Offloading:
-    """Return the size of the host memory for chunks of KV, and its policy."""
+    """Return the settings of offloading: the number of chunks in host memory, and the policy."""
     size = options.cpu_bytes_to_use
     if config.kv_offloading_size is not None:
         size = config.kv_offloading_size * GIB

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
 
-#: Lists of times and shares; all others are integers.
+#: Lists of times and rates, which are floats; all other lists hold integers.
 FLOATS = ("ready_time", "grammar_time", "accept_rate", "input_time")
 
 
@@ -38,11 +38,10 @@ class Contents:
 
     Parameters
     ----------
-    lists : num_prompt_tokens, max_tokens, output_content_id, priority and cache_salt, int64, one
-        per request, and segment_offsets, one more; with several samples num_samples, with
-        priorities id_rank, with adapters lora, with tenants their numbers, with grammars
-        ready_time or grammar_time, with recorded acceptance accepts, where requests go from one
-        replica to another carried, where answers end by EOS asked_tokens
+    lists : one entry per request of num_prompt_tokens, max_tokens, output_content_id, priority and
+        cache_salt, and one more of segment_offsets; optional are num_samples, id_rank (priorities),
+        lora, tenant, ready_time and grammar_time (grammars), accepts (recorded acceptance of
+        drafts), carried (output tokens of moved requests), asked_tokens (outputs that end by EOS)
     segments : the prompts' segments, shape (segments,)
     items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
@@ -66,7 +65,7 @@ class Contents:
 
     @property
     def room(self) -> int:
-        """Requests for which there is room."""
+        """Number of requests that the lists can hold."""
         return len(self)
 
     @property
@@ -106,9 +105,9 @@ class Contents:
         return _contents[trace]
 
     def with_own_lengths(self) -> Contents:
-        """Return the same for one run, in which requests may arrive with output tokens.
+        """Return a copy for one run, which may change the outputs of requests.
 
-        Or with more or fewer to come than the trace says.
+        Requests may arrive with output tokens, or generate more or fewer than in the trace.
         """
         own = {"max_tokens": self.lists["max_tokens"].copy(), "carried": np.zeros(len(self), int)}
         own["asked_tokens"] = self.lists.get("asked_tokens", own["max_tokens"]).copy()
@@ -118,7 +117,7 @@ class Contents:
         return made
 
     def asked_tokens(self, row: int) -> int:
-        """Return max_tokens of a request; its answer may be shorter."""
+        """Return max_tokens of a request; its output may be shorter."""
         return int(self.lists.get("asked_tokens", self.lists["max_tokens"])[row])
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
@@ -133,7 +132,7 @@ class Contents:
         record.has_carried, record.has_eos = "carried" in lists, "asked_tokens" in lists
         record.has_skips = "skips_reading" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
-            if numbers in lists:  # a replica's own
+            if numbers in lists:  # each replica has its own counters
                 setattr(record, name, memory.ints(len(self)))
         record.has_grammar_times = "grammar_time" in lists
         if record.has_grammar_times:
@@ -145,12 +144,12 @@ class Contents:
             record.items = items if memory.compiled else [Item(*map(int, i)) for i in self._items]
 
     def shorter_than(self, max_model_len: int) -> Iterator[Request]:
-        """Yield the requests with prompts that leave room for an output."""
+        """Yield the requests with prompts shorter than ``max_model_len`` tokens."""
         for row in np.flatnonzero(self.lists["num_prompt_tokens"] < max_model_len).tolist():
             yield self.request(row, 0.0, max_model_len)
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
-        """Make one request of the trace; its output is cut at ``max_model_len``."""
+        """Return one request; prompt and output have at most ``max_model_len`` tokens."""
         return request_of(self.lists, self._segments, index, arrival_time, max_model_len)
 
 
@@ -189,7 +188,7 @@ def segment_rows(content_id: Any, start: Any, num_tokens: Any) -> NDArray[Any]:
 
 
 def item_rows(trace: Trace) -> NDArray[Any]:
-    """Return the parts of prompts that an encoder computes."""
+    """Return the parts of prompts that an encoder computes, as rows."""
     rows = np.zeros(len(trace.item_start), dtype=Item.dtype())
     rows["content"] = contents_of_items(trace)
     rows["offset"], rows["num_tokens"] = trace.item_start, trace.item_num_tokens

@@ -25,13 +25,13 @@ class ReplicaEventLog:
     Attributes
     ----------
     spilled : events that were moved out of a full log before a reader took them
-    on_full : makes room in a full log, for a reader that keeps what it needs where it is
+    on_full : called to make room in a full log; None moves its events to ``spilled``
     """
 
     def __init__(self, pool: BlockPool, memory: Memory) -> None:
         self._pool = pool
         self._memory = memory
-        self._log: EventLog = pool.log  # a record stays where it is, though its lists do not
+        self._log: EventLog = pool.log  # the record stays at its address; its lists may move
         self.spilled: list[EventRows] = []
         self.on_full: Callable[[], None] | None = None
 

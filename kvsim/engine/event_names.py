@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.trace import Trace
 
-#: Token ids are stand-ins below this.
+#: Upper bound of the stand-ins for token ids.
 NUM_TOKEN_IDS = 2**31
-#: Apart by so much are the ids of two contents' tokens at one place.
+#: Difference between the stand-ins of two consecutive contents at the same position.
 BETWEEN_CONTENTS = 1_000_003
 
 
@@ -22,7 +22,7 @@ class RunNames:
 
     Parameters
     ----------
-    token_ids : with ids of tokens; else events have none
+    token_ids : True if events have the ids of their tokens
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RunNames:
         return (number, f"lora{number}") if number else (None, None)
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return adapter and cache salt, which the first block's key covers."""
+        """Return the adapter's name and, for the first block, the cache salt; None without both."""
         del stop
         name, salt = self.lora(row)[1], int(self._trace.cache_salt[row])
         keys: list[Any] = [] if name is None else [name]

@@ -11,7 +11,7 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 def recording(config: AnyConfig, *names: str) -> AnyConfig:
-    """Return a configuration with more records for an output file, as if the user set none."""
+    """Return a configuration with more records for an output file, not counted as set by users."""
     copy = config.model_copy(update=dict.fromkeys(names, True))
     object.__setattr__(copy, "__pydantic_fields_set__", set(config.model_fields_set))
     return copy

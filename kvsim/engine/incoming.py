@@ -25,7 +25,7 @@ class IncomingRequest:
     ----------
     trace : the requests
     request_id : row of the trace
-    arrival_time : time at which it was sent, seconds
+    arrival_time : time at which the request was sent, seconds
     """
 
     __slots__ = ("_keys", "_request", "_trace", "arrival_time", "request_id")
@@ -44,18 +44,18 @@ class IncomingRequest:
 
     @property
     def session_id(self) -> int:
-        """The conversation it belongs to; -1 is none."""
+        """The request's conversation; -1 for none."""
         return int(self._trace.session_id[self.request_id])
 
     @property
     def priority(self) -> int:
-        """Its priority; lower is served first."""
+        """The request's priority; lower values are served first."""
         return int(self._trace.priority[self.request_id])
 
     def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:
         """Return the keys of the prompt's full blocks; equal prefixes have equal keys.
 
-        Each also covers ``lookahead`` tokens after its block.
+        Each key also covers ``lookahead`` tokens after its block.
         """
         if (block_size, lookahead) not in self._keys:
             number = max(self.num_prompt_tokens - lookahead, 0) // block_size
@@ -64,11 +64,11 @@ class IncomingRequest:
         return self._keys[block_size, lookahead]
 
     def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:
-        """Return the same keys as an array."""
+        """Return the keys of :meth:`prefix_keys` as an array."""
         return np.array(self.prefix_keys(block_size, lookahead), np.int64)
 
     def as_request(self) -> Request:
-        """Return the request as a waiting one."""
+        """Return the request as a record in the state of a waiting request."""
         if self._request is None:
             self._request = Contents.of(self._trace).request(
                 self.request_id, self.arrival_time, self.num_prompt_tokens + 1

@@ -1,4 +1,4 @@
-"""Wrong answers of a rule of a user's, and errors in the code of a part."""
+"""Reports of wrong results of a user's rules, and of errors in the code of a user's part."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def check_parts(state: Replica, setup: Parts) -> None:
-    """Refuse a replica's run in which a part of a user's gave a wrong answer.
+    """Refuse a replica's run in which a user's part returned a wrong value.
 
     Raises
     ------
     ValueError
-        Naming the part, what it returned first, and what is allowed.
+        Naming the part, the first wrong value, and what is allowed.
     """
     check_times(state.cost, setup.cost_model)
     check_rooms(state.kv.own, setup.allocator.base)
@@ -51,7 +51,7 @@ def errors_in_parts() -> Iterator[None]:
     Raises
     ------
     ValueError
-        From that error, whose traceback is that of the part.
+        With that error, and its traceback, as the cause.
     """
     try:
         yield
@@ -65,7 +65,7 @@ def errors_in_parts() -> Iterator[None]:
             place for place, module in zip(frames, modules, strict=True) if module in PART_MODULES
         ]
         is_check = isinstance(error, RuntimeError | AssertionError)
-        if not own or (is_check and modules[-1].startswith("kvsim.")):  # it says all by itself
+        if not own or (is_check and modules[-1].startswith("kvsim.")):  # it needs no explanation
             raise
         code, line = own[-1][0].f_code, own[-1][1]
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -69,7 +69,7 @@ def _adapter(config: Config, memory: Memory) -> Adapter | None:
 def _captured_tokens(config: Config, max_num_seqs: int) -> int:
     """Return the largest step in tokens with a CUDA graph: vLLM's default unless configured.
 
-    A decode has as many tokens as are verified at once (vLLM's ``decode_query_len``).
+    A decode has all tokens that are verified at once (vLLM's ``decode_query_len``).
     """
     if graph_mode(config) == "NONE":
         return 0

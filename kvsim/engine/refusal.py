@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def refusal(setup: Parts) -> str | None:
     """Return the reason why the compiled engine cannot run these parts; None if it can.
 
-    It runs what rules say. A part that does anything in its own way is Python (D56).
+    The compiled engine runs rules only; a part that overrides any of them is plain Python (D56).
     """
     kv, kind = setup.kv, setup.scheduler_type
     if not isinstance(kv, RuleManager) or not kv.runs_by_rules:

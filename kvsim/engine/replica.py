@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
-#: Steps after which compiled code comes back, so that progress shows and Ctrl-C works.
+#: Steps after which compiled code returns, so that progress is shown and Ctrl-C works.
 STEPS_PER_CALL = 200_000
-#: Records of requests at first; they double as more are alive.
+#: Initial number of request records; it doubles if more requests are alive.
 FIRST_REQUESTS = 64
-#: Rows of the steps table that are kept in the replica's memory.
+#: Rows of the steps table in the replica's memory; the host copies full ones.
 STEP_ROWS = 4096
 #: Bins of the gaps between tokens; see :func:`kvsim.results.totals.gap_bin`.
 GAP_BINS = 1 << 21
@@ -69,7 +69,7 @@ class Replica:
     contents : the requests by row; only submitted ones are served
     requests : the run's requests table, shared by all replicas
     start_time : start of the run, seconds
-    end_time : start no step from then on
+    end_time : time from which on no step starts, seconds
     on_end : called after each request's end
     observer : called after every step
     watched : stop after every step, for a caller of :meth:`stops`
@@ -101,8 +101,8 @@ class Replica:
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
         self._watchdog = Watchdog()
-        self.passes: list[tuple[float, float]] = []  # of ranks in step: start, seconds
-        #: Of KV cache events.
+        self.passes: list[tuple[float, float]] = []  # start and seconds, of ranks in lockstep
+        #: Log of KV cache events.
         self.event_log = ReplicaEventLog(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
         per_token = setup.front_end_latency_per_token
@@ -132,7 +132,7 @@ class Replica:
             missing = self._num_request_blocks(setup.kv) - state.kv.num_request_blocks
             if missing > 0 and isinstance(kv, RuleManager):
                 kv.add_request_blocks(state.kv, memory, missing)
-        #: The KV-cache manager, over this replica's state; not for changing.
+        #: The KV-cache manager over this replica's state; callers must not change it.
         self.kv: KVCacheManager = kv
         kv.tell_time(lambda: float(state.clock))
         has_samples = setup.kv_config.max_num_samples > 1
@@ -213,7 +213,7 @@ class Replica:
 
     @property
     def room(self) -> int:
-        """Length of the list of submissions, for compiled callers; 0 if the host must submit."""
+        """Capacity of the list of submissions, for compiled callers; 0 if the host must submit."""
         return self.submissions.room
 
     def abort(self, request_id: int) -> bool:
@@ -247,7 +247,7 @@ class Replica:
 
     @property
     def holds_for_others(self) -> bool:
-        """Return True if blocks of ended requests wait to be read."""
+        """Return True if blocks of ended requests are pinned for a reader."""
         return self.state.connector.num_pinned > 0
 
     # -- a radix tree alone -----------------------------------------------------------------------
@@ -261,27 +261,27 @@ class Replica:
         pages = self.state.kv.radix.pages
         pages.logs, pages.log = True, self._memory.ints(2 * count)
 
-    # -- KV from and for others ------------------------------------------------------------------
+    # -- KV transfers ----------------------------------------------------------------------------
 
     def offer(self, request_id: int, num_tokens: int) -> None:
-        """Offer a request that arrives later the external KV of its first ``num_tokens`` tokens."""
+        """Offer external KV of its first ``num_tokens`` tokens to a request that arrives later."""
         self.state.connector.offered[request_id] = num_tokens
 
     def carry(self, request_id: int, num_tokens: int) -> None:
-        """Give a request that arrives later ``num_tokens`` output tokens, without their KV."""
+        """Let a request that arrives later have ``num_tokens`` output tokens, without their KV."""
         self.state.trace.carried[request_id] = num_tokens
 
     def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
-        """Set the number of output tokens after which a request that arrives later ends."""
+        """Set the output tokens, and max_tokens (``asked``), of a request that arrives later."""
         self.state.trace.max_tokens[request_id] = num_tokens
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
-        """Set ``keeps``: a request that arrives later keeps its blocks after its end until read."""
+        """Set ``keeps``: a request that arrives later pins its blocks from its end until read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:
-        """Return the loads begun since the last call: request, missing tokens, time."""
+        """Return the loads started since the last call: request, missing tokens, time."""
         connector = self.state.connector
         if self.setup.scheduler_config.kv_transfer is None or connector.num_begun == 0:
             return []
@@ -299,8 +299,8 @@ class Replica:
     ) -> None:
         """Report that the KV of a request has arrived, or was read from here.
 
-        ``failed``: nothing of what was received can be used. A step in progress takes it in at its
-        end; else it is taken in at once.
+        If ``failed``, none of the received KV can be used. The report takes effect at the end of a
+        step in progress, without one at once.
         """
         connector = self.state.connector
         if received is not None and failed:
@@ -314,7 +314,7 @@ class Replica:
             connector.num_sent += 1
         self._wake(time)
 
-    # -- what others may ask ---------------------------------------------------------------------
+    # -- queries and advance ---------------------------------------------------------------------
 
     def num_outstanding(self) -> int:
         return self.state.num_outstanding
@@ -329,12 +329,12 @@ class Replica:
 
     @property
     def address(self) -> int:
-        """Address of its state; 0 if that is made of Python objects."""
+        """Address of the replica's state; 0 if the state is made of Python objects."""
         return int(self.state.address) if isinstance(self.state, View) else 0
 
     @property
     def entry_address(self) -> int:
-        """Address of its compiled rules; 0 if the host must see every stop."""
+        """Address of the replica's compiled rules; 0 if the host must see every stop."""
         hidden = self._observer is not None or self.setup.scheduler_config.kv_transfer is not None
         if not self.compiled or hidden or self.state.watched:
             return 0
@@ -354,7 +354,7 @@ class Replica:
         return self.go_on()
 
     def go_on(self) -> int:
-        """Continue what :meth:`advance` began; return the number of ended requests. Mutates."""
+        """Continue :meth:`advance` to its horizon; return the number of ended requests. Mutates."""
         state, num_told = self.state, 0
         for stop in self.stops():
             self.tell_ends(state.num_ended - num_told)
@@ -366,18 +366,18 @@ class Replica:
         return state.num_ended
 
     def leave(self, observer: Observer) -> None:
-        """Remove an observer that needs no more steps; without one, a call runs many steps."""
+        """Remove an observer that needs no more steps, so that one call can run many steps."""
         if self._observer is observer:
             self._observer = None
             self.state.watched = False
 
     def stops(self, num_steps: int = STEPS_PER_CALL) -> Iterator[int]:
-        """Run until the rules are done; yield the reason of each stop. ``num_steps`` bounds a call.
+        """Run up to the horizon, ``num_steps`` steps per call; yield the reason of each stop.
 
         Raises
         ------
         RuntimeError
-            If the scheduler has work and schedules none of it (invariant 7), or gets no further.
+            If the scheduler has work and schedules none of it (invariant 7), or makes no progress.
         """
         state = self.state
         while True:
@@ -433,7 +433,7 @@ class Replica:
 
     @property
     def steps(self) -> NDArray[Any]:
-        """The steps table of this replica, empty unless asked for."""
+        """The steps table of this replica, empty unless steps are recorded."""
         table = np.concatenate([*self._steps, self._step_rows[: self.state.num_step_rows]])
         if self.passes:
             real = np.flatnonzero(table["num_scheduled_tokens"])[: len(self.passes)]

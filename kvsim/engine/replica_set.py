@@ -32,7 +32,7 @@ class ReplicaSet:
         self.times = np.zeros(0)
         self._entries = self._addresses = np.zeros(0, np.int64)
         self._ended = self._told = np.zeros(0, np.int64)
-        self._is_looked_up = False  # what is never called need not be compiled
+        self._is_looked_up = False  # entries are compiled at their first use
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
@@ -50,7 +50,7 @@ class ReplicaSet:
         self.times[place] = self._replicas[place].next_event_time()
 
     def bring(self, target: float) -> list[int]:
-        """Advance all replicas to a time; return those with ended requests. Mutates."""
+        """Advance all replicas to a time; return the indices with ended requests. Mutates."""
         self._ended[:] = self._told[:] = 0
         for place in self._left_to_host(target):
             self._told[place] += self.bring_one(place, target)
@@ -60,7 +60,7 @@ class ReplicaSet:
         return found
 
     def bring_one(self, place: int, target: float) -> int:
-        """Advance a replica to a time; returns the number of ended requests, already reported."""
+        """Advance a replica to a time; return the number of ended requests, already reported."""
         before, replica, number = -math.inf, self._replicas[place], 0
         while before < self.times[place] <= target and self.times[place] < math.inf:
             before = self.times[place]
@@ -69,10 +69,10 @@ class ReplicaSet:
         return number
 
     def take_turn(self, target: float, ahead: float, waits: NDArray[np.bool_]) -> tuple[int, int]:
-        """Advance the replica with the next event, up to the next event of another one.
+        """Advance the replica with the next event.
 
-        ``ahead`` seconds later, if nothing reaches it before, or to the target. Compiled ones go on
-        in turn until requests have ended on one. Mutates.
+        It runs to ``ahead`` seconds after the next event of another replica, and at most to
+        ``target``. Compiled replicas run in turn until requests have ended on one. Mutates.
 
         Parameters
         ----------
@@ -80,8 +80,8 @@ class ReplicaSet:
 
         Returns
         -------
-        place : -1 if all have reached the target
-        number : ended requests, already reported
+        place : index of the replica; -1 if all have reached the target
+        number : ended requests on it, already reported
         """
         columns = self.columns()
         if not self._entries.any():
@@ -119,7 +119,7 @@ class ReplicaSet:
     def _next_turn(
         self, target: float, ahead: float, waits: NDArray[np.bool_]
     ) -> tuple[int, float]:
-        """Return the replica with the next event, and how far it may go; -1 for none."""
+        """Return the index of the replica with the next event (-1 for none), and its horizon."""
         place, first, second = -1, math.inf, math.inf
         for k, time in enumerate(self.times.tolist()):
             if time < first and not waits[k]:
@@ -139,7 +139,7 @@ class ReplicaSet:
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return entries (0: run by the host), addresses, times and numbers of ended requests.
 
-        A caller that changes the last two does what :meth:`bring` does.
+        A caller that changes times and numbers must report the ended requests, like :meth:`bring`.
         """
         if not self._is_looked_up:
             self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
@@ -148,7 +148,7 @@ class ReplicaSet:
         return self._entries, self._addresses, self.times, self._ended
 
     def _left_to_host(self, target: float) -> Iterator[int]:
-        """Advance the replicas that do not need the host; yield the others."""
+        """Advance the replicas that do not need the host; yield the indices of the others."""
         columns = self.columns()
         if not self._entries.any():
             yield from range(len(self._replicas))

@@ -87,7 +87,7 @@ class Setup(Parts):
     cost_config: CostConfig
 
     def for_samples(self, max_num_samples: int) -> Setup:
-        """Return the same for requests of several sequences.
+        """Return the same setup for requests of several sequences.
 
         Raises
         ------
@@ -115,13 +115,13 @@ class Setup(Parts):
     def for_items(self, longest: int) -> Setup:
         """Return the same setup for prompts with encoder items of at most ``longest`` tokens.
 
-        As in vLLM, a step may encode max_num_batched_tokens. The cache holds that number too, or
-        encoder_cache_size if it is larger; the longest item always fits.
+        As in vLLM, a step may encode max_num_batched_tokens. The encoder cache holds the same
+        number, or encoder_cache_size if that is set; the longest item always fits.
 
         Raises
         ------
         ValueError
-            If the scheduler knows no encoder, or could never compute the longest part.
+            If the scheduler supports no encoder, or could never compute the longest item.
         """
         given, config = self.scheduler_config, self.config
         if self.scheduler_type.rules_of != VLLM or getattr(self.kv, "rules_of", None) != PAGED:
@@ -175,7 +175,7 @@ def resolve(config: Config) -> Setup:
     allocator = parse_allocator(config.allocator)
     if config.scheduler is not None:
         return _resolve(config, allocator, config.scheduler)
-    # A class says what schedules it; what a factory function makes must be seen first.
+    # A class names its scheduler; a manager from a factory function must be made to know it.
     factory = ALLOCATORS.get(allocator.base)
     presumed = getattr(factory, "default_scheduler", KVCacheManager.default_scheduler)
     setup = _resolve(config, allocator, _scheduler_of(config, allocator, presumed))
@@ -188,7 +188,7 @@ def resolve(config: Config) -> Setup:
 def of_engine(config: Config) -> Config:
     """Fill in the choices of the configured engine: its scheduler, allocator and limits.
 
-    A scheduler that needs one allocator brings it, unless another one is asked for.
+    A scheduler that needs one allocator selects it, unless the configuration names another.
     """
     update: dict[str, Any] = {}
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
@@ -203,7 +203,7 @@ def of_engine(config: Config) -> Config:
 
 
 def engine_of_scheduler(config: Config, kind: type[Scheduler]) -> Engine:
-    """Return the engine of a scheduler's rules, or without rules the configured one."""
+    """Return the engine of a scheduler's rules; the configured engine if it has no rules."""
     if kind.rules_of == SCHEDULED_IN_PYTHON:
         return get_engine(config.engine)
     return engine_by_policy(kind.rules_of)
@@ -220,9 +220,9 @@ def check_engine(
 
 
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
-    """Return the scheduler of an allocator, with a note if it is not the default one.
+    """Return vllm-v0 for swapping and for beams that the default cannot serve, else the default.
 
-    Samples are requests of their own under vllm. Beams are not: V1 has none in its engine.
+    Under vllm each sample is a request. Beams need vllm-v0: V1's engine has none.
     """
     if allocator.swap:
         return "vllm-v0"
@@ -247,7 +247,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     limits, what_if = memory.limits, allocator.what_if
     layout = layout_of(config, memory.model, memory.dtype, allocator.kv_cache_dtype, **what_if)
     kv_config_for = partial(_kv_config, config, memory, layout, scheduler)
-    # Its attributes come before its configuration; of the abstract one only attributes are read.
+    # The configuration depends on attributes of the scheduler's class; only these are read here.
     kind = scheduler_type(
         scheduler,
         lambda: make_kv(allocator, kv_config_for(Scheduler, 1)),
@@ -361,7 +361,7 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
     given, spec = config.async_scheduling, config.speculative_config
     if given and not kind.supports_async:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} schedules one step at a time")
-    by_engine = config.speculative_algorithm is not None  # which drafts beside its steps
+    by_engine = config.speculative_algorithm is not None  # the engine drafts outside its steps
     on_host = "" if spec is None or spec.has_drafter or by_engine else spec.method
     if given and on_host:
         raise ValueError(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.results.result import Result
 
-#: How the reason begins that this module explains.
+#: First words of the reason that this module explains.
 TOO_BIG = "needs more KV memory than there is"
 
 
@@ -50,7 +50,7 @@ def in_numbers(reason: str, config: Config, shortest_prompt: int) -> str:
 
 def _most_tokens(kv: KVCacheManager, longest: int) -> int:
     """Return the largest request in tokens that an empty memory can serve, or 0."""
-    low, high = 1, longest + 1  # what fits, and what does not; one token is not a request
+    low, high = 1, longest + 1  # sizes that fit, and do not; a request has two tokens or more
     while high - low > 1:
         middle = (low + high) // 2
         if kv.fits(Request(0, 0.0, middle - 1, 1)):

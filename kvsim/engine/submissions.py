@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-#: Places that are made, where requests come one by one.
+#: Smallest capacity after the first growth, for requests that are added one by one.
 LEAST_ROOM = 256
 
 
@@ -29,7 +29,7 @@ class Submissions:
     trace : trace of the replica
     memory : memory of the list
     contents : the requests by row
-    per_token : seconds of the front end for a prompt's token
+    per_token : front-end time per prompt token, seconds
     """
 
     def __init__(self, trace: Trace, memory: Memory, contents: Contents, per_token: float) -> None:
@@ -39,7 +39,7 @@ class Submissions:
         self._per_token = per_token
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         self._entries, self._free_time = np.zeros(0), -math.inf
-        #: Requests may be seen later than they arrive.
+        #: True if the front end delays requests on their way to the engine.
         self.sees_late = per_token > 0.0
 
     def add(self, request_ids: Ints, arrival_times: Floats) -> None:
@@ -60,7 +60,7 @@ class Submissions:
 
     @property
     def room(self) -> int:
-        """Length of the list; 0 if tokenisation delays requests: then the host adds them."""
+        """Capacity of the list; 0 if tokenisation delays requests, so that the host adds them."""
         return 0 if self._per_token else len(self._ids)
 
     def remove(self, request_id: int) -> bool:
@@ -84,7 +84,7 @@ class Submissions:
         first, stop = trace.next, trace.num_arrivals
         room = max(2 * (stop - first + count), LEAST_ROOM) if stop else count
         ids, times = np.zeros(room, np.int64), np.zeros(room)
-        # Without a front end requests are seen when they arrive: one list.
+        # Without a front end, requests enter the engine when they arrive: one list for both times.
         entries = np.zeros(room) if self.sees_late else times
         ids[: stop - first] = self._ids[first:stop]
         times[: stop - first] = self._times[first:stop]

@@ -8,7 +8,7 @@ from kvsim.errors import UnfinishedError, shown_numbers
 from kvsim.records import engine as records
 from kvsim.records.request import FINISHED
 
-#: Looks in a row, each after so many steps as one call of the rules takes, that see no progress.
+#: Consecutive checks without progress, one per call of the rules, after which a run is refused.
 MOST_LOOKS = 5
 
 
@@ -20,12 +20,12 @@ class Watchdog:
         self._num_looks = 0
 
     def refuse(self, outcome: int, state: Any, scheduler: str) -> None:
-        """Check why a call of the rules has returned.
+        """Refuse to continue after a call of the rules if no progress is possible.
 
         Raises
         ------
         RuntimeError
-            If it can never go on: its scheduler is stuck or dead, or gets no further.
+            If the scheduler is stuck or dead, or the replica makes no progress.
         """
         if outcome == records.DIED:
             raise RuntimeError(
@@ -42,12 +42,12 @@ class Watchdog:
             self._look(state)
 
     def _look(self, state: Any) -> None:
-        """Check the progress after many steps.
+        """Check the progress since the last call.
 
         Raises
         ------
         UnfinishedError
-            If no request has got a token, has ended, or was computed further, for long.
+            If since ``MOST_LOOKS`` calls no request arrived, got a token, ended or was computed.
         """
         live = [r for r in state.requests[: state.num_requests] if r.status != FINISHED]
         computed = sum(max(r.max_computed_tokens, r.num_computed_tokens) for r in live)

@@ -1,7 +1,7 @@
 """The history of every KV block, observed as differences between steps.
 
 All changes of a schedule happen at one time of the replica's clock. A comparison of the
-block tables and keys after each step with those before misses no lasting change (D92).
+block tables and keys before and after each step misses no lasting change (D92).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.engine.history.block_watch import Watch
     from kvsim.engine.replica import Replica
 
-#: Events that are kept of a run; what comes after them is not seen.
+#: Most events of a run that are recorded; later events are lost.
 MOST_EVENTS = 1_000_000
 
 
@@ -28,7 +28,7 @@ class BlockRecorder:
 
     Parameters
     ----------
-    most : events to keep
+    most : largest number of events to record
     """
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
@@ -36,8 +36,8 @@ class BlockRecorder:
         self._rows: list[tuple[Any, ...]] = []
         self._chunks: list[NDArray[Any]] = []
         self._count = 0
-        self._watches: dict[int, tuple[Replica, Watch]] = {}  # by identity, which both keep
-        self.full_since: float | None = None  #: when the record ends before the run does, seconds
+        self._watches: dict[int, tuple[Replica, Watch]] = {}  # by id() of the replica
+        self.full_since: float | None = None  #: Time of the first event not recorded, seconds.
 
     def scheduled(self, replica: Replica) -> None:
         """Record the changes made by a schedule."""
@@ -77,7 +77,7 @@ class BlockRecorder:
         self._rows = []
 
     def table(self) -> NDArray[Any]:
-        """Return all events by time, those of one replica in their order."""
+        """Return all events in order of time; events of one replica keep their order."""
         self._pack()
         events = np.concatenate(self._chunks)
         return events[np.argsort(events["time"], kind="stable")]

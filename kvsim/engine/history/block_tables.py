@@ -28,21 +28,21 @@ class BlockTables:
         self._state = state
 
     def rows(self) -> Ints:
-        """Return the trace row of the request of each holding, NONE for an unused one."""
+        """Return the trace row of the request of each RequestBlocks record, NONE if unused."""
         state = self._state
         places = column(state.kv.request_blocks, "request")
         rows = [state.requests[k].request_id if k != NONE else NONE for k in places]
         return np.array(rows, np.int64)
 
     def lengths(self) -> Ints:
-        """Return the lengths of tables: holdings by groups, or by sequences."""
+        """Return the lengths of block tables, shape (records, groups or sequences)."""
         request_blocks = self._state.kv.request_blocks
         return np.array(
             [[table.length for table in one.tables] for one in request_blocks], np.int64
         )
 
     def blocks(self, own_blocks: int, table: int, first: int, stop: int) -> list[int]:
-        """Return some entries of a table."""
+        """Return the entries of a block table from ``first`` to before ``stop``."""
         blocks = self._state.kv.request_blocks[own_blocks].tables[table].blocks
         return [blocks[place] for place in range(first, stop)]
 
@@ -53,7 +53,7 @@ class BlockTables:
         return np.array([block.key if block.hashed else 0 for block in blocks], np.int64)
 
     def num_tables(self, own_blocks: int) -> int:
-        """Return the number of tables in use of a holding."""
+        """Return the number of block tables that a record uses."""
         kv = self._state.kv
         if kv.manager != FORKED:
             return kv.num_groups
@@ -69,7 +69,7 @@ class FlatTables(BlockTables):
         tables: Any = request_blocks[0].tables
         blocks = tables[0].blocks.array
         shape = (len(request_blocks), len(tables))
-        # All tables lie one behind the other, and so do their entries: see Flat.share_out.
+        # All tables are contiguous in memory, and so are their entries: see Flat.share_out.
         every = as_strided(tables.array, (shape[0] * shape[1],), tables.array.strides)
         self._lengths: Ints = every["length"].reshape(shape)
         self._blocks: Ints = as_strided(
@@ -104,7 +104,7 @@ def tables_of(state: Replica) -> BlockTables:
 
 
 def live(record: Any, name: str) -> Callable[[], Any]:
-    """Return a fast reader of the current value of a record's field."""
+    """Return a fast function that reads the current value of a record's field."""
     if isinstance(record, View):
         read: Callable[[], Any] = object.__getattribute__(record, "_array")[name].item
         return read

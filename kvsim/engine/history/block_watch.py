@@ -54,6 +54,6 @@ class Watch(ABC):
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
         """Append the changes of blocks.
 
-        ``admitted`` has the hit tokens of each request that joined the batch; it is filled here if
-        the rules keep no list of these requests.
+        ``admitted`` has the hit tokens of each request that joined the batch. This method fills it
+        if the rules keep no list of these requests.
         """

@@ -42,19 +42,19 @@ class PoolWatch(Watch):
         kv = state.kv
         groups = [kv.groups[g] for g in range(kv.num_groups)]
         self.sizes = [group.block_size for group in groups]
-        #: Tables only grow: nothing becomes null, and no sequence writes into a copy.
+        #: Tables only grow: no block becomes null, and no block is copied before a write.
         self.only_grows = kv.manager != FORKED and all(g.kind == FULL for g in groups)
         self.moves = state.connector.kind != NO_CONNECTOR
         self.tables = tables_of(state)
         self.num_held, self.num_hashed = live(kv, "num_held"), live(kv.pool, "num_hashed")
         self.held_before = self.hashed_before = self.entries_before = 0
         self.entries = [live(group, "num_table_blocks") for group in groups]
-        self.rows = np.zeros(0, np.int64)  # requests of the trace, by holding
+        self.rows = np.zeros(0, np.int64)  # trace rows, by RequestBlocks record
         self.lengths = self.tables.lengths()[:0]
-        self.blocks: list[list[list[int]]] = []  # by holding and table
+        self.blocks: list[list[list[int]]] = []  # by record and table
         self.keys = np.zeros(kv.pool.num_usable + 1, np.int64)
         self.refs = [0] * (kv.pool.num_usable + 1)
-        self.sent: set[int] = set()  # requests that have ended, whose blocks wait for a reader
+        self.sent: set[int] = set()  # ended requests with blocks pinned for a reader
         self.is_tiered = kv.pool.host.num_blocks > 0
         self.copies = state.connector.kind == OFFLOADING
         self.jobs: set[int] = set()  # copies in progress
@@ -67,12 +67,12 @@ class PoolWatch(Watch):
             self._see_copies(events)
 
     def _has_ended(self) -> bool:
-        """Return True if the end of a step has changed owners or keys of blocks."""
+        """Return True if the end of a step may have changed owners or keys of blocks."""
         counts = self.num_held(), self.num_hashed()
         return self.moves or counts != (self.held_before, self.hashed_before)
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
-        """Record the blocks that holdings lost or gained; growing tables are read at their ends."""
+        """Record the blocks that tables lost or gained; only the ends of growing ones are read."""
         counts = self.num_held(), sum(one() for one in self.entries), self.num_hashed()
         same = self.only_grows and not (admitted or self.moves) and counts[0] == self.held_before
         if same and counts == (self.held_before, self.entries_before, self.hashed_before):
@@ -99,11 +99,11 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int]]]:
-        """Return the blocks that requests lost and gained; ``same``: requests are unchanged."""
+        """Return the blocks that requests lost and gained; ``same`` if no record changed owner."""
         moved = np.zeros(len(rows), np.bool_) if same else rows != self.rows
         seen = (lengths != self.lengths).any(axis=1) if self.only_grows else rows != NONE
         if self.only_grows and not same:
-            seen &= rows != NONE  # nobody's: what a look-up has found
+            seen &= rows != NONE  # an unused record has the blocks that a look-up found
         drops: list[tuple[int, int, int]] = []
         takes: list[tuple[int, int, int, int]] = []
         for h in np.flatnonzero(moved | seen).tolist():
@@ -117,7 +117,7 @@ class PoolWatch(Watch):
         return drops, takes
 
     def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
-        """Add holdings that are new since the last observation."""
+        """Add records that are new since the last observation."""
         if count:
             self.blocks += [[] for _ in range(count)]
             self.rows = np.append(self.rows, [NONE] * count)
@@ -130,7 +130,7 @@ class PoolWatch(Watch):
         events: list[Change],
         admitted: dict[int, int],
     ) -> None:
-        """Sort lost and gained blocks into the order of the rules."""
+        """Append events for lost and gained blocks, in the order of the rules."""
         before, after, refs = self.keys, self.tables.keys(), self.refs
         for row, block, place in drops:
             refs[block] -= 1
@@ -149,7 +149,7 @@ class PoolWatch(Watch):
         self.keys = after
 
     def _see_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
-        """Record the new blocks at the ends of a holding's tables."""
+        """Record the new blocks at the ends of a record's tables."""
         first = 0
         for t, stop in enumerate(lengths):
             blocks, size = self.blocks[h][t], self.sizes[t]
@@ -169,7 +169,7 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> None:
-        """Record the blocks that a holding lost and gained."""
+        """Record the blocks that a record lost and gained."""
         old, new, first = self.blocks[h], [], 0
         if row != NONE:
             count = self.tables.num_tables(h)
@@ -194,7 +194,7 @@ class PoolWatch(Watch):
     # -- transfers ---------------------------------------------------------------------------------
 
     def _see_copies(self, events: list[Change]) -> None:
-        """Record source and target blocks of copies begun since the last observation."""
+        """Record source and target blocks of copies started since the last observation."""
         offloading, now = self.state.offloading, set()
         for queue, kind in ((offloading.loads, LOAD), (offloading.stores, COPY)):
             j = queue.head
@@ -215,7 +215,7 @@ class PoolWatch(Watch):
             events.append((RECV, row, -1, -1, 0))
 
     def _see_sent(self, rows: list[int], events: list[Change]) -> None:
-        """Record the requests that have ended and keep their blocks for a reader."""
+        """Record ended requests whose blocks are pinned for a reader."""
         request_blocks, requests = self.state.kv.request_blocks, self.state.requests
         for h, row in enumerate(rows):
             if row == NONE or row in self.sent:
