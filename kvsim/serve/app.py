@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: Samples of a prompt.
+#: Most samples of a prompt (``n``).
 MOST_SAMPLES = 1024
 VERSION = "0.33.0"
 JSON = "application/json"
-#: Of a request: the moment at which its body was complete.
+#: Key for the moment at which the body of a request was complete.
 ARRIVED = web.RequestKey("arrived", float)
 
 
 class Server:
-    """The endpoints.
+    """The HTTP endpoints of one engine.
 
     Parameters
     ----------
-    names : names by which clients may call the model; answers have the first
+    names : names of the model; answers to requests without a name give the first
     facts : block size, number of blocks and other settings, for dashboards and routers
     """
 
@@ -179,7 +179,7 @@ class Server:
     def _check(self, body: Common) -> None:
         if self.live.is_asleep:
             raise Refused("the engine is asleep; send POST /wake_up first", 503)
-        if self.failing.is_down:  # and the request came through the router
+        if self.failing.is_down:  # only requests from the router get here
             raise Refused("the replica has failed; try again later", 503)
         self._check_model(body.model)
         positive("n", body.n, MOST_SAMPLES)
@@ -226,7 +226,7 @@ class Server:
         return self.tokenizer.encode(chat_text(body.messages))
 
     async def _serve(self, request: web.Request, asked: Asked) -> web.StreamResponse:
-        """Let the engine serve a request; a client that goes away ends it."""
+        """Let the engine serve a request, and abort it if the client disconnects."""
         reply = Reply(
             asked.common.model or self.names[0],
             asked.is_chat,
@@ -251,7 +251,7 @@ class Server:
     async def _stream(
         self, request: web.Request, reply: Reply, headers: dict[str, str]
     ) -> web.StreamResponse:
-        """Stream an answer: the pass over a step's tokens writes to the connection itself."""
+        """Stream an answer; each step of the engine writes its tokens to the connection."""
         response = web.StreamResponse(headers=headers)
         response.content_type = "text/event-stream"
         response.enable_chunked_encoding()
@@ -322,7 +322,7 @@ class Server:
         return web.Response()
 
     async def version(self, request: web.Request) -> web.Response:
-        """Answer with the version of vLLM that has this protocol."""
+        """Answer with the version of vLLM whose protocol this is."""
         del request
         return answer({"version": VERSION})
 
@@ -346,7 +346,7 @@ class Server:
         }
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Answer with the metrics as Prometheus reads them."""
+        """Answer with the metrics as Prometheus text."""
         del request
         kind = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
         return web.Response(body=metrics_text(self.lives), headers=kind)
@@ -357,7 +357,7 @@ class Server:
         return answer({"server_load": self.num_open})
 
     async def server_info(self, request: web.Request) -> web.Response:
-        """Answer with the settings, flat and as vLLM nests them."""
+        """Answer with the settings, at the top level and as in vLLM's ``vllm_config``."""
         del request
         return answer(self.facts | {"vllm_config": self.facts, "vllm_env": {}, "system_env": {}})
 

@@ -1,4 +1,4 @@
-"""A port behind a router of kvsim's, in front of several live replicas."""
+"""The port of a router in front of several live replicas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kvsim.serve.live import Live
 
-#: Headers by which clients keep a conversation together, the first one found counts.
+#: Headers that name a conversation; the first one in a request counts.
 SESSION = ("X-Session-Affinity", "X-Session-ID", "X-Correlation-ID")
 
 
@@ -42,7 +42,7 @@ class Shown:
         return self._live.engine.now
 
     def next_event_time(self) -> float:
-        """Time of its next event, seconds."""
+        """Time of the replica's next event, seconds."""
         return self._live.engine.next_event_time
 
     def num_outstanding(self) -> int:
@@ -51,7 +51,7 @@ class Shown:
 
 
 class NumberedRequest(IncomingRequest):
-    """The only row of a trace, under its number among all requests."""
+    """The only request of a trace, with its number among all requests as its id."""
 
     def __init__(self, trace: Trace, number: int, now: float) -> None:
         super().__init__(trace, 0, now)
@@ -71,19 +71,19 @@ class NumberedRequest(IncomingRequest):
 class Behind(Server):
     """The endpoints of a fleet: a router chooses the replica of each request.
 
-    Metrics, load, events and what changes the server are of all replicas; all else is answered as
-    the first one does.
+    Metrics, load and events cover all replicas, and changes of settings apply to all of them. Other
+    requests are answered as by the first replica.
 
     Parameters
     ----------
     servers : the servers of the replicas
-    router : its name and parameters
+    router : name and parameters of the router
     deployment : options of a replica
 
     Raises
     ------
     ValueError
-        For an unknown router, and for one that reads what a live replica does not report.
+        For an unknown router, and for one that reads more than a live replica reports.
     """
 
     def __init__(self, servers: list[Server], router: str, deployment: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Behind(Server):
 
     async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
         del app
-        yield  # the replicas run by themselves
+        yield  # the replicas' servers run their engines
 
     def close(self) -> None:
         """Leave the records to the replicas."""
@@ -118,7 +118,7 @@ class Behind(Server):
         return await chosen.completions(request)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Answer ``/v1/chat/completions`` from the replica chosen."""
+        """Answer ``/v1/chat/completions`` from the chosen replica."""
         body: Chat = read(await request.read(), Chat)
         return await self._choose(request, self._conversation(body)).chat(request)
 
@@ -176,7 +176,7 @@ class Behind(Server):
 
 
 def live_router(text: str) -> Router:
-    """Return a router that reads no more than a live replica shows.
+    """Return the router with a name, if it reads no more than a live replica reports.
 
     Raises
     ------

@@ -23,9 +23,9 @@ def sent(name: bytes) -> int:
 
 
 class BlockNames:
-    """Names that depend on tokens alone, for the numbers by which an engine knows its blocks.
+    """Replaces an engine's block numbers by hashes that depend on tokens alone.
 
-    Two engines number different blocks alike, and an index over both would confuse them.
+    Two engines may give different blocks the same number, which an index over both would confuse.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class BlockNames:
         self._copies = Counter[int]()
 
     def rename(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event with names for its numbers. Mutates."""
+        """Return an event with hashes in place of block numbers. Mutates."""
         if event["type"] == "BlockStored":
             return event | self._stored(event)
         if event["type"] == "BlockRemoved":
@@ -65,6 +65,6 @@ class BlockNames:
         return sent(name)
 
     def _name(self, number: int) -> bytes:
-        """Return the name of a stored block; one that was never stored has its number's."""
+        """Return the hash of a stored block, or that of its number if it was never stored."""
         found = self._names.get(number)
         return digest(number) if found is None else found

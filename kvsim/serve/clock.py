@@ -8,7 +8,7 @@ import select
 import selectors
 import time
 
-#: Share of a wait that is longer than some seconds, after which the loop waits for the rest.
+#: A wait longer than SHORT seconds is split: first NEARLY of its time, then the rest.
 NEARLY, SHORT = 0.99, 0.001
 
 
@@ -17,7 +17,7 @@ class Clock:
 
     Parameters
     ----------
-    speed : 1 for the wall's own pace
+    speed : simulated seconds per real second
     """
 
     def __init__(self, speed: float = 1.0) -> None:

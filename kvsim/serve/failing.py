@@ -1,4 +1,4 @@
-"""Failures of live replicas: those of fleets, and those that a request asks for."""
+"""Failures of live replicas: those of ``failures``, and those that a request's header orders."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from kvsim.fleet.scaling.failures import Failures
     from kvsim.serve.live import Live
 
-#: A status, with which the request is answered, or ``replica``, which fails now.
+#: Header of a request: the status of its answer, or ``replica``, which makes the replica fail now.
 HEADER = "X-Kvsim-Fail"
-#: What happens after a failure is up to the gateway under test.
+#: Parameters of ``failures`` that the gateway under test decides.
 OF_GATEWAY = ("detection", "policy", "limit", "lease", "max_seq_len")
 
 
@@ -34,7 +34,7 @@ class Failing:
     ----------
     live : the replica
     cold_start : simulated seconds until it answers again
-    failures : what draws or plans the times of failures, None for none
+    failures : draws or plans the times of failures; None for no failures
     num_gpus : GPUs of the replica, each of which may fail
     place : number of the replica in its pool
     """
@@ -55,7 +55,7 @@ class Failing:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Let the current task end with the replica, if that fails meanwhile."""
+        """Cancel the current task if the replica fails during it."""
         task: Any = asyncio.current_task()
         self._answers.add(task)
         try:
@@ -64,7 +64,7 @@ class Failing:
             self._answers.discard(task)
 
     def obey(self, asked: str | None) -> None:
-        """Fail as a request asks. Mutates.
+        """Fail as the header of a request orders; None orders nothing. Mutates.
 
         Raises
         ------
@@ -90,14 +90,14 @@ class Failing:
         Raises
         ------
         ValueError
-            Naming what it needs.
+            Naming what the replica lacks.
         """
         if self._live.handover is not None:
             raise ValueError("cannot fail a prefill or decode replica")
-        self._live.engine.free_queue()  # needs a pool of blocks, as losing it does
+        self._live.engine.free_queue()  # raises without a pool of blocks, which a failure needs
 
     def fail(self) -> None:
-        """Lose the requests and the KV; closes their connections. Mutates."""
+        """Lose the requests and the KV, and close the requests' connections. Mutates."""
         if self.is_down:
             return
         self.is_down = True
@@ -114,7 +114,7 @@ class Failing:
             self._next = self._call_in(self._failures.draw(self._num_gpus), self.fail)
 
     def begin(self) -> None:
-        """Wait for the first failure. Mutates."""
+        """Start the timers of the first drawn and of the planned failure. Mutates."""
         self._start()
         planned = None if self._failures is None else self._failures.planned
         if planned is not None and planned.place == self._place:
@@ -135,7 +135,7 @@ def hang_up() -> NoReturn:
 def failing_replicas(
     lives: Sequence[Live], deployment: dict[str, Any], options: dict[str, Any]
 ) -> list[Failing]:
-    """Return what makes the replicas of a pool fail.
+    """Return for each replica of a pool the object that makes it fail.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def failing_replicas(
     Raises
     ------
     ValueError
-        For wrong options, and for what a gateway decides.
+        For wrong options, and for parameters that a gateway decides.
     """
     text, failures = deployment.get("failures"), None
     if text is None and "cold_start" not in deployment:

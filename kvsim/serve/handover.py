@@ -1,4 +1,4 @@
-"""KV between live prefill and decode replicas, in the protocol of vLLM's NIXL connector."""
+"""Transfers of KV from live prefill to decode replicas, as with vLLM's NIXL connector."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kvsim.serve.clock import Clock
     from kvsim.serve.live import Live
 
-#: Requests that may hold blocks at a replica without running.
+#: Most requests that may hold blocks at a replica without running.
 MOST_HELD = 256
 
 
 class RealTime:
-    """A world of transfers that follows a live clock."""
+    """The world of transfers, on a live clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class RealTime:
 
 
 class Handover:
-    """Prompts that wait to be read at prefill replicas, and their transfers.
+    """Prompts whose KV prefill replicas hold for a reader, and their transfers.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Handover:
         self._sources: dict[tuple[Live, int], tuple[Live, int]] = {}  # by reader
 
     def check(self, live: Live, params: Mapping[str, Any], num_samples: int) -> None:
-        """Refuse what a replica cannot hand over or read.
+        """Refuse a request whose KV the replica cannot hand over or read.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Handover:
             live.remote.offer(request, num_tokens)
 
     def ended(self, live: Live, request: int, name: str, num_tokens: int) -> dict[str, Any] | None:
-        """Return what the answer says of the blocks that a request holds, if any. Mutates."""
+        """Return the answer's kv_transfer_params if an ended request holds blocks. Mutates."""
         if (live, request) not in self._keeps:
             self._let_go(live, request)
             return None
@@ -147,13 +147,13 @@ class Handover:
         live.wake()
 
     def _end_lease(self, key: tuple[Any, Any], live: Live, request: int) -> None:
-        """Free blocks that no decode replica has asked for; it is refused from now on. Mutates."""
+        """Free blocks that no decode replica has read; later readers are refused. Mutates."""
         if self._kept.get(key) == (live, request):
             self._release(self._kept.pop(key))
             live.metrics.note_expired()
 
     def _let_go(self, live: Live, request: int) -> None:
-        """Free what a request would have read, if it ended before it had blocks. Mutates."""
+        """Free the blocks that a request, which ended before its load, would have read. Mutates."""
         source = self._sources.pop((live, request), None)
         if source is not None:
             self._release(source)

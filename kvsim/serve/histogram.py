@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from prometheus_client.registry import CollectorRegistry
 
-#: Values that wait to be counted, at most.
+#: Most values that wait to be counted.
 MOST_WAITING = 1000
 
 
 class Histogram:
     """The histogram of prometheus_client, at a tenth of its cost per value.
 
-    An engine has a value for every token, and all are due at once at the end of a step.
+    An engine adds a value for every token, and those of a step all at once at its end.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Histogram:
         values, self._waiting = self._waiting, []
         places = np.searchsorted(self._bounds, values)
         self._counts += np.bincount(places, minlength=len(self._bounds))
-        # One addition after another, as single observations have it.
+        # Added one after another, as single observations would be.
         self._sum = float(np.add.accumulate([self._sum, *values])[-1])
 
     def collect(self) -> Iterable[Metric]:

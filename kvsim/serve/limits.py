@@ -1,4 +1,4 @@
-"""Limits of a live endpoint on what clients may take: connections, and time to send and to read."""
+"""Limits of a live endpoint on clients: sizes, connections, and time to send and to read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kvsim.serve.messages import Refused
 if TYPE_CHECKING:
     from aiohttp import web
 
-#: Limits: bytes of a body and of a header, seconds that an idle connection stays open and that a
-#: body takes, bytes of an answer that a client has not read, connections.
+#: Most bytes of a body and of a header; most seconds of an idle connection and of sending a body;
+#: most bytes of an answer that a client has not read; most connections.
 MOST_BODY, MOST_HEADER, IDLE, BODY_TIME = 32 * 2**20, 16 * 2**10, 75.0, 30.0
 MOST_UNREAD, MOST_CONNECTIONS = 2**20, 10_000
-#: Seconds between two looks at what a client has not read.
+#: Seconds between two checks of the bytes that a client has not read.
 LOOK = 5.0
-#: Connections that are taken at one instant, before any of them is counted.
+#: Connections that may be accepted at one instant, before any of them is counted.
 BURST = 256
-#: Files that a server has open beside the connections that are counted.
+#: Open files of a server other than the counted connections.
 OTHER_FILES = 64 + BURST
 
 
@@ -39,9 +39,9 @@ async def take_body(request: web.Request) -> None:
 
 
 async def wait_while_read(ended: asyncio.Event, transport: asyncio.WriteTransport) -> None:
-    """Wait for the end of a stream; the connection of a client that does not read is closed.
+    """Wait for the end of a stream, and close the connection of a client that does not read.
 
-    What has been sent to a closed connection is cancelled, and so is its request.
+    A closed connection drops the bytes still to send, and cancels its request.
     """
     while not ended.is_set():
         try:
@@ -80,7 +80,7 @@ class Door:
 
 
 def most_connections() -> int:
-    """Return how many connections this process may have; raises its limit of open files."""
+    """Return the most connections of this process, after raising its limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + OTHER_FILES
     if soft < wanted:

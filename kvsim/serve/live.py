@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvsim.stepping.remote import RemoteEngine
     from kvsim.stepping.steps import EngineStep
 
-#: Seconds for which clients wait while steps are processed.
+#: Most seconds for which steps are processed before other clients are served.
 LONGEST = 0.05
 
 
@@ -42,7 +42,7 @@ class Live:
     Parameters
     ----------
     longest : max_model_len
-    most_waiting : requests in the queue from which new ones are refused; None for no limit
+    most_waiting : number of waiting requests at which new ones are refused; None for no limit
     """
 
     def __init__(
@@ -58,24 +58,24 @@ class Live:
         self.engine, self.clock, self.metrics, self.longest = engine, clock, metrics, longest
         self._recording, self._most_waiting = recording, most_waiting
         self._samples: dict[int, Sample] = {}
-        self._prompts: dict[int, list[int]] = {}  # as clients know their tokens
-        self._newest = -1  # content numbered last
-        self.publisher: Publisher | None = None  #: Of KV cache events.
+        self._prompts: dict[int, list[int]] = {}  # token ids as clients know them
+        self._newest = -1  # highest content number
+        self.publisher: Publisher | None = None  #: Publishes KV cache events.
         self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
         self.is_asleep = False
-        self.handover: Handover | None = None  #: Between prefill and decode replicas.
+        self.handover: Handover | None = None  #: Transfers between prefill and decode replicas.
         self.role: Role = "mixed"
-        #: What a decode replica is told of where it finds this one's KV.
+        #: Parameters with which a decode replica finds this replica's KV.
         self.place: dict[str, Any] = {}
         self._wake = asyncio.Event()
 
     @property
     def remote(self) -> RemoteEngine:
-        """The engine, as that of a prefill or a decode replica."""
+        """The engine, if it is that of a prefill or a decode replica."""
         return cast("RemoteEngine", self.engine)
 
     def wake(self) -> None:
-        """Let the clock look for the next event. Mutates."""
+        """Let :meth:`run` read the time of the next event again. Mutates."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Live:
     def advance(self, until: float | None = None) -> None:
         """Process every step that has ended by a time, or now, and send its tokens. Mutates.
 
-        An engine that falls behind its clock stops after a while, so that clients are heard.
+        An engine behind its clock returns after a while, so that other clients are served.
         """
         begin = time.monotonic()
         for step in self.engine.steps_until(self.clock.now if until is None else until):
@@ -111,7 +111,7 @@ class Live:
             self.handover.start_loads(self)
 
     def _send_next(self, step: EngineStep) -> None:
-        """Send the tokens that have a chunk, before anything is counted. Mutates."""
+        """Send the tokens whose chunks are prepared, before anything is counted. Mutates."""
         for request, count in step.num_new_tokens.items():
             if count == 1 and request not in step.finished and request in self._samples:
                 self._samples[request].send_next()
@@ -126,7 +126,7 @@ class Live:
         if sample is None:
             return
         if ended is not None and sample.index % (sample.reply.common.n or 1) == 0:
-            # Its row of the table is filled now.
+            # The request's row of the requests table is complete now.
             sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
         self.metrics.note_tokens(request, count, time)
         is_stopped = sample.add(count, ended)
@@ -155,7 +155,7 @@ class Live:
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
 
-        It arrives when its body was read, unless a step was scheduled since then.
+        It arrives when its body was read, or, if a step was scheduled since, just after that.
 
         Raises
         ------
@@ -283,7 +283,7 @@ class Live:
         return is_empty
 
     def lose_all(self) -> None:
-        """Lose all requests, the KV and the adapters, and be awake afterwards. Mutates."""
+        """Lose all requests, the KV and the adapters, and wake a sleeping engine. Mutates."""
         self.is_asleep = False
         self.abort(list(self._samples))
         self.reset_prefix_cache()

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-#: Output tokens of a completion that names no number, as in vLLM.
+#: Output tokens of a completion without max_tokens, as in vLLM.
 DEFAULT_TOKENS = 16
-#: Prompts of one request, and samples of each.
+#: Most prompts of one request.
 MOST_PROMPTS = 2048
 
-#: A text, the token ids of one prompt, or a list of texts or of token ids of several.
+#: A text, the token ids of one prompt, or a list with a text or token ids for each prompt.
 Prompt = str | list[int | str | list[int]]
 
 
@@ -78,7 +78,7 @@ class Completion(Common, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """A part of a message's content; only texts have tokens here."""
+    """A part of a message's content; in kvsim only texts have tokens."""
 
     type: str = "text"
     text: str = ""
@@ -127,7 +127,7 @@ class Asked(NamedTuple):
     ----------
     prompts : token ids of each prompt
     max_tokens : output tokens of each sample, None for all that fit into max_model_len
-    echoes : text before the answers to each prompt, none without ``echo``
+    echoes : texts of the prompts, which are sent before their answers; empty without ``echo``
     """
 
     common: Common
@@ -143,7 +143,7 @@ def read(body: bytes, kind: Any) -> Any:
     Raises
     ------
     Refused
-        Naming the JSON error, or which field is wrong.
+        Naming the JSON error or the wrong field.
     """
     try:
         return msgspec.json.decode(body, type=kind)

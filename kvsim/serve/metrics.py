@@ -52,20 +52,20 @@ OF_TOKENS = (
 COUNTERS = (
     *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
     *("prefix_cache_hits", "prompt_tokens_cached", "nixl_num_kv_expired_reqs"),
-    # Nothing of these is served, and dashboards ask for them.
+    # Always 0; dashboards query them.
     *("external_prefix_cache_queries", "external_prefix_cache_hits"),
     *("mm_cache_queries", "mm_cache_hits"),
 )
 
 
 def up_to(longest: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10 ... up to a number."""
+    """Return 1, 2, 5, 10 ... up to ``longest``."""
     steps = (float(m * 10**k) for k in range(len(str(longest))) for m in (1, 2, 5))
     return tuple(one for one in steps if one <= longest)
 
 
 def text_of(name: str) -> str:
-    """Return what a metric is called in its HELP line."""
+    """Return the text of a metric's HELP line."""
     return name.replace("_", " ").capitalize() + "."
 
 
@@ -76,7 +76,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._engine = engine
         self._labels = ("0", model)
-        self._new_tokens = 0  # since the metrics were last asked for
+        self._new_tokens = 0  # since the last scrape
         self._total = max(1, engine.num_free_blocks)
         self._last_token: dict[int, float] = {}
         self._arrival: dict[int, float] = {}
@@ -124,7 +124,7 @@ class Metrics:
         self._counters["num_preemptions"].inc(len(step.preempted))
 
     def note_expired(self) -> None:
-        """Count a prompt whose blocks no decode replica has read in time."""
+        """Count a prompt whose blocks no decode replica has read before its lease ended."""
         self._counters["nixl_num_kv_expired_reqs"].inc()
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
@@ -188,7 +188,7 @@ class Metrics:
 
 
 def metrics_text(lives: Sequence[Live]) -> bytes:
-    """Return the metrics as Prometheus text; the label ``engine`` tells engines apart."""
+    """Return the metrics of all engines as Prometheus text, with the label ``engine``."""
     return bytes(generate_latest(_Together(lives)))
 
 

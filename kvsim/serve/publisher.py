@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.results.kv_events import KVEventBatch
 
-#: Ends the answer to a subscriber that asked for missed events.
+#: Number of the last message to a subscriber that requested missed events.
 END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -38,18 +38,18 @@ class Transport:
 
     @classmethod
     def of(cls, text: str | Mapping[str, Any]) -> Transport:
-        """Read vLLM's JSON object; the engine has read its other keys."""
+        """Read vLLM's JSON object, and ignore the keys that the engine reads."""
         given = json.loads(text) if isinstance(text, str) else text
         return cls(**{key: given[key] for key in cls.__dataclass_fields__ if key in given})
 
     def of_rank(self, rank: int) -> Transport:
-        """Return the addresses of a replica: the port plus its number, as vLLM's ranks have."""
+        """Return the addresses of a replica: its number is added to the ports, as in vLLM."""
         replay = self.replay_endpoint and offset(self.replay_endpoint, rank)
         return replace(self, endpoint=offset(self.endpoint, rank), replay_endpoint=replay)
 
 
 def offset(address: str, rank: int) -> str:
-    """Return an address with its port, or the name of its socket, moved by a rank."""
+    """Return an address with a rank added to its port, or to the name of its socket."""
     stem, colon, port = address.rpartition(":")
     if address.startswith("tcp://") and port.isdigit():
         return f"{stem}{colon}{int(port) + rank}"
@@ -79,7 +79,7 @@ class Publisher:
         if transport.replay_endpoint is not None:
             self._replay = context.socket(zmq.ROUTER)
             self._bind(self._replay, transport.replay_endpoint)
-        # Subscribers that knew an earlier server must forget what it had.
+        # Subscribers of an earlier server must drop its blocks.
         self.send_cleared()
 
     @staticmethod
@@ -91,7 +91,7 @@ class Publisher:
             raise ValueError(f"--kv-events-config: {address}: {error}") from None
 
     def send(self, batches: Sequence[KVEventBatch]) -> None:
-        """Send the events of some updates, a message each. Mutates."""
+        """Send one message per batch of events. Mutates."""
         for batch in batches:
             self._send([fields_of(event) for event in batch.events])
 
@@ -104,7 +104,7 @@ class Publisher:
         payload = msgspec.msgpack.encode([time.time(), events, 0])
         self._sent.append((self._next, payload))
         frames = [self._topic, self._next.to_bytes(8, "big"), payload]
-        with contextlib.suppress(zmq.Again):  # a subscriber that is too slow asks for a replay
+        with contextlib.suppress(zmq.Again):  # a subscriber that is too slow requests a replay
             self._events.send_multipart(frames, zmq.NOBLOCK)
         self._next += 1
 

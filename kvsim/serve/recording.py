@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kvsim.stepping.engine import Engine
 
-#: What a replay must find again, of a request's row of the requests table.
+#: Columns of the requests table that a replay must reproduce.
 OUTCOME = (
     *("first_token_time", "finish_time", "num_cached_tokens", "num_preemptions"),
     *("num_output_tokens", "finish_reason"),
@@ -25,13 +25,13 @@ def beside(path: str) -> Path:
 
 
 def outcome_of(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what became of a request; None for a time that it never reached."""
+    """Return the outcome of a request; None for a time that was never reached."""
     values = {name: row[name] for name in OUTCOME}
     return {name: value if value == value else None for name, value in values.items()}  # noqa: PLR0124
 
 
 class Recording:
-    """Files that grow by a line per request and per event, and are complete after each.
+    """Files with one line per request and per event, which can be read after every line.
 
     ``kvsim run --trace FILE`` reads the first; ``kvsim replay-live FILE`` reads both.
 
@@ -43,7 +43,7 @@ class Recording:
     Raises
     ------
     ValueError
-        If the name ends otherwise, or the file exists.
+        If the name has another ending, or the file exists.
     """
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Recording:
 
     def add(self, engine: Engine, request: int) -> None:
         line = json.dumps(engine.trace_row(request)).encode() + b"\n"
-        # A gzip member per line: whatever ends the server, the file is one that can be read.
+        # One gzip member per line: the file can be read however the server ends.
         self._file.write(gzip.compress(line, mtime=0) if self._is_packed else line)
         self._file.flush()
         self._count += 1
@@ -78,7 +78,7 @@ class Recording:
         self._note({"event": "reset", "time": time, "after": self._count})
 
     def end(self, row: Mapping[str, Any]) -> None:
-        """Write what became of a request. Mutates."""
+        """Write the outcome of a request. Mutates."""
         self._note({"event": "end", "request": row["request_id"], **outcome_of(row)})
 
     def _note(self, event: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A recorded live run, served again: the first difference from the record."""
+"""Serves a recorded live run again, and finds the first difference from the record."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from kvsim.serve.recording import beside, outcome_of
 from kvsim.stepping.engine import Engine
 from kvsim.stepping.tokens import names_of
 
-#: Ids of prompt tokens: the content's number times this, plus the token's place in it.
+#: The id of a prompt token is the number of its content times this, plus its index in the content.
 IDS_PER_CONTENT = 2**32
 
 
 def first_difference(path: str) -> tuple[str | None, int]:
-    """Serve a recorded run again; return its first difference, and how many ends were compared.
+    """Serve a recorded run again, and compare the outcomes of its requests.
 
-    Requests that the server had not answered when it was killed are served, and not compared.
+    Requests that the killed server had not answered are served, but not compared.
 
     Returns
     -------
-    difference : request, what, recorded and replayed; None if nothing differs
-    number : requests compared
+    difference : request, column, recorded and replayed value; None if no request differs
+    number : number of requests compared
 
     Raises
     ------
     ValueError
-        Naming the file and the line that is not a record.
+        Naming the file, and the line that is no record.
     """
     rows = lines_of(Path(path))
     events = lines_of(beside(path))
@@ -92,7 +92,7 @@ def serve_again(engine: Engine, rows: list[dict[str, Any]], events: list[dict[st
 
 
 def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
-    """Add a recorded request, its prompt as ids that are equal where the contents were. Mutates."""
+    """Add a recorded request, with equal prompt ids for equal contents. Mutates."""
     parts = [
         names_of(content, first, number)
         if content in outputs
@@ -110,7 +110,7 @@ def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
 
 
 def advance(engine: Engine, time: float) -> None:
-    """Advance to a time; where an output is due then, to that output and no further. Mutates."""
+    """Advance to a time; if outputs are due at that time, to the first of them only. Mutates."""
     if engine.now >= time:
         return
     for _ in engine.steps_until(time):

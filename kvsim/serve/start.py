@@ -32,12 +32,12 @@ from kvsim.stepping.remote import RemoteEngine
 if TYPE_CHECKING:
     from kvsim.pool_config import PoolConfig, Role
 
-#: Options of the fleet, which no replica takes.
+#: Options of the fleet, which its replicas do not get.
 OF_FLEET = (
     *("data_parallel_size", "pool", "router", "kv_transfer_fabric", "failures", "cold_start"),
     *("num_prefill_workers", "num_decode_workers"),
 )
-#: Port of the first replica by which vLLM's NIXL connectors talk; nobody listens here.
+#: Port of the first replica for vLLM's NIXL connectors; kvsim only names it, and opens none.
 SIDE_CHANNEL = 5600
 DEFAULT_FABRIC = Config.model_fields["kv_transfer_fabric"].default
 #: Addresses that only this machine reaches.
@@ -53,9 +53,9 @@ class Endpoint:
     names : names by which clients call the model
     clock : ``wall``, or a speed
     record : file for the requests, as a trace
-    queue_limit : requests in the queue from which new ones get 429
+    queue_limit : number of waiting requests at which new ones get status 429
     events : destination of KV cache events, None for no events
-    router : chooses a replica for each request to the port after the replicas'; None for none
+    router : router of the port after the replicas' ports; None for no such port
     """
 
     names: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Endpoint:
     router: str | None = None
 
     def of_replica(self, number: int) -> Endpoint:
-        """Return the endpoint of a replica of several: its ports and its record."""
+        """Return the endpoint of one of several replicas, with its own ports and record."""
         events, record = self.events, self.record
         if events is not None:
             events = events.of_rank(number)
@@ -194,7 +194,7 @@ def handing_over(
     Raises
     ------
     ValueError
-        For a router, and for a record: both are of whole requests.
+        For a router, a record or failures, which need replicas that serve whole requests.
     """
     router = endpoint.router or prefill.router or decode.router or deployment.get("router")
     refused = {"--router": router, "--record": endpoint.record}
@@ -245,7 +245,7 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
             door = Door(runner.server, most)
             doors.append(await loop.create_server(door, sock=listener, backlog=BURST))
             say(endpoint, server, listener.getsockname()[1])
-        gc.freeze()  # a full collection over what exists by now halts all streams for 0.1 s
+        gc.freeze()  # a full collection of all these objects would halt the streams for 0.1 s
         await stopped.wait()
     finally:
         for closing in doors:
@@ -267,12 +267,12 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=BURST)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address, once more
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # repeats the address
         raise ValueError(f"--host {host} --port {port}: {reason}") from None
 
 
 def say(endpoint: Endpoint, server: Server, port: int) -> None:
-    """Print the server's address, and the assumptions."""
+    """Print the server's address, its tokenizer and a warning if others can reach it."""
     behind = f" behind router {endpoint.router}" if isinstance(server, Behind) else ""
     where = f"http://{endpoint.host}:{port}{behind}"
     lines = [

@@ -37,8 +37,8 @@ class Reply:
 
     Parameters
     ----------
-    send : takes bytes for the client; None if all is sent at the end
-    arrived : moment at which the request was read
+    send : sends bytes to the client; None if the whole answer is sent at the end
+    arrived : moment at which the request was read, monotonic seconds
     """
 
     model: str
@@ -72,7 +72,7 @@ class Reply:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens so far, those of every sample counted."""
+        """Tokens so far, summed over all samples."""
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
@@ -137,8 +137,8 @@ class Sample:
 
     Parameters
     ----------
-    content : number of its output's content, which the ids of its tokens hold
-    echoed : text before the answer
+    content : content number of its output, a part of its token ids
+    echoed : text of the prompt, sent before the answer
     """
 
     def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
@@ -146,14 +146,14 @@ class Sample:
         self.count, self.reason = 0, ""
         self.stop_reason: str | None = None
         self._echoed = echoed
-        self._unmatched = ""  # end of the answer, which a stop text may begin in
+        self._unmatched = ""  # end of the answer, in which a stop text may begin
         stop = reply.common.stop
         self.stop = [stop] if isinstance(stop, str) else stop or []
         self._before = b'{"index":%d,' % index
         self._before += b'"delta":{"content":"' if reply.is_chat else b'"text":"'
         self._middle = b'"},' if reply.is_chat else b'",'
         self._middle += b'"logprobs":null,"finish_reason":'
-        # A chunk before the last differs from the one before it by its text alone.
+        # All chunks but the last differ in their text only.
         self._is_plain = not (self.stop or reply.each_usage or reply.common.return_token_ids)
         self._next, self._is_sent = b"", False
         plain = reply.data(self._before + b"\0" + self._middle + b'null,"stop_reason":null}')
@@ -170,7 +170,7 @@ class Sample:
         return self._echoed + "".join(map(output_text, self.token_ids))
 
     def send_next(self) -> None:
-        """Send the next token, which does not end the answer, if its chunk is there. Mutates."""
+        """Send the next token, which does not end the answer, if its chunk is prepared. Mutates."""
         if self._next and self.reply.send is not None:
             self.reply.send(self._next)
             self._next, self._is_sent = b"", True
@@ -185,7 +185,7 @@ class Sample:
     def add(self, count: int, ended: FinishReason | None) -> bool:
         """Add new tokens, and possibly the end; True if a stop text ends the sample.
 
-        All that a step adds is one write to the connection. Mutates.
+        All tokens of a step are sent in one write to the connection. Mutates.
         """
         if self._is_sent:
             self._is_sent = False
@@ -214,7 +214,7 @@ class Sample:
         return self.reason == "stop" and ended is None
 
     def _is_stopped(self, text: str) -> bool:
-        """Return True if a stop text ends with this text of a token. Mutates."""
+        """Return True if the text of this token completes a stop text. Mutates."""
         seen = self._unmatched + text
         for stop in self.stop:
             if stop and stop in seen:
@@ -224,7 +224,7 @@ class Sample:
         return False
 
     def _chunk(self, text: str) -> bytes:
-        """Return the chunk of the newest token, or of an end without one."""
+        """Return the chunk of the newest token, or of an end without a token."""
         reply = self.reply
         if reply.send is None:
             return b""

@@ -1,8 +1,8 @@
 """Texts to token ids and back, by a tokenizer's file or by a stand-in.
 
-Output tokens have texts of their own, such as ``" ~2a01"``: the number in it names the token. A
-client that sends an answer back, as the next turn of a conversation does, thereby names the blocks
-that hold its KV.
+The text of an output token, such as ``" ~2a01"``, holds the number of the token. A client that
+sends an answer back, as the next turn of a conversation does, thereby names the blocks that hold
+the answer's KV.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Ids from here on are output tokens': the content's number, then the place in it.
+#: Ids of output tokens: the first one; then bits for the number of the content and the index in it.
 FIRST_OUTPUT, NUM_CONTENTS, INDEX_BITS = 2**31, 2**15, 16
 #: A token of an answer, and the pieces of any other text: words of at most six letters, numbers of
 #: at most three digits, signs, and white space.
@@ -28,7 +28,7 @@ PIECE = re.compile(
 class Tokenizer(Protocol):
     """Texts as token ids and back."""
 
-    #: What ``kvsim serve`` says of it at its start.
+    #: Text that ``kvsim serve`` prints at its start.
     described: str
 
     def encode(self, text: str) -> list[int]:
