@@ -1,7 +1,7 @@
 """The base of a user's rules: parameters and sized state as annotated fields, rules as methods.
 
-In Python an instance holds its state itself. Compiled, the same state lies in flat memory, and each
-operation is machine code whose address stands in a record (:mod:`kvsim.compiled.user_rules`).
+In Python an instance has its state in attributes. Compiled, the state is in flat memory, and a
+record has the address of each operation's machine code (:mod:`kvsim.compiled.user_rules`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from kvsim.records.memory import Memory
 
-#: Fields of every state in flat memory: the addresses of its replica's clock, and of what is known
-#: of the session of a request that frees blocks, and its retention priority.
+#: Fields of every state in flat memory, addresses: of the replica's clock; and of the request that
+#: frees blocks, ``goes_on`` (of its session) and its retention priority.
 CLOCK, GOES_ON, HINT = "clock_address", "goes_on_address", "hint_address"
 
 
@@ -52,17 +52,17 @@ def per_block(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
     Parameters
     ----------
-    value : number that each item is at first, or the class of record that each item is
-    init : for type checkers: no parameter of the class
+    value : initial number of every item, or the record class of the items
+    init : for type checkers only: the field is no parameter of the class
     """
     del init
     return Sized("block", value)
 
 
 def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
-    """Declare a list with an item for each request that holds memory, by ``request.own_blocks``.
+    """Declare a list with an item for each request with KV memory, by ``request.own_blocks``.
 
-    That number is used again: set the item back when a request gives its memory back.
+    These indices are reused: reset the item when a request frees its memory.
     """
     del init
     return Sized("request", value)
@@ -102,7 +102,7 @@ class Slots(dict[int, Any]):
 
 
 class _Signature:
-    """Make an instance from parameters by keyword."""
+    """Descriptor that returns the signature of a class of rules."""
 
     def __get__(self, instance: object, cls: type[RulePart]) -> Signature:
         return signature_of(cls, *cls.BEFORE)
@@ -116,26 +116,26 @@ class RulePart(Parametric):
     :func:`per_request` or :func:`per_replica` is state.
     """
 
-    #: Operations that kvsim calls, in the order of their addresses; of these a class may leave out
-    #: the ones that its base leaves out.
+    #: Operations that kvsim calls, in the order of their addresses; a class may omit those that its
+    #: base omits.
     OPERATIONS: ClassVar[tuple[str, ...]] = ()
-    #: Of these, what they return, and the record that the first argument is, if it is not a number;
-    #: a second one is then the time, if the rules have a clock.
+    #: Result type of each operation, and record type of its first argument, if this is no number; a
+    #: second argument is then the time, if the rules have a clock.
     RETURNS: ClassVar[Mapping[str, type]] = {}
     TAKES: ClassVar[Mapping[str, type[Record]]] = {}
-    #: Fields of the first argument that they may write.
+    #: Fields of the first argument that operations may write.
     WRITES: ClassVar[tuple[str, ...]] = ()
-    #: Compiled code calls the operations as C does, where they cannot raise.
+    #: Compiled code calls the operations as C functions, which cannot raise exceptions.
     BY_C: ClassVar[bool] = False
-    #: What state may be declared for.
+    #: Objects for which state may be declared.
     SIZES: ClassVar[tuple[str, ...]] = ("block", "replica")
     #: Parameters of the class before those of its fields.
     BEFORE: ClassVar[tuple[Parameter, ...]] = ()
     __signature__: ClassVar[Any] = _Signature()
-    #: Replaces the clock of the replica.
+    #: Returns the time in seconds; a replica sets it to its own clock.
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
 
-    #: The user's class, of an instance over flat memory.
+    #: The user's class, set on an instance over flat memory.
     plain: type[Any] | None = None
 
     _kinds: ClassVar[dict[str, Any]]
@@ -194,7 +194,7 @@ class RulePart(Parametric):
         self.fill(self, None, {})
 
     def fill(self, target: Any, memory: Memory | None, sizes: Mapping[str, int]) -> None:
-        """Create the state in a record, or in the instance itself; without sizes, of any size."""
+        """Create the state in a record or in the instance; lists without a size are unbounded."""
         for name, (per, value) in self._sized.items():
             kind = self.kinds()[name]
             if item_of(kind) is not None:
@@ -209,7 +209,7 @@ class RulePart(Parametric):
                 getattr(self, name).size = number
 
     def lay_out(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
-        """Lay out its state in a replica's memory; return the instance that Python calls.
+        """Lay out the state in a replica's memory; return the instance that Python calls.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class RulePart(Parametric):
         return over(self, view)
 
     def twin(self) -> Any:
-        """Return a copy in plain Python, to try what the rules would do."""
+        """Return a copy in plain Python, on which the rules can be tried."""
         made = object.__new__(self.plain or type(self))
         for name in self.kinds():
             value = getattr(self, name)
@@ -248,7 +248,7 @@ class RulePart(Parametric):
         return made
 
 
-#: Names of instances that are no fields.
+#: Names of attributes that no field may have.
 TAKEN = frozenset(("plain", "pool", "laid_out", "config", "counter", "view", CLOCK, GOES_ON, HINT))
 #: Types of numbers.
 SCALARS = (int, float, bool)
@@ -260,7 +260,7 @@ def _declared(cls: type) -> dict[str, Sized]:
 
 
 def _annotated(cls: type) -> dict[str, Any]:
-    """Return the types of the fields that a class itself declares; only state in kvsim's bases."""
+    """Return the types of the fields that a class declares; of kvsim's bases only the state."""
     given = get_annotations(cls)
     if "OPERATIONS" in vars(cls):
         given = {n: k for n, k in given.items() if n in vars(cls).get("_sized", {})}
@@ -274,7 +274,7 @@ def _annotated(cls: type) -> dict[str, Any]:
 
 
 def _is_taken(base: Any, name: str) -> bool:
-    """Return True if a field of this name would hide what kvsim calls or writes."""
+    """Return True if a field of this name would hide an attribute that kvsim calls or writes."""
     there = getattr(base, name, None)
     is_method = callable(there) or isinstance(there, property)
     return is_method or name in TAKEN or hasattr(Record, name) or hasattr(View, name)
@@ -312,7 +312,7 @@ def _items(kind: Any, value: Any, memory: Memory | None, size: float) -> Any:
 
 
 def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
-    """Return the signature of a class: its parameters by keyword, after those of its kind."""
+    """Return the signature of a class: its keyword parameters, after those ``before``."""
     kinds, given = cls.kinds(), cls.parameters()
     own = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=strip_width(kinds[name]))

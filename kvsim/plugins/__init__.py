@@ -1,10 +1,10 @@
 """Public interface for authors of parts: protocols and base classes, registries, checks.
 
-The names here stay; a module of kvsim's that one of them comes from may be renamed. Each is
-imported at its first use, so that a router does not import the allocators. Workloads register in
+These names are stable; the modules that define them may be renamed. Each name is imported at its
+first use, so that a router does not import the allocators. Workloads register in
 ``workloads.WORKLOADS``.
 
-A part is run by its path, ``my_module:Class``. An installed package gives it a name by an entry
+A part is named by its path, ``my_module:Class``. An installed package gives it a name by an entry
 point in one of the groups ``kvsim.allocators``, ``kvsim.schedulers``, ``kvsim.eviction_policies``,
 ``kvsim.routers``, ``kvsim.autoscalers``, ``kvsim.disaggregations``, ``kvsim.flow_controls``,
 ``kvsim.migrations``, ``kvsim.stores``, ``kvsim.cost_models``, ``kvsim.workloads``.

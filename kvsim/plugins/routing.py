@@ -1,4 +1,4 @@
-"""Names for authors of routers: the base class, what a router sees, a check."""
+"""Names for authors of routers: the base classes, a router's inputs, a check."""
 
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.facts import Facts

@@ -1,4 +1,4 @@
-"""Accepted drafts: from the configuration, else published means by method."""
+"""Acceptance rates of drafts: from the configuration, else published means by method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURED_DRAFTS = (1, 3, 5)
 
 
 def acceptance_rates(config: SpeculativeConfig) -> list[float]:
-    """Return, by position, the share of verifications that accept it and all before it."""
+    """Return, by draft position, the share of verifications that accept it and all before it."""
     count = config.num_speculative_tokens
     if config.synthetic_acceptance_rates:
         return [float(rate) for rate in config.synthetic_acceptance_rates]
@@ -34,7 +34,7 @@ def acceptance_rates(config: SpeculativeConfig) -> list[float]:
 
 
 def acceptance_basis(config: SpeculativeConfig) -> str:
-    """Return the source of the acceptance in words; empty if it was given."""
+    """Return the source of the acceptance rates in words; empty if the user gave them."""
     given = (
         config.synthetic_acceptance_rates,
         config.synthetic_acceptance_length,
@@ -45,16 +45,16 @@ def acceptance_basis(config: SpeculativeConfig) -> str:
     method = "EAGLE-3" if config.has_drafter else "n-gram"
     return (
         f"acceptance of drafts: published means of {method} for Llama-3.1-8B on ShareGPT; your "
-        "model and text differ (synthetic_acceptance_length says your own)"
+        "model and text differ (set synthetic_acceptance_length)"
     )
 
 
 def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Return the rate for each request's own share of accepted drafts; below 0 without one.
+    """Return each request's acceptance probability per draft; below 0 if none is given.
 
     Parameters
     ----------
-    given : accepted drafts by drafts, shape (requests,)
+    given : share of drafts that are accepted, below 0 for none, shape (requests,)
     count : drafts of a verification
     """
     means, row = np.unique(given, return_inverse=True)
@@ -63,7 +63,7 @@ def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
 
 
 def conditional_rate(accepted: float, count: int) -> float:
-    """Return the equal probability per draft that gives a mean number of accepted drafts."""
+    """Return the acceptance probability per draft that accepts ``accepted`` drafts on average."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -75,7 +75,7 @@ def conditional_rate(accepted: float, count: int) -> float:
 
 
 def geometric(accepted: float, count: int) -> list[float]:
-    """Return rates by position for an equal acceptance of every draft, with a given mean."""
+    """Return rates by position for an equal probability per draft; their sum is ``accepted``."""
     rate = conditional_rate(accepted, count)
     return [rate**k for k in range(1, count + 1)]
 
@@ -85,7 +85,7 @@ def published(lengths: Sequence[float], count: int) -> list[float]:
     rates = [lengths[0] - 1]
     known = zip(np.diff(lengths).tolist(), np.diff(MEASURED_DRAFTS).tolist(), strict=True)
     for more, positions in known:
-        # rates[-1] * (q + q**2 + ...) is what these positions add to the mean.
+        # These positions add rates[-1] * (q + q**2 + ...) to the mean.
         q = conditional_rate(more / rates[-1], positions)
         rates += [rates[-1] * q**k for k in range(1, positions + 1)]
     while len(rates) < count:

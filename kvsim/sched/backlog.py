@@ -1,4 +1,4 @@
-"""The length that a queue of records needs."""
+"""Number of waiting requests that need records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvsim.records.connector import NO_CONNECTOR
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: Requests in a queue whose tail nobody looks at, beside two full batches.
+#: Requests with records in a queue whose tail no rule reads, in addition to two full batches.
 LONGEST_QUEUE = 1024
 
 

@@ -21,7 +21,7 @@ Role = Literal["kv_producer", "kv_consumer", "kv_both"]
 FailurePolicy = Literal["recompute", "fail"]
 
 
-#: Lists of a connector with a number per request of the trace.
+#: Lists of a connector with one number per request of the trace.
 BY_ROW = (
     *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
     *("is_waiting_for_kv", "place", "load", "is_pinned", "skips", "loads", "failed"),
@@ -41,7 +41,7 @@ def make_connector(
     Parameters
     ----------
     kind : one of :class:`kvsim.records.connector.ConnectorKind`
-    threshold : number of tokens below which they are computed instead of loaded
+    threshold : external tokens of a request are loaded from this number on, else computed
     """
     return Connector(
         kind=kind,
@@ -53,7 +53,7 @@ def make_connector(
 
 
 def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
-    """Largest number of requests that hold blocks without running, each with its own block."""
+    """Return the largest number of requests that hold blocks without running: one block each."""
     return min(kv.num_gpu_blocks, num_rows)
 
 
@@ -70,10 +70,10 @@ def lay_out_connector(
     connector.begun_times = memory.floats(num_rows)
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))
-    for name in ("fenced", "fences", "num_copies"):  # of steps in progress, each once, copies
+    for name in ("fenced", "fences", "num_copies"):  # per request or step in progress
         setattr(connector, name, memory.ints(kv.num_request_blocks + depth + 1))
     num_blocks = kv.pool.num_usable + 1
-    if connector.has_fence and kv.has_states:  # every copy is a block of its own
+    if connector.has_fence and kv.has_states:  # every copy has its own block
         connector.copies.blocks = memory.shorts(2 * num_blocks)
         connector.copy_groups = memory.ints(num_blocks)
     connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
@@ -83,7 +83,7 @@ def lay_out_connector(
 
 
 def more_rows(connector: Connector, memory: Memory, before: int, num_rows: int) -> None:
-    """Give the lists by row of a connector room for more requests. Mutates."""
+    """Extend a connector's lists by row from ``before`` to ``num_rows`` requests. Mutates."""
     for name in (*BY_ROW, "begun_times"):
         kind = np.float64 if name == "begun_times" else np.int64
         longer = np.zeros(num_rows, kind)

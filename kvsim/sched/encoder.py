@@ -1,4 +1,4 @@
-"""The encoder of a multimodal model, as the scheduler sees it."""
+"""The scheduler's limits and cache for the encoder of a multimodal model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class EncoderConfig:
 
     Parameters
     ----------
-    budget : most tokens of a step (vLLM's max_num_encoder_input_tokens)
+    budget : largest number of encoder tokens in a step (vLLM's max_num_encoder_input_tokens)
     cache_size : tokens of the cache (vLLM's encoder_cache_size)
     disable_chunked_mm_input : no chunk ends inside an item
-    names_blocks : items are in the names of the blocks they lie in, since the tokens in their place
-        are all alike; not where segments say what is in them
+    names_blocks : keys of blocks cover the encoder items in them, since placeholder tokens are all
+        alike; False if the trace's segments already identify the items
     """
 
     budget: int
@@ -37,7 +37,7 @@ def check_encoder(state: Replica) -> None:
     Raises
     ------
     RuntimeError
-        If what is counted is not what is there.
+        If the cache's counters differ from a recount.
     """
     encoder, trace = state.encoder, state.trace
     needed: dict[int, int] = {}

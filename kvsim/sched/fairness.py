@@ -1,4 +1,4 @@
-"""Memory of fair queues."""
+"""Setup of fair queues: policies, tenants and prices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.trace import Trace
 
-#: Scheduling policies that share service out between tenants.
+#: Scheduling policies that share service between tenants.
 FAIR_POLICIES = {"vtc": VTC, "dlpm": DLPM}
 
 
 def fairness_of(policy: str) -> int:
-    """Return the rule by which a scheduling policy shares service."""
+    """Return the rule by which a scheduling policy shares service between tenants."""
     return FAIR_POLICIES.get(policy, NOBODY_COUNTS)
 
 
@@ -32,7 +32,7 @@ def tenant_prices(weights: str, names: Sequence[str]) -> list[int]:
     Raises
     ------
     ValueError
-        For an unknown tenant, one that is named twice, or a weight that is not a whole number.
+        For an unknown tenant, a tenant given twice, or a weight that is no whole number above 0.
 
     Examples
     --------
@@ -55,13 +55,13 @@ def tenant_prices(weights: str, names: Sequence[str]) -> list[int]:
 
 
 def tenants_of(trace: Trace) -> list[str]:
-    """Return the tenants of a trace by name or number, in the order in which they are counted."""
+    """Return the names of a trace's tenants, in the order of their numbers."""
     first = np.unique(trace.tenant, return_index=True)[1]
     return [str(trace.tenant_of(row)) for row in first.tolist()]
 
 
 def lay_out_shares(state: Replica, memory: Memory, num_tenants: int) -> None:
-    """Make ``num_tenants`` tenants without any service."""
+    """Lay out ``num_tenants`` tenants without service."""
     if state.limits.fairness != NOBODY_COUNTS:
         memory.replace(state.shares, tenants=memory.records(Tenant, num_tenants))
         state.shares.num_tenants = num_tenants

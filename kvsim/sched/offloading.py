@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
 
-#: Chunks whose offers are counted, vLLM's max_tracker_size.
+#: Largest number of chunks with counted offers, vLLM's max_tracker_size.
 MOST_OFFERS = 64_000
 
 
@@ -38,7 +38,7 @@ def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings:
     ----------
     options : fields of :class:`kvsim.kv_transfer.OffloadingOptions`
     num_chunks : chunks that fit in host memory
-    token_bytes : KV of a token, all GPUs together
+    token_bytes : bytes of KV per token, over all GPUs
     """
     host = HostCache(
         policy=HostPolicy[options.eviction_policy.upper()],
@@ -60,7 +60,7 @@ def lay_out_host_cache(
     """Lay out an empty host cache; ``orders`` bounds the ranks of chunks of one request."""
     assign(host, settings)
     capacity, arc, host.orders = settings.capacity, settings.policy == HOST_ARC, orders
-    most = 4 * capacity if arc else capacity  # ghosts are cut after an eviction
+    most = 4 * capacity if arc else capacity  # ghost lists shrink after an eviction
     num_buckets = 1 << max(2 * most - 1, 1).bit_length()
     host.chunks = memory.room(Chunk, most + 2)
     host.buckets, host.bucket_mask = memory.ints(num_buckets), num_buckets - 1
@@ -96,7 +96,7 @@ def lay_out_offloading(
 
 
 def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
-    """Lay out the groups; return the chunks of the longest request, over all groups."""
+    """Lay out the groups; return the number of chunks of the longest request in all groups."""
     size = offloading.blocks_per_chunk
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     full = {group.block_size * size for group in groups if group.kind == FULL}
@@ -114,7 +114,7 @@ def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
         if group.kind == SLIDING:
             found.window = group.window
             found.num_needed = cdiv(group.window - 1, group.block_size)
-            # Tokens that are retained count for the reach of a hit, but not as its window.
+            # Additionally retained tokens lengthen group.window; the true window is shorter.
             window = group.window - group.extra_retained
             found.run = max(cdiv(window, chunk), cdiv(group.window - 1, chunk))
             segment = kv.segment if kv.keeps_boundaries else offloading.segment
@@ -126,7 +126,7 @@ def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
 
 
 def _run(offloading: Offloading, g: int) -> float:
-    """Order groups for a look-up: full attention, then long windows."""
+    """Return the run of a group; full-attention groups, infinite, are looked up first."""
     return offloading.groups[g].run if offloading.groups[g].window else float("inf")
 
 
@@ -164,7 +164,7 @@ def check_offloading(offloading: Offloading) -> None:
     Raises
     ------
     RuntimeError
-        Naming both sides of the broken equation.
+        If a counter differs from a recount; the message has both numbers.
     """
     host = offloading.host
     made = [host.chunks[k] for k in range(1, host.num_made + 1)]
@@ -208,7 +208,7 @@ def _chunks_of(offloading: Offloading, j: int) -> list[int]:
 
 
 def lay_out_copies(state: Replica) -> None:
-    """Lay out the times of copies over the host's link, of blocks and of a radix tree's tokens."""
+    """Set the times of copies over the host's link, per block and per token of a radix tree."""
     rate, tree, offloading = state.cost.link_bytes_per_s, state.kv.radix, state.offloading
     tree.copy_time, tree.token_time = state.cost.copy_round, tree.token_bytes / rate
     if offloading.timed:

@@ -30,7 +30,7 @@ class WaitingQueue:
         enqueue(self._state, self._place(request))
 
     def push_front(self, request: Request) -> None:
-        """Return a request that was taken out, or preempted. Mutates."""
+        """Put back a request that was popped or preempted. Mutates."""
         requeue(self._state, self._place(request))
 
     def head(self) -> Request:
@@ -54,7 +54,7 @@ class WaitingQueue:
         state = self._state
         if state.limits.by_priority:
             places = [state.heap[k] for k in range(state.waiting.length)]
-            ranks = list(state.ranks)  # empty but under priorities of a user's
+            ranks = list(state.ranks)  # empty without a user's priorities
 
             def urgency(k: int) -> list[float]:
                 request = state.requests[k]
@@ -64,7 +64,7 @@ class WaitingQueue:
             yield from (state.requests[k] for k in sorted(places, key=urgency))
             return
         queues = [state.waiting]
-        if state.limits.fairness == VTC:  # whose turn it is now, and all of theirs
+        if state.limits.fairness == VTC:  # tenant by tenant, the next turn first
             tenants = [state.shares.tenants[t] for t in range(state.shares.num_tenants)]
             queues = [tenant.queue for tenant in sorted(tenants, key=lambda t: t.counter)]
         for queue in queues:

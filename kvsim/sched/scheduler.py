@@ -95,8 +95,8 @@ class Admission(NamedTuple):
 class StepPlan:
     """Work of one step: ``num_tokens[i]`` next tokens of ``requests[i]``.
 
-    ``unfinished`` holds the ids of requests with known tokens left after the step; all others
-    sample one token. ``swapped_bytes`` of KV move between GPU and host before the step starts,
+    ``unfinished`` has the ids of requests with known tokens left after the step; all others sample
+    one token. ``swapped_bytes`` of KV move between GPU and host before the step starts,
     ``transfers`` while it runs. Its requests use ``num_adapters`` different LoRA adapters.
     """
 
@@ -110,9 +110,9 @@ class StepPlan:
 
     @classmethod
     def of(cls, scheduled: Sequence[tuple[Request, int]], unfinished: int = 0) -> StepPlan:
-        """Make a plan of requests after ``num_computed_tokens`` was advanced by it.
+        """Make a plan of requests whose ``num_computed_tokens`` already include the step.
 
-        The first ``unfinished`` of them get no token from it.
+        The first ``unfinished`` requests sample no token.
         """
         plan = cls(records.Replica(), records.Batch())
         for place, (request, num_tokens) in enumerate(scheduled):
@@ -154,17 +154,17 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> list[int]:
-        """Tokens of each request."""
+        """Scheduled tokens of each request."""
         return [entry.num_tokens for entry in self._entries()]
 
     @property
     def ends(self) -> list[int]:
-        """Tokens of each request that are computed once the step is done."""
+        """Computed tokens of each request after the step."""
         return [entry.end for entry in self._entries()]
 
     @property
     def unfinished(self) -> set[int]:
-        """Ids of requests that get no token from this step."""
+        """Ids of requests that sample no token in this step."""
         found = [entry.request for entry in self._entries() if entry.unfinished]
         return {self.state.requests[k].request_id for k in found}
 
@@ -175,7 +175,7 @@ class StepPlan:
 
 
 class StepOutput(NamedTuple):
-    """Requests that got a token, and those of them that have ended."""
+    """Requests that sampled a token, and those of them that have ended."""
 
     sampled: list[Request]
     finished: list[Request]
@@ -229,32 +229,32 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
 
 
 def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
-    """Make room for a step's requests."""
+    """Lay out the entries of a batch for the largest number of requests."""
     batch.entries = memory.records(records.Entry, config.max_running + 1)
 
 
 class Scheduler(Parametric, ABC):
     """Owns the waiting queue and the running list; schedules the tokens of each step.
 
-    A scheduler of one's own overrides :meth:`schedule`: it begins a plan, adds requests to it, and
-    moves requests by the methods here. Keyword parameters with defaults, after ``kv`` and
+    A user's scheduler overrides :meth:`schedule`, which begins a plan, adds requests to it, and
+    moves requests by the methods of this class. Keyword parameters with defaults, after ``kv`` and
     ``config``, become ``--scheduler NAME+KEY=VALUE``.
 
     Attributes
     ----------
-    reserves_output : the scheduler preempts only as a last resort, so a KV-cache manager that can
-        takes a request's whole output at admission
+    reserves_output : to avoid preemptions, a KV-cache manager that supports this allocates a
+        request's whole output at admission
     looks_up_prefix : admissions reuse cached prefixes
-    whole_prompts : computes a prompt in one step, so a step must have room for the longest
+    whole_prompts : a prompt is computed in one step, so a step must have room for the longest
     watermark : share of the blocks that admissions leave free, unless configured
-    takes_samples : serves requests of several sequences
-    can_swap : may preempt by swapping to host memory
-    supports_async : can schedule a step before the last one's tokens are known
-    serves_adapters : its batches have a limit of LoRA adapters
-    speculates : plans drafts by settings of its own
-    needs_allocator : the one allocator that it runs over, None for any
+    takes_samples : requests may have several sequences
+    can_swap : preemptions may swap KV to host memory
+    supports_async : a step can be scheduled before the tokens of the previous step are known
+    serves_adapters : requests may use LoRA adapters, in limited number per batch
+    speculates : the scheduler's own settings plan drafts
+    needs_allocator : the only allocator with which the scheduler runs, None for any
     evidence : the comparison with the real system, in words; not inherited
-    rules_of : the policy whose rules it follows, a :class:`kvsim.engines.policies.Policy`
+    rules_of : the policy whose rules schedule, a :class:`kvsim.engines.policies.Policy`
     """
 
     NEEDS = 2  # manager and configuration
@@ -270,7 +270,7 @@ class Scheduler(Parametric, ABC):
     needs_allocator: ClassVar[str | None] = None
     rules_of: ClassVar[int] = policies.SCHEDULED_IN_PYTHON
 
-    #: Methods that a subclass may override, at the price of the compiled engine.
+    #: Methods that a subclass may override; without these overrides it can run compiled.
     STEPS = ("add", "schedule", "complete", "has_work")
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
@@ -298,7 +298,7 @@ class Scheduler(Parametric, ABC):
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide its behaviour."""
+        """True if the rules alone decide the scheduler's behaviour."""
         return self.rules_of != policies.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
 
     @property
@@ -311,7 +311,7 @@ class Scheduler(Parametric, ABC):
         self._config = config
         lay_out_limits(self.state, config, self.rules_of)
 
-    # -- what it has --------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[Request]:
@@ -332,12 +332,12 @@ class Scheduler(Parametric, ABC):
 
     @property
     def num_running_seqs(self) -> int:
-        """Sequences of the running requests."""
+        """Number of sequences of the running requests."""
         return rules.num_running_seqs(self.state)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have arrived, are unfinished and not running."""
+        """Number of requests that have arrived, are unfinished and not running."""
         return num_waiting(self.state)
 
     @property
@@ -347,17 +347,17 @@ class Scheduler(Parametric, ABC):
 
     @property
     def num_allocation_failures(self) -> int:
-        """Allocations that were refused."""
+        """Number of refused allocations so far."""
         return self.state.totals.num_allocation_failures
 
     @property
     def num_preemptions(self) -> int:
-        """Preemptions so far."""
+        """Number of preemptions so far."""
         return self.state.totals.num_preemptions
 
     @property
     def num_recomputed_tokens(self) -> int:
-        """Tokens computed again so far."""
+        """Number of tokens computed again so far."""
         return self.state.totals.num_recomputed_tokens
 
     # -- a step -------------------------------------------------------------------------------
@@ -401,18 +401,18 @@ class Scheduler(Parametric, ABC):
         take_in(self.state, plan.batch)
         return StepOutput(sampled, [r for r in sampled if r.status == FINISHED])
 
-    # -- for schedulers of one's own ----------------------------------------------------------
+    # -- for users' schedulers ----------------------------------------------------------------
 
     def admit(self, plan: StepPlan, request: Request, num_tokens: int, hit: Hit) -> None:
         """Move the head of the queue into the running list; its slots are allocated already."""
         rules.admit(self.state, plan.batch, request.place, num_tokens, hit.num_tokens)
 
     def grow_running(self, plan: StepPlan) -> None:
-        """Schedule the running requests' next tokens; one that cannot grow preempts others."""
+        """Schedule the running requests' next tokens; a request without free blocks preempts."""
         rules.grow_running(self.state, plan.batch)
 
     def preempt(self, plan: StepPlan, victim: Request) -> None:
-        """Preempt a running request: all its KV, of prompt and output, is computed again."""
+        """Preempt a running request: the KV of its prompt and output is computed again."""
         place = [self.state.running[k] for k in range(self.state.num_running)].index(victim.place)
         rules.preempt_at(self.state, plan.batch, place)
 
@@ -435,7 +435,7 @@ SCHEDULERS: Registry[Scheduler] = Registry(
     "scheduler", "kvsim.sched", Scheduler, "kvsim.schedulers"
 )
 
-Scheduler.register(SchedulerRules)  # it is one by its rules, over vLLM's
+Scheduler.register(SchedulerRules)  # OwnOrderScheduler applies it
 
 
 def scheduler_factory(text: str) -> Callable[..., Scheduler]:
@@ -459,7 +459,7 @@ def make_scheduler(text: str, kv: KVCacheManager, config: SchedulerConfig) -> Sc
 
 
 def order_of(text: str) -> SchedulerRules | None:
-    """Return the user's rules that are the scheduler; None for a scheduler without rules."""
+    """Return the user's rules ``NAME[+KEY=VALUE]...``; None for another kind of scheduler."""
     name, params = parse_spec(text)
     if not is_rules(SCHEDULERS.get(name)):
         return None
@@ -473,7 +473,7 @@ def is_rules(factory: Any) -> bool:
 
 
 def own_order_scheduler() -> type[Scheduler]:
-    """Return the class of schedulers with an order of a user's."""
+    """Return the class of schedulers with a user's order."""
     from kvsim.sched.vllm import OwnOrderScheduler
 
     return OwnOrderScheduler
@@ -484,7 +484,7 @@ def scheduler_type(
 ) -> type[Scheduler]:
     """Return the class of a scheduler; its attributes describe it.
 
-    A factory function is called once, over a manager of ``make_kv``, to see what it makes.
+    A factory function is called once, with a manager of ``make_kv``, to get its result's class.
 
     Raises
     ------

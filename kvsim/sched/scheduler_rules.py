@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class SchedulerRules(RulePart):
-    """Base of a scheduler that is vLLM's with another order, at the speed of the built-in one.
+    """Base of a user's scheduler: vLLM's with another order, at the speed of the built-in one.
 
-    A subclass defines :meth:`priority`, :meth:`victim` or both, over the fields of a
-    :class:`kvsim.records.request.Request`, which they do not change. Its own fields are parameters,
-    and numbers with :func:`kvsim.plugins.scheduling.per_replica`.
+    A subclass defines :meth:`priority`, :meth:`victim` or both, which read the fields of a
+    :class:`kvsim.records.request.Request` and do not change them. The class's own fields are
+    parameters, or, with :func:`kvsim.plugins.scheduling.per_replica`, state of a replica.
 
-    ``priority`` is asked when a request enters the queue. If it reads ``now`` or state, it is
-    asked again for every waiting request before each step that may admit one.
+    ``priority`` is called when a request enters the queue. If it reads ``now`` or state, it is
+    called again for every waiting request before each step that may admit one.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class SchedulerRules(RulePart):
 
     Examples
     --------
-    A file of a user's own, such as ``docs/examples/parts/shortest_first.py``::
+    A user's file, such as ``docs/examples/parts/shortest_first.py``::
 
         from kvsim.plugins.scheduling import Request, SchedulerRules
 
@@ -58,15 +58,15 @@ class SchedulerRules(RulePart):
                 raise ValueError(f"{type(self).__name__}.{name}: must take (self, request, now)")
 
     def priority(self, request: Request, now: float) -> float:
-        """Return the place of a request in the queue: lower first, then by arrival.
+        """Return the priority of a request in the queue: lowest first, then by arrival.
 
-        Unless :meth:`victim` says otherwise, the running request with the highest one is preempted.
+        Without :meth:`victim`, the running request with the highest priority is preempted.
         """
         del request, now
         return 0.0
 
     def victim(self, request: Request, now: float) -> float:
-        """Return which running request is preempted: highest first, then the one admitted last."""
+        """Return a running request's rank for preemption: highest first, then the newest."""
         del request, now
         return 0.0
 
@@ -82,7 +82,7 @@ class SchedulerRules(RulePart):
 
     @property
     def has_victim(self) -> bool:
-        """True if it chooses which request is preempted."""
+        """True if the class chooses the request to preempt."""
         return type(self).victim is not SchedulerRules.victim
 
     @property
@@ -97,7 +97,7 @@ class SchedulerRules(RulePart):
         return reads or any("now" in rule.__code__.co_names for rule in own.values())
 
     def attach(self, state: Replica, memory: Memory) -> None:
-        """Lay out a copy of it for a replica."""
+        """Lay out a copy of the rules for a replica."""
         given = {name: getattr(self, name) for name in self.parameters()}
         made = type(self)(**given).lay_out(state.order, memory, {})
         state.order.python = made
