@@ -1,6 +1,6 @@
 """Models and GPUs by name, each number with its source.
 
-The tables are ``models.toml`` and ``gpus.toml``, read at the first question and not at import. A
+The tables are ``models.toml`` and ``gpus.toml``, read at the first look-up, not at import. A
 model that is not in the table can be read from its Hugging Face ``config.json``.
 """
 
@@ -39,8 +39,8 @@ FINE_TUNES = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "thinking"
 #: A release date at the end of an id: year and month (-2407) or month and day (-0324).
 DATE = re.compile(r"-(2[3-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))$")
 
-#: Weight formats by the end of an id, most specific first. An 8-bit GPTQ
-#: checkpoint takes the bytes of int8, and a 4-bit integer one without a method those of GPTQ.
+#: Weight formats by the end of an id, most specific first. An 8-bit GPTQ checkpoint has the bytes
+#: of int8; a checkpoint of 4-bit integers without a named method has the bytes of GPTQ.
 QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
     (re.compile(r"-gptq-(int8|8bit)$"), "int8"),
     (re.compile(r"-gptq(-(int4|4bit|marlin))?$"), "gptq"),
@@ -62,7 +62,7 @@ GPU_BRANDS = ("nvidia-", "amd-", "tesla-", "geforce-", "quadro-", "instinct-")
 
 class _Catalogue(NamedTuple):
     models: Mapping[str, ModelSpec]
-    model_index: Mapping[str, str]  # every name that is answered to, lower case -> short name
+    model_index: Mapping[str, str]  # known names in lower case -> short name
     gpus: Mapping[str, GpuSpec]
     gpu_index: Mapping[str, str]
 
@@ -80,7 +80,7 @@ def get_model(
         ``config.json`` or to the directory that holds it, or a ready spec, returned as it is.
         Endings such as ``-FP8``, ``-AWQ`` or ``-GPTQ-Int4`` set ``quantization``.
     overrides
-        Values of its ``config.json`` that are others, as in vLLM's ``--hf-overrides``.
+        Values that replace those of its ``config.json``, as in vLLM's ``--hf-overrides``.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def stored_as_named(name: str) -> dict[str, Any]:
 
 
 def _stored(name: str, quantization: str | None) -> dict[str, Any]:
-    # NVIDIA's checkpoints in these formats ask for KV in FP8, and vLLM follows them.
+    # NVIDIA's checkpoints in these formats set the KV dtype to FP8, and vLLM follows them.
     asks = name.lower().startswith("nvidia/") and quantization in ("nvfp4", "fp8")
     return {"quantization": quantization, "kv_cache_dtype": "fp8" if asks else None}
 
@@ -157,9 +157,9 @@ def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
     Parameters
     ----------
     gpu
-        A catalogue name (``a100-80gb``), what ``torch.cuda.get_device_name`` says (``NVIDIA
-        A100-SXM4-80GB``), without regard to case, or a ready spec, returned as it is. Another
-        card's figures may be changed: ``h200-sxm+memory=96GiB+bandwidth=4TB/s+name=h20``.
+        A catalogue name (``a100-80gb``), the result of ``torch.cuda.get_device_name`` (``NVIDIA
+        A100-SXM4-80GB``), without regard to case, or a ready spec, returned as it is. Figures of a
+        card can be changed: ``h200-sxm+memory=96GiB+bandwidth=4TB/s+name=h20``.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def _model_key(name: str) -> str:
 
 
 def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
-    """Return the models with all name parts in a longer name, those with the most parts."""
+    """Return the models whose name parts all occur in a name, of these those with most parts."""
     parts = set(re.split(r"[-_]", key))
     found: dict[str, int] = {}
     for name, short in index.items():

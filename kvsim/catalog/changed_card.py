@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.spec import GpuSpec
 
-#: Keys, and the fields that they set. ``memory`` is the nominal one.
+#: Keys, and the fields that they set; the key ``memory`` sets the nominal memory.
 FIELDS = {
     "visible_memory": "memory_bytes",
     "bandwidth": "memory_bandwidth_bytes_per_s",
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kKMGTP]i?)?(B|B/s|FLOP/s|FLOPS|
 def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuSpec:
     """Return a card with some figures replaced.
 
-    ``memory`` is the nominal one; what CUDA shows of it is the same share as on the base.
+    ``memory`` is the nominal memory; CUDA reports the same share of it as on the base card.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuS
         else:
             name = FIELDS[key]
             fields[name] = number if name.endswith("_per_s") else int(number)
-    if "visible_memory" in changes:  # wins over what the share of the base says
+    if "visible_memory" in changes:  # overrides the share of the base card
         fields["memory_bytes"] = int(
             _number("visible_memory", str(changes["visible_memory"]), text)
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-#: Beginnings of names, longest first where one begins another, and the first number of the
-#: capability (NVIDIA's table of CUDA GPUs): 7 Volta and Turing, 8 Ampere and Ada, 9 Hopper, 10 the
-#: data-centre cards of Blackwell, 12 its others. Cards of AMD have none.
+#: Prefixes of card names, and the major number of the capability (NVIDIA's table of CUDA GPUs): 7
+#: Volta and Turing, 8 Ampere and Ada, 9 Hopper, 10 Blackwell's data-centre cards, 12 its other
+#: cards. The first match counts, so a longer prefix comes first. AMD's cards have none.
 CAPABILITIES = (
     *((name, 7) for name in ("v100", "t4", "rtx-20", "titan-rtx", "quadro-rtx")),
     *((name, 12) for name in ("rtx-50", "rtx-pro", "gb10")),

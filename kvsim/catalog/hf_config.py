@@ -1,7 +1,7 @@
 """Read a model's shape from its Hugging Face ``config.json``.
 
-Values of a file are taken unchanged; a key that is needed and missing is an error that names
-the file and the key. What the keys mean is in ``hf_families.py``.
+Values of a file are used unchanged. A missing key that is needed is an error that names the file
+and the key. ``hf_families.py`` reads the keys of each family.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def read_hf_config(
     Parameters
     ----------
     path
-        The file, or the directory that holds it. Of multimodal files the ``text_config`` gives the
-        shape, the rest the parameters of towers. An ``hf_quant_config.json`` next to it is read.
+        The file, or the directory that holds it. In a multimodal file, ``text_config`` gives
+        the shape, the rest the parameters of towers. A ``hf_quant_config.json`` next to the file is
+        read, too.
     overrides
         Values that take the place of those in the file.
 

@@ -1,6 +1,6 @@
 """Keys of ``config.json`` in mixtures of experts with special kinds of attention.
 
-Sparse attention with an indexer (DeepSeek-V3.2, GLM-5, MiniMax-M3), windows with other heads
+Sparse attention with an indexer (DeepSeek-V3.2, GLM-5, MiniMax-M3), windows with their own heads
 (MiMo-V2, Step), KV shared between layers (Gemma 3n and the small Gemma 4).
 """
 
@@ -25,7 +25,7 @@ from kvsim.catalog.hf_families import _num_dense as num_dense
 
 
 def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
-    """Return one boolean per layer, given as 0 and 1; all True if it is missing."""
+    """Return one boolean per layer, given as 0 and 1; all True if the key is missing."""
     given = config.entries(key)
     if given and len(given) != num_layers:
         raise config.error(f"{key} has {len(given)} entries for {num_layers} layers")
@@ -36,9 +36,9 @@ def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
 
 
 def _deepseek_sparse(config: Config) -> Fields:
-    """DeepSeek-V3.2 and GLM-5: latents, and an indexer in all or in the named layers.
+    """DeepSeek-V3.2 and GLM-5: latents, and an indexer in all layers or in some.
 
-    Layers without one take the choice of the layer before (GLM-5.2).
+    Layers without an indexer use the tokens that the layer before has chosen (GLM-5.2).
     """
     types = [str(kind) for kind in config.entries("indexer_types")]
     num_layers = config.integer("num_hidden_layers")
@@ -83,11 +83,11 @@ def _minimax_indexer(config: Config, num_layers: int) -> Fields:
     }
 
 
-# -- windows with heads of their own --------------------------------------------------------------
+# -- windows with their own heads -----------------------------------------------------------------
 
 
 def _mimo_v2(config: Config) -> Fields:
-    """Windows with KV heads of their own and sinks; values narrower than keys."""
+    """MiMo-V2: windows with their own KV heads and with sinks; values narrower than keys."""
     fields = decoder(config)
     num_layers = fields["num_layers"]
     letters = _flags(config, "hybrid_layer_pattern", num_layers)
@@ -141,7 +141,7 @@ def _step(config: Config) -> Fields:
 def _gemma_small(config: Config) -> Fields:
     """Gemma 3n and the small Gemma 4: the last layers read the KV of earlier ones.
 
-    Every layer has an embedding of its own; Gemma 3n has narrow side paths (LAuReL, AltUp).
+    Every layer has its own embedding; Gemma 3n has small additional blocks (LAuReL, AltUp).
     """
     widths = config.get("intermediate_size")
     if isinstance(widths, list):  # Gemma 3n names one per layer, all equal

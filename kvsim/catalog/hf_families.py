@@ -1,7 +1,7 @@
 """Keys of a Hugging Face ``config.json``, family by family.
 
 One small function per family turns a configuration into keyword arguments of ``ModelSpec``;
-``FAMILIES`` lists them with the values transformers takes for keys that published files leave out.
+``FAMILIES`` lists them with transformers' defaults for keys that published files omit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Config:
         return self.values.get(key)
 
     def integer(self, *keys: str, default: int | None = None, minimum: int = 0) -> int:
-        """Return the value of the first key present, else the default, else fail."""
+        """Return the value of the first key present, else the default; raise without either."""
         for key in keys:
             value = self.values.get(key)
             if value is None:
@@ -71,7 +71,7 @@ class Config:
         return value
 
     def entries(self, key: str) -> list[Any]:
-        """Return a list, empty when it is missing."""
+        """Return a list, empty if the key is missing."""
         value = self.values.get(key)
         if value is None:
             return []
@@ -80,7 +80,7 @@ class Config:
         return value
 
 
-# -- what several families share --------------------------------------------------------------
+# -- shared by several families ---------------------------------------------------------------
 
 
 def _decoder(config: Config) -> Fields:
@@ -114,12 +114,12 @@ def _layers(config: Config, letters: str, window_key: str = "sliding_window") ->
         return {}
     window = config.integer(window_key)
     if window >= config.integer("max_position_embeddings"):
-        return {}  # no context can outgrow it: Phi-3-128k, Qwen
+        return {}  # no context is longer than the window: Phi-3-128k, Qwen
     return {"layer_pattern": period(letters), "window": window}
 
 
 def period(letters: str) -> str:
-    """Return the shortest pattern of which these letters are repetitions; the last may be cut."""
+    """Return the shortest pattern that, repeated, gives the letters; the last may be cut."""
     lengths = range(1, len(letters) + 1)
     return next(letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
 
@@ -130,7 +130,7 @@ def _window_everywhere(config: Config) -> Fields:
 
 
 def _every(n: int, letter: str, other: str, num_layers: int) -> str:
-    """Every n-th layer (the n-th first) is of one kind, the rest of the other."""
+    """Return a letter per layer: ``letter`` for every n-th layer, ``other`` for the rest."""
     return "".join(letter if (i + 1) % n == 0 else other for i in range(num_layers))
 
 
@@ -161,12 +161,12 @@ def _llama(config: Config) -> Fields:
 
 
 def _llama4(config: Config) -> Fields:
-    """Chunked-local layers with rotary positions, full ones without; experts in some layers."""
+    """Llama 4: chunked attention with rotary positions, full without; experts in some layers."""
     decoder = _decoder(config)
     num_layers = decoder["num_layers"]
     step = config.integer("interleave_moe_layer_step", minimum=1)
     moe_layers = config.entries("moe_layers") or range(step - 1, num_layers, step)
-    rope = config.entries("no_rope_layers")  # 1 if there are rotary positions, despite the name
+    rope = config.entries("no_rope_layers")  # 1 for rotary positions, despite the name
     if rope:
         letters = "".join("C" if uses_rope else "F" for uses_rope in rope)
     else:
@@ -215,7 +215,7 @@ def _qwen2(config: Config) -> Fields:
 
 
 def _qwen2_moe(config: Config) -> Fields:
-    """Qwen 2 with experts; the shared expert's gate (one row a layer) is not counted."""
+    """Qwen 2 with experts; the shared expert's gate (one row per layer) is not counted."""
     experts = _qwen_experts(config)
     shared = config.integer("shared_expert_intermediate_size")
     num_shared, rest = divmod(shared, experts["moe_intermediate_size"])
@@ -261,7 +261,7 @@ def _gemma4(config: Config) -> Fields:
     if not config.flag("enable_moe_block"):
         return fields
     experts = _experts(config, "num_experts")
-    # The dense MLP runs beside the experts in every layer: shared experts by another name.
+    # The dense MLP runs in parallel with the experts in every layer, as shared experts do.
     num_shared, rest = divmod(fields["intermediate_size"], experts["moe_intermediate_size"])
     if rest:
         raise config.error("intermediate_size must be a multiple of moe_intermediate_size")
@@ -374,8 +374,8 @@ class Family(NamedTuple):
 
     read: Callable[[Config], Fields]
     defaults: Mapping[str, Any] = {}
-    ties: bool = False  # whether the LM head is the embedding when the file does not say
-    null_means_none: frozenset[str] = frozenset()  # keys where null is a value, not a gap
+    ties: bool = False  # default of tie_word_embeddings: the LM head is the embedding
+    null_means_none: frozenset[str] = frozenset()  # keys for which null is a value
 
 
 WINDOW = frozenset({"sliding_window"})

@@ -6,14 +6,14 @@ from typing import Any
 
 from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields, period
 
-#: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H.
+#: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H's ``hybrid_override_pattern``.
 NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-", "E": "E"}
-#: The same for the names in ``layers_block_type``.
+#: Letters of ``hybrid_override_pattern`` for the names in ``layers_block_type``.
 NEMOTRON_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 
 
 def _sizes(config: Config, **renamed: Any) -> Fields:
-    """Sizes under Llama's names; arguments replace the file's values."""
+    """Return the sizes by Llama's keys; arguments replace the file's values."""
     fields = FAMILIES["llama"].read(Config({**config.values, **renamed}, config.path))
     return {key: value for key, value in fields.items() if not key.endswith("_bias")}
 
@@ -54,7 +54,7 @@ def _jamba(config: Config) -> Fields:
 
 
 def _nemotron_h(config: Config) -> Fields:
-    """Every layer is a Mamba-2 mixer, attention, an MLP of two matrices or experts."""
+    """Nemotron-H: each layer is a Mamba-2 mixer, attention, an MLP of two matrices or experts."""
     blocks = config.entries("layers_block_type")
     letters = str(config.get("hybrid_override_pattern") or "")
     letters = letters or "".join(NEMOTRON_BLOCKS.get(str(kind), "?") for kind in blocks)
@@ -151,7 +151,7 @@ def _qwen_experts(config: Config) -> Fields:
 
 
 def _granite(config: Config) -> Fields:
-    """Granite 4: Mamba-2 or attention, then experts and a shared one, or an MLP alone."""
+    """Granite 4: Mamba-2 or attention, then routed experts and a shared one, or an MLP."""
     kinds = [str(kind) for kind in config.entries("layer_types")]
     width = config.integer("shared_intermediate_size")
     fields = _sizes(config, intermediate_size=width)
@@ -179,7 +179,7 @@ def _granite(config: Config) -> Fields:
 
 
 def _kimi_linear(config: Config) -> Fields:
-    """Kimi delta attention, and MLA in the layers that are named (the first is 1)."""
+    """Kimi delta attention, and MLA in the layers of ``full_attn_layers`` (the first is 1)."""
     linear = config.get("linear_attn_config")
     if not isinstance(linear, dict):
         raise config.error("missing key linear_attn_config")

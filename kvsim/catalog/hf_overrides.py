@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.spec import ModelSpec
 
-#: Keys of ``config.json`` that are numbers of a model in the catalogue.
+#: Keys of ``config.json``, and the fields of a ModelSpec that they override.
 SIZES = {
     **dict.fromkeys(
         ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
@@ -53,7 +53,7 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
 def scaled_length(values: Mapping[str, Any], longest: int) -> int:
     """Return the longest sequence that scaled rotary positions allow.
 
-    VLLM's rule: ``factor`` times the positions of the file, of YaRN times its
+    As in vLLM, these are ``factor`` times the positions of the file; for YaRN, ``factor`` times its
     ``original_max_position_embeddings``.
     """
     for key in ROPE:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.hf_families import Config, Fields
 
-#: ``quant_method`` -> how kvsim counts such weights. A method not here cannot be counted.
+#: ``quant_method`` -> kvsim's weight format. Methods that are missing here are refused.
 QUANT_METHODS = {"awq": "awq", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq", "mxfp4": "mxfp4"}
 
-#: ModelOpt's ``quant_algo`` -> the same.
+#: ModelOpt's ``quant_algo`` -> kvsim's weight format.
 MODELOPT = {"FP8": "fp8", "FP8_PB_WO": "fp8-block", "NVFP4": "nvfp4", "MXFP4": "mxfp4"}
 
 #: Names of a part's linear layers within one layer.
@@ -28,20 +28,20 @@ MODULES = {
     "state": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz", "mixer.in_proj"),
     "state_output": ("linear_attn.out_proj", "mixer.out_proj"),
 }
-#: The same where a family has other names.
+#: Module names of families that differ from ``MODULES``.
 OTHER_NAMES = {
     ("gemma4_text", "experts"): ("experts.0.up_proj", "moe.experts.0.up_proj"),
     ("gemma4_text", "shared_experts"): ("mlp.up_proj",),
     ("kimi_linear", "state"): MODULES["attention"],
     ("kimi_linear", "state_output"): MODULES["output"],
 }
-#: A part counts as quantised if fewer than one layer in FEW leaves it out.
+#: A part counts as quantised if it is excluded in at most one layer in FEW.
 FEW = 8
 PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 
 
 def quantization_of(config: Config) -> Fields:
-    """Return ``quantization``, the quantised parts unless all are, and the KV dtype if given."""
+    """Return ``quantization``, the quantised parts if not all are, and the KV dtype if given."""
     settings = config.get("quantization_config")
     if not settings or (isinstance(settings, dict) and "quant_method" not in settings):
         settings = _beside(config) or settings
@@ -130,7 +130,7 @@ def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(config: Config, stored: str, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return ``FORMAT:PART`` of the quantised parts, even if a few layers leave one out."""
+    """Return ``FORMAT:PART`` of the quantised parts (see FEW); empty if all parts are."""
     num_layers = config.integer("num_hidden_layers", default=1)
     parts = []
     for part, usual in MODULES.items():

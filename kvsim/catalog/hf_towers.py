@@ -1,4 +1,4 @@
-"""Parameters of the vision and audio towers that multimodal checkpoints carry."""
+"""Parameters of the vision and audio towers of multimodal checkpoints."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.hf_families import Config
 
-#: Gemma 3n's towers and projectors: what its checkpoints have beyond the text backbone.
+#: Parameters of Gemma 3n's towers and projectors: its checkpoint less the text backbone.
 GEMMA3N = 983_281_504
 #: Families with a projector that merges patches, of two layers as wide as the merged patches.
 MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
-#: Families of towers whose profile run at a server's start is known.
+#: Families of towers for which the memory of a server's profile run is known.
 PROFILED = ("qwen3_5", "qwen3_vl")
 #: Families with a tower of three-matrix MLPs and without any biases.
 GATED = ("pixtral", "gemma4_vision")
 
 
 def num_tower_params(config: Config, hidden_size: int) -> int:
-    """Count a file's vision and audio towers with their projectors; 0 if it has none.
+    """Count the parameters of a file's towers with their projectors; 0 without towers.
 
-    Exact for Qwen's (deepstack mergers included), Kimi's and Gemma 3's; layers and projector of
-    others are taken to be like a SigLIP's.
+    The number is exact for Qwen's (deepstack mergers included), Kimi's and Gemma 3's. Other towers
+    are assumed to have the layers and the projector of a SigLIP.
     """
     towers = [config.get(key) for key in ("vision_config", "audio_config")]
     if config.get("model_type") == "gemma3n" and all(towers):
@@ -32,7 +32,7 @@ def num_tower_params(config: Config, hidden_size: int) -> int:
 
 
 def _first(tower: Mapping[str, Any], *keys: str, default: int = 0) -> int:
-    """Return the first of these sizes that exists, unprefixed or under Kimi's prefix."""
+    """Return the first of these sizes that exists, with or without Kimi's prefix ``vt_``."""
     for key in keys:
         for name in (key, f"vt_{key}"):
             if isinstance(tower.get(name), int):
@@ -66,7 +66,7 @@ def _tower(tower: Mapping[str, Any], text_hidden: int) -> int:
 def _qwen2_5(
     tower: Mapping[str, Any], hidden: int, layers: int, width: int, text_hidden: int
 ) -> int:
-    """Count the tower of Qwen2.5-VL: MLPs of three matrices with biases, and norms without."""
+    """Count Qwen2.5-VL's tower: MLPs have three matrices with biases, norms have no biases."""
     attention = (hidden + 1) * 3 * hidden + (hidden + 1) * hidden
     mlp = 3 * hidden * width + 2 * width + hidden
     patch = 3 * _first(tower, "patch_size", default=14) ** 2
@@ -88,7 +88,7 @@ def _projector(tower: Mapping[str, Any], kind: str, hidden: int, text_hidden: in
 
 
 def patches_per_token(config: Config) -> int:
-    """Return how many patches of a file's vision tower make one token of a prompt."""
+    """Return the number of patches of a file's vision tower per prompt token."""
     tower, tokens = config.get("vision_config"), config.get("mm_tokens_per_image")
     if not isinstance(tower, dict):
         return 4

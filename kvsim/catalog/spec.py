@@ -1,4 +1,4 @@
-"""Models and GPUs as the simulator sees them: shapes, and the counts that follow from them."""
+"""Models and GPUs: their shapes and rates, and the parameter counts that follow from them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kvsim.catalog.state import STATE_FORMS, StateForm, StateLayer
 AttentionKind = Literal["full", "sliding", "chunked"]
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
-#: One letter per layer in ``ModelSpec.layer_pattern``: attention, a state, an MLP or experts alone.
+#: Letters of ``ModelSpec.layer_pattern``: attention, a state, only an MLP, or only experts.
 LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, "M": "mamba", "-": "mlp", "E": "experts"}
 
 
-#: Sizes without which there is no model.
+#: Sizes that must be above 0.
 POSITIVE_FIELDS = (
     "num_layers",
     "hidden_size",
@@ -28,18 +28,18 @@ POSITIVE_FIELDS = (
 )
 
 
-#: Far beyond any model; what is larger is a mistake, and would be counted layer by layer.
+#: Bounds far beyond any model: a larger value is a mistake, and loops over layers would not end.
 MAX_LAYERS, MAX_SIZE = 10_000, 2**40
 
 
 class AttentionLayer(NamedTuple):
-    """The KV shape of one layer: KV per token, and the number of tokens kept."""
+    """The KV shape of one layer: KV per token, and the number of tokens that attention sees."""
 
     kind: AttentionKind
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
     num_kv_heads: int  # 1 for MLA, where all heads share the latent
-    #: Elements of one K (or V) vector, their mean where they differ; for MLA the latent plus the
-    #: rotary part.
+    #: Elements of one K (or V) vector, the mean of both if they differ; for MLA, of the latent plus
+    #: the rotary part.
     head_dim: int
     num_vectors: int  # 2 (K and V), or 1 for MLA's latent
 
@@ -60,73 +60,74 @@ class ModelSpec:
         Rows of the embedding, and the longest context in tokens.
     layer_pattern, window
         One letter per layer, repeated over the layers: F full, S sliding, C chunked-local, M a
-        Mamba or linear-attention layer, - an MLP alone, E experts alone; with one of the last two
-        the others have no MLP. ``window`` is the sliding window, or the chunk, in tokens.
+        Mamba or linear-attention layer, - only an MLP, E only experts. In a pattern with - or E,
+        the other layers have no MLP. ``window`` is the sliding window, or the chunk, in tokens.
     full_num_kv_heads, full_head_dim, window_num_heads
-        KV shape of the full-attention layers, and query heads of those with a window, where they
-        differ from the others.
+        KV heads and head dimension of full-attention layers, and query heads of layers with a
+        window, if they differ from those of the other layers.
     num_kv_shared_layers
-        Last layers that read the KV of an earlier one and keep none (Gemma 3n, YOCO).
+        Number of last layers that read an earlier layer's KV and store none (Gemma 3n, YOCO).
     full_key_is_value
         Full layers project K once and use it as V too (Gemma 4); both are still cached.
     kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank
         Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); ``kv_lora_rank = 0`` is none.
-        Without it ``v_head_dim`` is the width of V where it differs from K's (MiMo-V2).
+        Without MLA, ``v_head_dim`` is the width of V if it differs from K's (MiMo-V2).
     index_num_heads, index_head_dim, index_pattern
-        Sparse attention's indexer (DeepSeek-V3.2), which keeps a key of its own per token. The
-        pattern has I for a layer with an indexer and - for one without, repeated; empty: all.
+        Sparse attention's indexer (DeepSeek-V3.2), which stores its own key per token. The pattern,
+        repeated, has I for a layer with an indexer and - for one without; empty means all have one.
     state_form, state_num_heads, state_head_dim, state_num_groups, state_size, conv_kernel
-        Of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
+        Sizes of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
     state_dtype
-        The dtype of their states where it is not that of the weights.
+        The dtype of states if it differs from that of the weights.
     state_chunk
-        Tokens of a chunk of their kernels (mamba_chunk_size): prefills pass a state at its end.
+        Tokens of a chunk in the kernels of layers M (mamba_chunk_size); the kernels pass the state
+        from chunk to chunk.
     state_full_gate
         Kimi delta attention gates its output by one matrix instead of two narrow ones (Kimi K3).
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
-        Experts every token visits (a wider one counts as several), and layers with a dense MLP
-        instead of experts: the leading ones in DeepSeek, every other one in Llama-4 Maverick.
+        Experts that every token uses (a wider expert counts as several), and layers with a dense
+        MLP instead of experts: the first ones in DeepSeek, every other one in Llama-4 Maverick.
     moe_latent_size
-        Width that routed experts work on, between two projections, where it is not the hidden one.
+        Width of the routed experts' inputs, between two projections, if not ``hidden_size``.
     gated_mlp, tie_word_embeddings
-        Three matrices instead of two in an MLP; the LM head is the embedding.
+        True if an MLP has three matrices instead of two; if the LM head is the embedding.
     qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks,
     shared_expert_gate
-        Small parameters.
+        True if the model has these small parameters.
     qk_norm_per_layer
         The norms of queries and keys span all heads (MiniMax-M2).
     attention_gate, head_gate
-        The output of attention is gated, by a projection as wide as that output (Qwen3-Next), or
-        by one number per head (Step).
+        The output of attention is gated, by a projection as wide as this output (Qwen3-Next), or by
+        one number per head (Step).
     norms_per_layer, norm_bias, num_position_embeddings
-        Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
+        Number of norms per layer; True if norms have a bias; rows of learned position embeddings.
     quantization
-        The format of the checkpoint when it is not 16-bit: fp8, fp8-block, nvfp4, mxfp4, int8,
-        int4, awq, gptq.
+        The weight format of the checkpoint if not 16-bit: fp8, fp8-block, nvfp4, mxfp4, int8, int4,
+        awq, gptq.
     quantized_parts
         ``FORMAT:PART`` for every part that checkpoints in this format quantise: experts,
-        shared_experts, mlp, attention, output (of attention), state, state_output. A format that
-        is not named takes all of them, and mxfp4 the experts.
+        shared_experts, mlp, attention, output (of attention), state, state_output. A format without
+        an entry quantises all parts; mxfp4 only the experts.
     kv_cache_dtype
-        The KV dtype that the checkpoint asks for; ``auto`` follows it.
+        The KV dtype that the checkpoint names, which ``kv_cache_dtype=auto`` uses.
     num_other_params
         Parameters of the text backbone that no other field gives: embeddings per layer, scales.
     num_tower_params
-        Those of vision and audio towers and their projectors, loaded with the text backbone.
+        Parameters of vision and audio towers and their projectors, loaded with the text backbone.
     patches_per_token
-        Patches of the vision tower that make one token of a prompt; 2 x 2 in most mergers.
+        Patches of the vision tower per prompt token; 2 x 2 in most mergers.
     tower_hidden_size
-        Width of a vision tower whose profile run at start-up is known (Qwen3-VL's); else 0.
+        Width of a vision tower with a known profile run at start-up (Qwen3-VL's); else 0.
     aliases
-        Other names the catalogue answers to, in lower case.
+        Other names of the model in the catalogue, in lower case.
 
     Raises
     ------
     ValueError
-        A shape that cannot be: an unknown layer letter, a window missing or not positive, KV heads
-        that do not divide the heads, or a count that is not positive.
+        An impossible shape: an unknown layer letter, a window that is missing or not positive, KV
+        heads that do not divide the heads, or a count that is not positive.
     """
 
     name: str
@@ -234,7 +235,7 @@ class ModelSpec:
 
     @cached_property
     def mixers(self) -> tuple[AttentionLayer | StateLayer | None, ...]:
-        """Token mixer of each layer, first to last: attention or a state; None for an MLP alone."""
+        """Token mixer of each layer, in order: attention or a state; None for only an MLP."""
         letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(self.num_layers))
         return tuple(
             self.state if letter == "M" else None if letter in "-E" else self._layer(letter)
@@ -243,12 +244,12 @@ class ModelSpec:
 
     @cached_property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """The attention of every layer that has it, first to last."""
+        """The attention layers, in order."""
         return tuple(mixer for mixer in self.mixers if isinstance(mixer, AttentionLayer))
 
     @property
     def state(self) -> StateLayer | None:
-        """State of a layer M; None if there is none."""
+        """State of a layer M; None if the model has no state sizes."""
         sizes = (self.state_num_heads, self.state_head_dim, self.state_size, self.conv_kernel)
         if self.state_form not in STATE_FORMS or min(sizes) <= 0:
             return None
@@ -266,12 +267,12 @@ class ModelSpec:
 
     @property
     def num_state_layers(self) -> int:
-        """Layers that keep a state per request."""
+        """Number of layers that keep a state per request."""
         return sum(isinstance(mixer, StateLayer) for mixer in self.mixers)
 
     @property
     def num_mlp_layers(self) -> int:
-        """Number of layers with an MLP or experts: all, or those without a mixer."""
+        """Number of layers with an MLP or experts: those without a mixer, or else all."""
         alone = sum(mixer is None for mixer in self.mixers)
         return alone or self.num_layers
 
@@ -286,13 +287,13 @@ class ModelSpec:
         return AttentionLayer(kind, window, heads, sum(self._head_dims(kind)) // 2, 2)
 
     def _head_dims(self, kind: AttentionKind) -> tuple[int, int]:
-        """Elements of a key and of a value; not for MLA."""
+        """Return the elements of a key and of a value; not for MLA."""
         dim = (self.full_head_dim if kind == "full" else None) or self.head_dim
         return dim, self.v_head_dim or dim
 
     @cached_property
     def indexed(self) -> tuple[bool, ...]:
-        """For each layer with attention, first to last, True if it has an indexer."""
+        """For each attention layer, in order, True if it has an indexer."""
         if not self.index_head_dim:
             return (False,) * len(self.layers)
         pattern = self.index_pattern or "I"
@@ -301,7 +302,7 @@ class ModelSpec:
 
     @property
     def num_index_layers(self) -> int:
-        """Layers that keep an indexer's key per token."""
+        """Number of layers that store an indexer's key per token."""
         return sum(self.indexed)
 
     @property
@@ -318,19 +319,19 @@ class ModelSpec:
 
     @property
     def num_embedding_params(self) -> int:
-        """Token and learned position embeddings."""
+        """Parameters of token and learned position embeddings."""
         return (self.vocab_size + self.num_position_embeddings) * self.hidden_size
 
     @property
     def num_lm_head_params(self) -> int:
-        """The output projection, 0 when it is the embedding itself."""
+        """Parameters of the LM head, 0 if it is the embedding itself."""
         if self.tie_word_embeddings:
             return 0
         return self.vocab_size * (self.hidden_size + self.lm_head_bias)
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         return self.num_mlp_layers - self.num_dense_layers if self.is_moe else 0
 
     @property
@@ -356,7 +357,7 @@ class ModelSpec:
         return matrices * hidden * width + biases
 
     def num_attention_params(self, layer: AttentionLayer) -> int:
-        """Parameters of one layer's attention block, projections and small ones."""
+        """Return the parameters of one layer's attention: projections, biases, norms, gates."""
         h, n = self.hidden_size, self.num_heads
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
@@ -381,11 +382,11 @@ class ModelSpec:
         return params
 
     def num_query_heads(self, layer: AttentionLayer) -> int:
-        """Query heads of one layer."""
+        """Return the number of query heads of one layer."""
         return (self.window_num_heads if layer.window is not None else None) or self.num_heads
 
     def num_output_params(self, layer: AttentionLayer) -> int:
-        """Parameters of the output projection of one layer's attention."""
+        """Return the parameters of the output projection of one layer's attention."""
         width = self.v_head_dim if self.is_mla else self._head_dims(layer.kind)[1]
         return self.num_query_heads(layer) * width * self.hidden_size
 
@@ -398,14 +399,14 @@ class ModelSpec:
 
     @property
     def num_indexer_params(self) -> int:
-        """Parameters of one layer's indexer: queries, key and its norm, weights of the heads."""
+        """Parameters of one layer's indexer: queries, a key with its norm, weights of heads."""
         heads, dim = self.index_num_heads, self.index_head_dim
         queries = (self.q_lora_rank or self.hidden_size) * heads * dim
         return queries + self.hidden_size * (dim + heads) + 2 * dim if dim else 0
 
     @cached_property
     def num_params(self) -> int:
-        """All parameters, embeddings and LM head included; what the checkpoint holds."""
+        """All parameters of the text backbone, embeddings and LM head included."""
         norm = self.hidden_size * (2 if self.norm_bias else 1)
         total = self.num_embedding_params + self.num_lm_head_params + norm
         total += sum(self.num_attention_params(layer) for layer in self.layers)
@@ -420,7 +421,7 @@ class ModelSpec:
 
     @property
     def num_router_params(self) -> int:
-        """Parameters that choose the experts of one layer, and weigh the shared one."""
+        """Parameters of one layer's router, and of the gate of its shared expert."""
         if not self.is_moe:
             return 0
         router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
@@ -428,7 +429,7 @@ class ModelSpec:
 
     @property
     def num_routed_expert_params(self) -> int:
-        """Parameters in routed experts, all layers."""
+        """Parameters in the routed experts of all layers."""
         return self.num_moe_layers * self.num_experts * self.num_expert_params
 
     @property
@@ -447,18 +448,18 @@ class GpuSpec:
     Parameters
     ----------
     memory_bytes
-        Memory as CUDA shows it (``torch.cuda.mem_get_info``), not the marketing figure.
+        Memory that CUDA reports (``torch.cuda.mem_get_info``), not the nominal memory.
     memory_bandwidth_bytes_per_s, bf16_flops_per_s
-        Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
+        Peak HBM bandwidth and peak dense 16-bit rate (FP16 if the card has no BF16).
     fp8_flops_per_s, int8_ops_per_s, fp4_flops_per_s
-        0 if the card has no such unit or its rate is unknown; no step time uses FP4's yet.
+        Peak dense rates; 0 if the card has no such unit or its rate is unknown.
     nvlink_bytes_per_s, pcie_bytes_per_s
-        One direction; ``nvlink_bytes_per_s`` is 0 if GPUs talk over PCIe.
+        Rates of one direction; ``nvlink_bytes_per_s`` is 0 if GPUs communicate over PCIe.
     num_links
-        Where GPUs are wired to each other without a switch: links of a GPU, each to another one and
-        with an equal part of ``nvlink_bytes_per_s``; else 0.
+        If GPUs are linked directly, without a switch: number of links of a GPU, each to another GPU
+        and with an equal share of ``nvlink_bytes_per_s``; else 0.
     num_linked_gpus
-        Largest number of GPUs that one fabric joins: 8, those of a server, by default.
+        Largest number of GPUs in one NVLink domain; by default 8, those of a server.
     unverified
         Fields with values that were not checked against their source.
     """
@@ -482,7 +483,7 @@ class GpuSpec:
     unverified: tuple[str, ...] = ()
 
     def link_bytes_per_s(self, num_gpus: int) -> float:
-        """Return the peak rate of a GPU, in one direction, to the others of ``num_gpus``."""
+        """Return a GPU's peak rate in one direction to the others of ``num_gpus``, bytes/s."""
         rate = self.nvlink_bytes_per_s or self.pcie_bytes_per_s
         if not self.num_links:
             return rate

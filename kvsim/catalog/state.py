@@ -20,11 +20,11 @@ class StateLayer(NamedTuple):
     Parameters
     ----------
     form : kind of the layer
-    num_heads, head_dim : sizes of the values; Mamba has one head of all channels
+    num_heads, head_dim : heads of the values and their width; Mamba-1 has one head of all channels
     num_groups, size : heads of the keys (Mamba: groups of B and C), and their width
-    conv_kernel : inputs that the convolution sees
+    conv_kernel : number of inputs of the convolution
     dtype : data type of the matrix; None: that of the weights
-    full_gate : the output's gate is one matrix
+    full_gate : the output is gated by one matrix instead of two narrow ones
     """
 
     form: StateForm
@@ -38,18 +38,18 @@ class StateLayer(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Channels of the values."""
+        """Number of channels of the values."""
         return self.num_heads * self.head_dim
 
     @property
     def num_elements(self) -> int:
-        """Elements of the matrices of all heads."""
+        """Number of elements of the matrices of all heads."""
         return self.width * self.size
 
     def num_conv_channels(self, tensor_parallel_size: int = 1) -> int:
-        """Channels of the convolution on one rank: of values, keys and queries (or B and C).
+        """Return the channels of the convolution on one rank: values, keys, queries (or B and C).
 
-        Mamba-2's groups are copied where ranks are more or do not share them out evenly.
+        If Mamba-2's groups do not divide evenly over the ranks, every rank has one group.
         """
         groups, tp = self.num_groups, tensor_parallel_size
         if self.form == "mamba2" and groups % tp:
@@ -64,7 +64,7 @@ class StateLayer(NamedTuple):
         tensor_parallel_size: int = 1,
         num_speculative_tokens: int = 0,
     ) -> int:
-        """Bytes of one state on one rank.
+        """Return the bytes of one state on one rank.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class StateLayer(NamedTuple):
         return self.num_elements // tp * element_bytes + window * conv_element_bytes
 
     def num_params(self, hidden_size: int) -> int:
-        """Parameters of the layer's mixer."""
+        """Return the parameters of the layer's mixer."""
         h, width, heads, size = hidden_size, self.width, self.num_heads, self.size
         channels = self.num_conv_channels()
         conv, out = channels * self.conv_kernel, width * h

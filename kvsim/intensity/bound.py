@@ -1,7 +1,7 @@
-"""One kind of work under the roofline: memory limits it, or arithmetic.
+"""One kind of work under the roofline: memory or arithmetic limits it.
 
-Williams, Waterman, Patterson (CACM 52(4), 2009): F operations on B bytes take at least
-max(F / peak, B / bandwidth) seconds. Arithmetic counts when F / B is above the ridge point,
+By Williams, Waterman, Patterson (CACM 52(4), 2009), F operations on B bytes take at least
+max(F / peak, B / bandwidth) seconds. Arithmetic is the limit if F / B is above the ridge point,
 peak / bandwidth.
 """
 
@@ -17,12 +17,13 @@ class Row:
 
     Parameters
     ----------
-    phase, part : prefill or decode; GEMMs (LM head included), attention, or the whole step
+    phase : prefill or decode
+    part : GEMMs (LM head included), attention, or step
     flops, num_bytes : operations, and bytes through HBM
     peak_flops_per_s : peak of the arithmetic used, or of the mix of a step that uses two
     bandwidth_bytes_per_s : bandwidth of HBM
-    seconds : modelled, by :class:`kvsim.cost.roofline.RooflineCost`; a step's has overheads,
-        elementwise kernels and all-reduces in it, too
+    seconds : modelled by :class:`kvsim.cost.roofline.RooflineCost`; the time of a step includes
+        overheads, elementwise kernels and all-reduces
     """
 
     phase: str
@@ -50,7 +51,7 @@ class Row:
 
     @property
     def ideal_seconds(self) -> float:
-        """The longer of arithmetic and memory, both at their peaks."""
+        """The longer of the times of arithmetic and memory at their peaks."""
         arithmetic = self.flops / self.peak_flops_per_s
         return max(arithmetic, self.num_bytes / self.bandwidth_bytes_per_s)
 

@@ -1,7 +1,7 @@
-"""Arithmetic intensity of prefill and decode, and whether memory or arithmetic limits them.
+"""Arithmetic intensity of prefill and decode, and the limit of each: memory or arithmetic.
 
 Bytes are the least that kernels move through HBM: weights once per step, KV and activations once
-per kernel. Traffic of elementwise kernels counts in the modelled times, not here.
+per kernel. The traffic of elementwise kernels counts only in the modelled times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Default number of requests, and tokens of each.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
-#: Beyond this many requests no batch is looked for that would make decodes compute-bound.
+#: Largest batch in the search for one that makes decodes compute-bound.
 MOST_REQUESTS = 2**24
 
 
@@ -44,18 +44,18 @@ MOST_REQUESTS = 2**24
 class Roofline(Tabular):
     """Limits of a model on a GPU at one batch size and context length.
 
-    ``table`` has a row per phase and part: operations, bytes, intensity (FLOP/B), what bounds it,
-    and its times in seconds.
+    ``table`` has one row per phase and part: operations, bytes, intensity (FLOP/B), its bound, and
+    its times in seconds.
 
     Parameters
     ----------
-    arithmetic : arithmetic of the GEMMs: fp8, int8 or 16-bit; attention's is 16-bit
-    peak_flops_per_s, ridge_point : peak of the GEMMs, and FLOPs per byte of HBM
-    rows : prefill of ``batch_size`` prompts of ``context_len`` tokens, and one decode of as many
-        requests at that context length, each as GEMMs, attention and step
-    compute_bound_batch_size : fewest decodes at which arithmetic limits each part,
-        None if no batch does
-    decode_memory_bytes : weights and KV of that batch, on one GPU
+    arithmetic : arithmetic of the GEMMs: fp4, fp8, int8 or 16-bit; attention's is 16-bit
+    peak_flops_per_s, ridge_point : peak of the GEMMs, and this peak in FLOPs per byte of HBM
+    rows : prefill of ``batch_size`` prompts of ``context_len`` tokens, and a decode step of
+        ``batch_size`` requests at this context length, each as GEMMs, attention and step
+    compute_bound_batch_size : by part, the smallest decode batch that arithmetic limits, None if
+        there is none
+    decode_memory_bytes : weights, and KV of ``batch_size`` requests, on one GPU
     levels : the GPU's memories, fastest to slowest
     """
 
@@ -80,7 +80,7 @@ class Roofline(Tabular):
 
     @property
     def fits(self) -> bool:
-        """Return True if weights and KV of the batch fit into GPU memory, overheads not counted."""
+        """Return True if weights and KV of the batch fit into GPU memory, without overheads."""
         return self.decode_memory_bytes <= self.gpu_memory_bytes
 
     def row(self, phase: str, part: str) -> Row:
@@ -88,7 +88,7 @@ class Roofline(Tabular):
         return next(r for r in self.rows if (r.phase, r.part) == (phase, part))
 
     def level_intensity(self, level: Level) -> float:
-        """FLOPs per byte of a level, above which the level no longer limits the GEMMs."""
+        """Return the FLOPs per byte of a level above which it does not limit the GEMMs."""
         return self.peak_flops_per_s / level.bandwidth_bytes_per_s
 
     @property
@@ -109,7 +109,7 @@ class Roofline(Tabular):
             self.plot().savefig(new / "roofline.png", dpi=130)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``kvsim roofline --json`` prints."""
+        """Return the object that ``kvsim roofline --json`` prints."""
         levels = [v._asdict() | {"intensity": self.level_intensity(v)} for v in self.levels]
         own = ("rows", "levels", "assumptions")
         values = {k: v for k, v in vars(self).items() if k not in own}
@@ -124,14 +124,14 @@ class Roofline(Tabular):
 def roofline(
     *, batch_size: int = BATCH_SIZE, context_len: int = CONTEXT_LEN, **options: Unpack[Options]
 ) -> Roofline:
-    """Compute the arithmetic intensity of prefill and decode, and what limits them.
+    """Compute the arithmetic intensity of prefill and decode, and their limits.
 
     Parameters
     ----------
     batch_size : requests in a step
-    context_len : tokens of each; a decode's newest is one of them
+    context_len : tokens of each request, the newest token of a decode included
     **options : fields of :class:`kvsim.config.Config`: model, gpu, dtype, quantization,
-        kv_cache_dtype, tensor_parallel_size; others change nothing
+        kv_cache_dtype, tensor_parallel_size; other fields change no result
 
     Raises
     ------
@@ -217,16 +217,16 @@ def _named(rows: tuple[Row, ...], part: str) -> Row:
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:
-    """Return the smallest batch that meets a condition; all larger ones then meet it, too.
+    """Return the smallest batch that meets a condition, which all larger batches must meet.
 
-    Intensity never falls as a batch grows: weights are read once for all its tokens.
+    This holds, since intensity never falls as a batch grows: weights are read once for all tokens.
     """
     high = 1
     while not holds(high):
         high *= 2
         if high > MOST_REQUESTS:
             return None
-    low = high // 2  # does not hold, or is 0
+    low = high // 2  # the condition does not hold, or 0
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

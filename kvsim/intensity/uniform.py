@@ -1,4 +1,4 @@
-"""Steps of equal requests: their work under the roofline, by part."""
+"""Steps of equal requests: their work and their times, by part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvsim.rules.work import weigh_gemms
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
 
-#: Tokens of the largest GEMMs that the H100's step times are fitted on (vLLM's kernel tables).
+#: Tokens of the largest GEMMs to which the H100's step times are fitted (vLLM's kernel tables).
 MOST_FITTED_TOKENS = 32_768
 
 
@@ -29,7 +29,7 @@ class Seconds(NamedTuple):
 
 
 class UniformSteps:
-    """Rows of uniform steps of one model on one GPU."""
+    """Makes the rows of steps of equal requests, for one model on one GPU."""
 
     def __init__(self, config: CostConfig) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class UniformSteps:
         self.gemm_peak = peak_flops(config.gpu, config.quantization)
 
     def prefill(self, batch_size: int, num_tokens: int) -> tuple[Row, Row, Row]:
-        """Whole prompts: counted as one step, timed in steps of measured kernel sizes."""
+        """Return the rows of whole prompts: one step's work, timed in steps of measured sizes."""
         per_step = max(1, MOST_FITTED_TOKENS // num_tokens)
         num_full, rest = divmod(batch_size, per_step)
         total = Seconds(0.0, 0.0, 0.0)
@@ -50,12 +50,12 @@ class UniformSteps:
         return self._rows("prefill", uniform_work(self._work, batch_size, 0, num_tokens), total)
 
     def decode(self, batch_size: int, context_len: int) -> tuple[Row, Row, Row]:
-        """One token per request, the last of ``context_len``."""
+        """Return the rows of a step with one token per request, the last of ``context_len``."""
         work = uniform_work(self._work, batch_size, context_len - 1, 1)
         return self._rows("decode", work, self._seconds(work))
 
     def pinned_bytes(self, batch_size: int, context_len: int) -> float:
-        """KV of a batch on one GPU, which a decode reads."""
+        """Return the bytes of a batch's KV on one GPU that a decode step reads."""
         return uniform_work(self._work, batch_size, context_len - 1, 1).decode_bytes
 
     def _seconds(self, work: Work) -> Seconds:
@@ -103,7 +103,7 @@ class UniformSteps:
 
 
 def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
-    """Count a step of equal requests, with the result of ``counter.count`` request by request."""
+    """Return the work of a step of equal requests; equals ``counter.count`` request by request."""
     keys, flops = 0.0, 0.0
     decodes = num_new == 1
     for layers in counter.classes:

@@ -7,8 +7,8 @@ Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Mode
     s b h (10 + 24 / t + 5 a s / (h t))             with tensor parallelism,
     s b h / t (34 + 5 a s / h)                      with sequence parallelism, too,
 
-of s tokens, b sequences, width h, a heads and t GPUs. Its pieces are counted one by one, so that
-fewer KV heads, more norms, a gated MLP, FP32 and FP8 follow from the same list (D35).
+with s tokens, b sequences, width h, a heads and t GPUs. Here each activation is counted by itself,
+which also covers fewer KV heads, more norms, a gated MLP, FP32 and FP8 (D35).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kvsim.training.config import TrainingConfig
     from kvsim.training.shape import TrainingShape
 
-#: Bytes of an activation, and of one that is kept as the input of a matrix multiplication:
-#: Transformer Engine keeps those in FP8.
+#: Bytes per element of an activation, and of an activation stored as the input of a matrix
+#: multiplication, which Transformer Engine stores in FP8.
 ACTIVATION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 GEMM_INPUT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -32,7 +32,7 @@ CORE_ATTENTION = ("scores",)
 
 
 def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]:
-    """Count the activations that one layer stores of one micro-batch, by kind.
+    """Return the activations that one layer stores for one micro-batch, by kind.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]
         "scores": per_head * (4 if flash else (2 * element + 1) * config.seq_len),
         "projection_input": gemm * queries,
         "mlp_input": share(gemm * hidden, outside),
-        # A gated MLP keeps both first outputs and their product (the fused SwiGLU of Megatron).
+        # A gated MLP stores both first outputs; their product is the input of the second matrix.
         "mlp_outputs": element * mlp * (2 if shape.gated_mlp else 1),
         "mlp_second_input": gemm * mlp,
         "dropout_masks": share(2 * hidden, outside),
@@ -71,9 +71,10 @@ def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]
 
 
 class Checkpoints(NamedTuple):
-    """A rule of activation checkpointing over some layers.
+    """A rule of activation checkpointing.
 
-    ``segment`` layers are recomputed at once from the input of their first; 0 recomputes none.
+    ``segment`` layers are recomputed together from the input of the first of them; 0 recomputes no
+    layer. ``selective`` recomputes only the core of attention.
     """
 
     segment: int
@@ -81,15 +82,15 @@ class Checkpoints(NamedTuple):
 
 
 def checkpoints(rule: str, num_layers: int) -> Checkpoints:
-    """Read ``none``, ``full``, ``selective``, ``sqrt`` or ``every-N``.
+    """Parse ``none``, ``full``, ``selective``, ``sqrt`` or ``every-N``.
 
-    ``full`` keeps the input of every layer (``every-1``), ``sqrt`` that of every sqrt(L)-th layer
+    ``full`` stores the input of every layer (``every-1``), ``sqrt`` that of every sqrt(L)-th layer
     (Chen et al., arXiv 1604.06174).
 
     Raises
     ------
     ValueError
-        For anything else, and for an N that is not one of the layers of a stage.
+        For any other text, and for an N below 1 or above the number of layers of a stage.
     """
     if rule in ("none", "selective"):
         return Checkpoints(0, rule == "selective")
@@ -115,9 +116,9 @@ class Activations(NamedTuple):
 
     Attributes
     ----------
-    stored : kept from forward to backward, of every micro-batch in flight
+    stored : activations of every micro-batch in flight, stored until its backward pass
     recomputed : activations of one segment, alive while its backward pass runs
-    embedding, output : dropout mask of the embedding; last norm, LM head and FP32 logits
+    embedding, output : dropout mask of the embedding; inputs of last norm and LM head, FP32 logits
     """
 
     stored: int
@@ -140,14 +141,14 @@ def stage_activations(
     first: bool,
     last: bool,
 ) -> Activations:
-    """Count the activations of a pipeline stage.
+    """Return the activations of a pipeline stage.
 
     Parameters
     ----------
     num_layers : layers of the stage
-    in_flight : micro-batches that await their backward pass: under 1F1B as many as there are
-        stages from this one on (section 4.2.3 of the paper), or fewer if a step has fewer
-    first, last : whether the stage has the embedding, and the LM head (section 4.3)
+    in_flight : micro-batches that await their backward pass: under 1F1B the number of stages from
+        this one on (section 4.2.3 of the paper), or fewer if a step has fewer
+    first, last : the stage has the embedding; the LM head (section 4.3)
     """
     pieces = layer_pieces(shape, config)
     layer = sum(pieces.values())
@@ -176,17 +177,17 @@ def stage_activations(
 
 
 def layer_input_bytes(shape: TrainingShape, config: TrainingConfig) -> int:
-    """Bytes of a layer's input, which a checkpoint stores: the paper's 2 s b h."""
+    """Return the bytes of a layer's input, which a checkpoint stores: the paper's 2 s b h."""
     hidden = config.batch_size * config.seq_len * shape.hidden_size
     outside = config.tensor_parallel_size if config.sequence_parallel else 1
     return share(ACTIVATION_BYTES[config.precision] * hidden, outside)
 
 
 def extra_compute(shape: TrainingShape, config: TrainingConfig) -> float:
-    """Arithmetic of recomputation, as a share of a step without it (1/3 for all layers).
+    """Return the FLOPs of recomputation as a share of a step without it (1/3 for all layers).
 
-    A step is a forward pass, and a backward pass of twice its time. A layer multiplies each token
-    once with its parameters and twice with its context: 2 P + 4 s w FLOPs for w query elements.
+    A step is a forward pass and a backward pass of twice its FLOPs. A layer takes 2 P + 4 s w FLOPs
+    per token, with P parameters, s tokens per sequence and w query elements.
     """
     rule = checkpoints(config.activation_checkpointing, shape.num_layers)
     context = 4 * config.seq_len * shape.q_width

@@ -20,7 +20,7 @@ Parallel = Annotated[int, Field(ge=1, le=65536)]
 class TrainingConfig(Validated):
     """One training job: a model's shape, the batch, the arithmetic, and the parallelism.
 
-    Names are DeepSpeed's, Megatron's or bitsandbytes' words where they have one.
+    Names are those of DeepSpeed, Megatron or bitsandbytes, if one of these has the option.
     """
 
     model: str | ModelSpec | None = Field(
@@ -51,7 +51,7 @@ class TrainingConfig(Validated):
         "bf16", description="data type of weights, gradients and activations"
     )
     optimizer: Literal["adamw", "adamw-8bit", "sgd", "sgd-momentum"] = Field(
-        "adamw", description="optimizer, which decides the states to keep"
+        "adamw", description="optimizer, which determines the states to keep"
     )
     master_weights: bool = Field(True, description="keep an FP32 copy of trained 16-bit weights")
     zero_stage: Annotated[int, Field(ge=0, le=3)] = Field(
@@ -79,7 +79,7 @@ class TrainingConfig(Validated):
     )
     offload: Literal["none", "cpu", "paged", "nvme"] = Field(
         "none",
-        description="destination of offloaded parts; paged: Adam states that do not fit, on demand",
+        description="destination of offloaded parts; paged: page out Adam states that do not fit",
     )
     offload_parts: str = Field(
         "optimizer", description=f"comma-separated: {', '.join(OFFLOADED_PARTS)}"
@@ -135,7 +135,7 @@ class TrainingConfig(Validated):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Parts offloaded to any destination."""
+        """The parts to offload."""
         return tuple(part.strip() for part in self.offload_parts.split(","))
 
     def offloads(self, part: str) -> bool:
@@ -144,11 +144,11 @@ class TrainingConfig(Validated):
 
     @property
     def data_parallel_size(self) -> int:
-        """Replicas: GPUs over tensor x pipeline."""
+        """Number of replicas: GPUs / (tensor x pipeline)."""
         ranks = self.tensor_parallel_size * self.pipeline_parallel_size
         return (self.num_gpus or ranks) // ranks
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of one step."""
+        """Number of micro-batches of one step."""
         return self.gradient_accumulation_steps or self.pipeline_parallel_size

@@ -34,19 +34,20 @@ class TrainingMemory(Displayed):
     Attributes
     ----------
     weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes, workspace_bytes,
-    total_bytes : bytes on the GPU, without offloaded ones; master weights are in optimizer_bytes
-    gpu_memory_bytes, fits : what CUDA shows, and whether the total is within it and the offloaded
-        within ``offload_space``
+    total_bytes : bytes on the GPU, without offloaded parts; optimizer_bytes has master weights
+    gpu_memory_bytes : memory that CUDA reports
+    fits : the total fits in this memory, and the offloaded parts in ``offload_space``
     num_params, num_trained_params : parameters of the whole model, adapters included
     activations : stored, recomputed, embedding and output, before offloading
     layer_activation_bytes : bytes of one layer and micro-batch, by piece
     offloaded_bytes : bytes by part, on this GPU's host or drive
-    transfer_seconds, traffic_bytes : per step, to and from there, if nothing overlaps
-    communication_bytes : to data-parallel peers per step
-    extra_compute : recomputation, as a share of a step's arithmetic
+    traffic_bytes : bytes per step to and from host or drive
+    transfer_seconds : seconds of this traffic per step, if no transfers overlap
+    communication_bytes : bytes that the GPU sends to data-parallel peers per step
+    extra_compute : recomputation, as a share of a step's FLOPs
     global_batch_size : sequences per step
     assumptions : defaults used, and memory that is not modelled
-    remedies : changes that make it fit, each added to those before; none if it fits
+    remedies : changes that make the job fit, each added to those before; none if it fits
     """
 
     shown_by: ClassVar[str] = "kvsim.report.training.training_table"
@@ -78,7 +79,7 @@ class TrainingMemory(Displayed):
 
     @property
     def states_bytes(self) -> int:
-        """Weights, gradients and optimizer states."""
+        """Bytes of weights, gradients and optimizer states."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def training_memory(config: TrainingConfig) -> TrainingMemory:
 def _on_gpu(
     stage: Stage, shape: TrainingShape, config: TrainingConfig, gpu: GpuSpec
 ) -> TrainingMemory:
-    """Subtract offloaded parts from GPU memory, and price their transfers."""
+    """Return the memory of one stage's GPU without offloaded parts, and the transfers of these."""
     weights, gradients, optimizer = stage.states
     activations = stage.activations.total
     away: dict[str, int] = {}
@@ -128,7 +129,7 @@ def _on_gpu(
         weights = 0
     if config.offloads("activations"):
         stored, one = stage.activations.stored, stage.stored_per_micro_batch
-        kept = min(stored, 2 * stage.stored_per_layer)  # the layer at work, the one on its way
+        kept = min(stored, 2 * stage.stored_per_layer)  # the current layer's, and those in transfer
         traffic.append(activation_traffic(config, one))
         away["activations"] = stored - kept
         activations -= stored - kept

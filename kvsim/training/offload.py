@@ -1,10 +1,10 @@
 """Parts of training memory outside the GPU, and the time of their transfers per step.
 
-ZeRO-Offload (Ren et al., arXiv 2101.06840): gradients go down as they are made, the CPU updates
-its states, new weights come up; from NVMe (ZeRO-Infinity, arXiv 2104.07857) the states are read and
-written, too. Paged Adam (QLoRA, arXiv 2305.14314) runs on the GPU; what does not fit is paged in
-and out. Nothing is assumed to overlap with arithmetic: the seconds are an upper bound. The CPU's
-own arithmetic is not counted.
+With ZeRO-Offload (Ren et al., arXiv 2101.06840), gradients are copied to the host as they are
+computed, the CPU updates its states, and the new weights are copied back; with NVMe (ZeRO-Infinity,
+arXiv 2104.07857) the states are also read and written. Paged Adam (QLoRA, arXiv 2305.14314) runs on
+the GPU, and states that do not fit are paged in and out. Transfers are assumed not to overlap with
+arithmetic, so the seconds are an upper bound. The CPU's arithmetic is not counted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes that one GPU's share moves per step. ``to_gpu`` and ``from_gpu`` name the direction.
+    """Bytes that are moved for one GPU per step.
 
-    ``disk_read`` and ``disk_written`` pass between NVMe and the CPU only.
+    ``to_gpu`` and ``from_gpu`` cross PCIe; ``disk_read`` and ``disk_written`` are between NVMe and
+    CPU only.
     """
 
     to_gpu: int = 0
@@ -33,7 +34,7 @@ class Traffic(NamedTuple):
 def optimizer_traffic(
     config: TrainingConfig, *, gradients: int, weights: int, states: int
 ) -> Traffic:
-    """Traffic of optimizer states and gradients kept outside: one update per step.
+    """Return the traffic of offloaded optimizer states and gradients: one update per step.
 
     Parameters
     ----------
@@ -44,12 +45,12 @@ def optimizer_traffic(
 
 
 def weight_traffic(config: TrainingConfig, weights: int) -> Traffic:
-    """Traffic of weights kept outside: fetched for each forward and each backward pass."""
+    """Return the traffic of offloaded weights, fetched for each forward and backward pass."""
     return Traffic(to_gpu=2 * weights * config.num_micro_batches)
 
 
 def activation_traffic(config: TrainingConfig, stored: int) -> Traffic:
-    """Traffic of one micro-batch's stored activations, to the host and back."""
+    """Return the traffic of offloaded activations; ``stored`` are bytes of one micro-batch."""
     moved = stored * config.num_micro_batches
     return Traffic(to_gpu=moved, from_gpu=moved)
 
@@ -59,7 +60,7 @@ def add(parts: list[Traffic]) -> Traffic:
 
 
 def transfer_seconds(traffic: Traffic, config: TrainingConfig, gpu: GpuSpec) -> float:
-    """Seconds of a step's transfers, one after the other; from NVMe at the slower of both links."""
+    """Return the seconds of a step's transfers in sequence; NVMe uses the slower of both links."""
     up = down = gpu.pcie_bytes_per_s * PCIE_EFFICIENCY
     if config.offload == "nvme":
         up, down = min(up, NVME_READ), min(down, NVME_WRITE)

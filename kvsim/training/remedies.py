@@ -1,7 +1,7 @@
 """Changes that make a training job fit, cheapest first, each in addition to those before.
 
-The order: BF16; activation checkpointing; ZeRO-1 and 2, or an 8-bit optimizer if there is one
-replica; ZeRO-3; CPU or NVMe offload.
+The order is: BF16; activation checkpointing; ZeRO-1 and 2, or with one replica an 8-bit optimizer;
+ZeRO-3; CPU or NVMe offload.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Remedy(NamedTuple):
     ----------
     change : the remedy, in words
     options : the options to set
-    total_bytes, fits : afterwards, on one GPU
-    saved_bytes : by this change alone
-    extra_compute : it adds, as a share of a step's arithmetic
-    communication_bytes, transfer_seconds : it adds per step, to peers and to the host or drive
+    total_bytes, fits : memory on one GPU after the change
+    saved_bytes : bytes that this change saves
+    extra_compute : added FLOPs, as a share of a step's
+    communication_bytes, transfer_seconds : added per step, to peers, and to host or drive
     """
 
     change: str
@@ -53,7 +53,7 @@ def train_memory(**options: Any) -> TrainingMemory:
     Returns
     -------
     TrainingMemory
-        Bytes of one GPU by component, whether they fit, and remedies if they do not.
+        Bytes of one GPU by component, and remedies if they do not fit.
 
     Raises
     ------

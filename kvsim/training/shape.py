@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TrainingShape(NamedTuple):
-    """Shape of a model that training memory depends on. Widths in elements.
+    """The sizes of a model that determine training memory; widths are in elements.
 
-    ``num_embedding_params`` and ``num_head_params`` are 0, and ``vocab_size`` too, where only the
-    layers are known; a tied head counts as the embedding it is.
+    ``num_embedding_params``, ``num_head_params`` and ``vocab_size`` are 0 if only the layers are
+    known. With a tied head, ``num_head_params`` is 0.
     """
 
     name: str
@@ -36,12 +36,12 @@ class TrainingShape(NamedTuple):
 
     @property
     def q_width(self) -> int:
-        """Elements of a token's queries, all heads."""
+        """Elements of a token's queries over all heads."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Elements of a token's keys, all heads."""
+        """Elements of a token's keys over all heads."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -49,12 +49,12 @@ class TrainingShape(NamedTuple):
         return self.num_params - self.num_embedding_params - self.num_head_params
 
     def lora_params(self, rank: int) -> int:
-        """Parameters of adapters of a rank on q, k, v and o of every layer (arXiv 2106.09685).
+        """Return the parameters of LoRA adapters on q, k, v, o of every layer (arXiv 2106.09685).
 
         Raises
         ------
         ValueError
-            For a rank above the smallest width of these matrices: they have no more.
+            For a rank above the smallest width of these matrices.
         """
         widths = [self.q_width, self.kv_width, self.kv_width, self.q_width]
         most = min(self.hidden_size, *widths)

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from kvsim.training.config import TrainingConfig
     from kvsim.training.shape import TrainingShape
 
-#: Number of layers with complete weights at once where weights are gathered or fetched: the one in
-#: use and the next one (PyTorch FSDP's ``limit_all_gathers`` admits two).
+#: Number of layers with complete weights at one time if weights are gathered or fetched: the layer
+#: in use and the next one (PyTorch FSDP's ``limit_all_gathers`` allows two).
 GATHERED_LAYERS = 2
 
 
 class Stage(NamedTuple):
-    """Bytes of one GPU's parts.
+    """Bytes of one GPU by component.
 
-    ``stored_per_micro_batch`` and ``stored_per_layer`` (or per checkpointed segment) are of one
-    micro-batch; ``whole`` are the states without ZeRO; ``num_trained`` counts parameters.
+    ``stored_per_micro_batch`` and ``stored_per_layer`` (or per checkpointed segment) are stored
+    activations of one micro-batch; ``whole`` has the states without ZeRO; ``num_trained`` is the
+    number of trained parameters.
     """
 
     states: States
@@ -34,7 +35,7 @@ class Stage(NamedTuple):
 
 
 def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
-    """Count one GPU of a stage with the most layers."""
+    """Return the bytes of one GPU of a stage, with the most layers that any stage has."""
     pp, tp = config.pipeline_parallel_size, config.tensor_parallel_size
     first, last = stage == 0, stage == pp - 1
     layers = share(shape.num_layers, pp)
@@ -70,7 +71,7 @@ def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
 
 
 def _workspace(whole: States, num_layers: int, config: TrainingConfig) -> int:
-    """Bytes of CUDA context and communicators, as in the inference budget, and gathered layers."""
+    """Return the bytes of CUDA context and communicators, as in inference, and gathered layers."""
     engine = engine_of(LATEST_VLLM)
     several = (config.num_gpus or 1) * config.tensor_parallel_size > 1
     several |= config.pipeline_parallel_size > 1

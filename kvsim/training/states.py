@@ -6,7 +6,7 @@ arXiv 1910.02054, section 3.1). ZeRO shards them over N data-parallel GPUs (sect
 
     stage 0: 16 P      stage 1: 4 P + 12 P / N      stage 2: 2 P + 14 P / N      stage 3: 16 P / N
 
-Gradients are counted in 16 bits, as there; frameworks that add them up in FP32 keep 2 bytes more.
+As in this paper, gradients have 16 bits; frameworks that sum them in FP32 need 2 bytes more.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from kvsim.training.config import TrainingConfig
 
-#: Bytes of a weight and of its gradient. FP8 as Transformer Engine's ``fp8_model_init``: FP8
-#: weights only, BF16 gradients.
+#: Bytes of a weight and of its gradient. ``fp8`` is Transformer Engine's ``fp8_model_init``: FP8
+#: weights, BF16 gradients.
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 
 MASTER_BYTES = 4
 
-#: States per parameter and bytes of each. PyTorch's SGD keeps none without momentum.
+#: States per parameter and bytes of each. PyTorch's SGD without momentum has none.
 OPTIMIZERS = {"adamw": (2, 4), "adamw-8bit": (2, 1), "sgd": (0, 0), "sgd-momentum": (1, 4)}
-#: Values per FP32 scale of an 8-bit state: bitsandbytes 0.44 on (2,048 in the paper, Dettmers et
+#: Values per FP32 scale of an 8-bit state since bitsandbytes 0.44 (2,048 in the paper, Dettmers et
 #: al., arXiv 2110.02861).
 STATE_BLOCK = 256
 
 #: Bits of a frozen weight: NF4 with double quantisation, 4 + 8/64 + 32/(64 x 256) (QLoRA, arXiv
-#: 2305.14314, section 3); int8 with one FP16 scale per row, which is nothing beside it.
+#: 2305.14314, section 3); int8, without its negligible FP16 scale per row.
 BASE_BITS = {"nf4": 4 + 8 / 64 + 32 / (64 * 256), "int8": 8.0}
 
 
@@ -43,33 +43,33 @@ class States(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all three."""
+        """Bytes of all three."""
         return self.weights + self.gradients + self.optimizer
 
 
 def share(count: int, ranks: int) -> int:
-    """Return the largest share of a count."""
+    """Return the largest rank's share of a count: the quotient, rounded up."""
     return -(-count // ranks)
 
 
 def trained_bytes(config: TrainingConfig) -> tuple[int, int]:
-    """Bytes of a trained parameter's weight and gradient."""
+    """Return the bytes of a trained parameter's weight and gradient."""
     return WEIGHT_BYTES[config.precision], GRADIENT_BYTES[config.precision]
 
 
 def optimizer_bytes(num_params: int, config: TrainingConfig) -> int:
-    """Bytes of the optimizer's states of ``num_params`` parameters, master weights included."""
+    """Return the bytes of optimizer states and master weights of ``num_params`` parameters."""
     states, size = OPTIMIZERS[config.optimizer]
     total = states * size * num_params
     if config.optimizer == "adamw-8bit":
         total += states * 4 * share(num_params, STATE_BLOCK)
-    if config.master_weights and config.precision != "fp32":  # FP32 weights are their own
+    if config.master_weights and config.precision != "fp32":  # FP32 weights need no copy
         total += MASTER_BYTES * num_params
     return total
 
 
 def frozen_bytes(num_params: int, num_plain_params: int, config: TrainingConfig) -> int:
-    """Bytes of weights that are not trained; embeddings and LM head stay in ``precision``."""
+    """Return the bytes of frozen weights; ``num_plain_params`` of them stay in ``precision``."""
     plain = WEIGHT_BYTES[config.precision]
     if config.base_precision is None:
         return num_params * plain
@@ -80,17 +80,17 @@ def frozen_bytes(num_params: int, num_plain_params: int, config: TrainingConfig)
 def training_states(
     num_trained: int, num_frozen: int, num_frozen_plain: int, config: TrainingConfig
 ) -> States:
-    """Count one GPU's share of the training states of its model-parallel rank.
+    """Return one GPU's share of the training states of its model-parallel rank.
 
     Parameters
     ----------
-    num_trained, num_frozen : parameters of this rank that are trained, and that are not
-    num_frozen_plain : frozen parameters that ``base_precision`` does not change
+    num_trained, num_frozen : trained and frozen parameters of this rank
+    num_frozen_plain : frozen parameters in ``precision``: embeddings and LM head
 
     Returns
     -------
     States
-        Bytes, shared out by ``zero_stage`` over ``data_parallel_size`` GPUs.
+        Bytes, sharded as ``zero_stage`` says over ``data_parallel_size`` GPUs.
     """
     n, stage = config.data_parallel_size, config.zero_stage
     weight, gradient = trained_bytes(config)
@@ -105,11 +105,12 @@ def training_states(
 def communication_bytes(
     weights: int, gradients: int, config: TrainingConfig, *, num_trained_bytes: int
 ) -> int:
-    """Bytes that one GPU sends to its data-parallel peers per step.
+    """Return the bytes that one GPU sends to its data-parallel peers per step.
 
-    ZeRO's section 7: an all-reduce, or reduce-scatter of gradients and all-gather of weights, is
-    twice the parameters; stage 3 gathers them once more, for the backward pass. Stage 2 reduces
-    and stage 3 also gathers every micro-batch; a ring sends (N - 1) / N of each.
+    By section 7 of ZeRO, an all-reduce, or a reduce-scatter of gradients with an all-gather of
+    weights, sends twice the parameters; stage 3 gathers them once more, for the backward pass.
+    Stages 2 and 3 reduce in every micro-batch, stage 3 also gathers in each. A ring sends (N - 1) /
+    N of each amount.
 
     Parameters
     ----------
@@ -118,6 +119,6 @@ def communication_bytes(
     """
     n, micro, stage = config.data_parallel_size, config.num_micro_batches, config.zero_stage
     reduced = gradients * (micro if stage >= 2 else 1)
-    # Without ZeRO an all-reduce gathers what it has reduced, the gradients.
+    # Without ZeRO, an all-reduce gathers the reduced gradients.
     gathered = (gradients, num_trained_bytes, num_trained_bytes, 2 * weights * micro)
     return (reduced + gathered[stage]) * (n - 1) // n
