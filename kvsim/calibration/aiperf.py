@@ -1,6 +1,6 @@
-"""aiperf's ``profile_export.jsonl``: a record per request with the latencies at the client.
+"""aiperf's ``profile_export.jsonl``: one record per request with the latencies at the client.
 
-Fields as docs/tutorials/working-with-profile-exports.md of github.com/ai-dynamo/aiperf says.
+The fields are those of docs/tutorials/working-with-profile-exports.md, github.com/ai-dynamo/aiperf.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from kvsim.calibration.bench import Measured, Requests, measured, number, per_to
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Seconds of a unit.
+#: Seconds per unit.
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read the profiled requests that succeeded, without warm-up."""
+    """Read the requests of a profile that succeeded, without warm-up; None for another format."""
     del range_ratio
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(_is_record(row) for row in rows):

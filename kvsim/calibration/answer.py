@@ -104,7 +104,7 @@ def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def undecided(answer: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
-    """Return a note if step times are unchanged."""
+    """Return a note if the calibration changes no step time."""
     if values:
         return []
     why = "these runs determine no constant" if answer["constants"] else "no --bench is given"

@@ -12,7 +12,7 @@ from kvsim.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Draws of arrivals that a file does not record; their figures are averaged.
+#: Number of random draws of arrivals that a file does not record; results are averaged over them.
 DRAWS = 3
 
 
@@ -23,7 +23,7 @@ class Measured(NamedTuple):
     ----------
     name : name of the file, with the run's index if the file has several
     traces : the requests; several draws if only their arrival rate is known
-    max_concurrency : most requests that the client has in flight
+    max_concurrency : largest number of requests that the client has in flight; None for no limit
     ttft, tpot : mean seconds to the first token, and per later output token; None if not recorded
     notes : facts that the file lacks, and the assumptions
     """
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Individual requests: tokens, and seconds; ``sent`` is None if not recorded."""
+    """Columns of individual requests, in tokens and seconds; ``sent`` is None if not recorded."""
 
     prompts: Sequence[int]
     outputs: Sequence[int]
@@ -59,7 +59,7 @@ def measured(
     Raises
     ------
     ValueError
-        If there are none, or a number is not a count of tokens or seconds.
+        If there are no requests, or a number is no count of tokens or seconds.
     """
     if not len(found.prompts):
         raise ValueError(f"{name}: has no successful request")
@@ -99,7 +99,7 @@ def trace_of(times: Any, prompts: Sequence[int], outputs: Sequence[int]) -> Trac
 
 
 def arrivals_at(rate: float, burstiness: float, number: int) -> list[Any]:
-    """Return arrival times as ``vllm bench serve`` draws them: gamma gaps, scaled to the rate."""
+    """Return draws of arrival times as in ``vllm bench serve``: gamma gaps, scaled to the rate."""
     if math.isinf(rate):
         return [np.zeros(number)]
     drawn = []
@@ -111,7 +111,7 @@ def arrivals_at(rate: float, burstiness: float, number: int) -> list[Any]:
 
 
 def lengths_around(mean: float, range_ratio: float, number: int) -> list[int]:
-    """Return lengths drawn uniformly around their mean, with a fixed seed."""
+    """Return lengths drawn uniformly within ``mean * (1 +- range_ratio)``, with a fixed seed."""
     low, high = mean * (1 - range_ratio), mean * (1 + range_ratio)
     drawn = np.random.default_rng([number, round(mean)]).uniform(low, high, number)
     return [max(round(length), 1) for length in drawn.tolist()]
@@ -125,7 +125,7 @@ def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
 
 
 def number(given: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first entry that is a number, or the text ``inf``."""
+    """Return the first of the named entries that is a number or the text ``inf``; else None."""
     for name in names:
         value = given.get(name)
         if value is not None and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Fit a server's constants on its benchmarks, as far as the data decide them."""
+"""Fit those constants of a server that its benchmarks determine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from kvsim.calibration.bench import Measured
     from kvsim.calibration.fit import Floats
 
-#: Two quantities with effects at least this similar cannot be distinguished.
+#: Similarity of the effects of two quantities from which the data cannot distinguish them.
 ALIKE = 0.95
-#: One that moves no figure by more than this, for a unit of its own, is not seen at all.
+#: A quantity has no visible effect if one unit of it changes all figures by less than this.
 UNSEEN = 0.02
-#: Steps of the fit of all quantities, after which it is looked which of them the data decide.
+#: Steps of a fit of all quantities, after which those that the data do not determine are removed.
 LOOK = 2
 #: Half the width of a normal 95 % interval, in standard deviations.
 Z95 = 1.96
@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 
 
 class Error(NamedTuple):
-    """Errors of a run in percent, simulated over measured, by figure."""
+    """Errors of a run by figure: simulated over measured - 1, percent, before and after the fit."""
 
     name: str
     before: dict[str, float]
@@ -80,9 +80,9 @@ def calibrate(
 
     Parameters
     ----------
-    options : options of the server, as :func:`kvsim.calibration.server.server_of` gives them
-    runs, held_out : runs to fit on, and runs to judge the fit by
-    on_progress : called with the number of times that all runs were simulated
+    options : options of the server, from :func:`kvsim.calibration.server.server_of`
+    runs, held_out : runs used for fitting, and runs on which the fit is tested
+    on_progress : called with the number of simulations of all runs so far
 
     Raises
     ------
@@ -106,7 +106,7 @@ def calibrate(
     first = residuals_of(parameters)
     columns = dict(zip(starts, slope_of(first, x, first(x)).T, strict=True))
     reasons: dict[str, str] = {}
-    while len(parameters) >= len(targets.values):  # one figure more than numbers, at least
+    while len(parameters) >= len(targets.values):  # a fit needs more figures than constants
         reasons[parameters[-1].name] = (
             f"{len(targets.values)} measured figures determine fewer constants"
         )
@@ -144,7 +144,7 @@ def _decided(
     starts: Mapping[str, float],
     reasons: dict[str, str],
 ) -> tuple[list[Parameter], Fitted]:
-    """Remove quantities that the data do not decide, the widest interval first, with reasons."""
+    """Remove quantities that the data do not determine, the widest interval first; add reasons."""
     while parameters and (worst := _worst(parameters, found)) is not None:
         reasons[parameters[worst].name] = _reason(parameters, found, worst)
         found = without(found, worst, _begin(parameters[worst], starts), kinds)
@@ -153,7 +153,7 @@ def _decided(
 
 
 def _begin(parameter: Parameter, starts: Mapping[str, float]) -> float:
-    """Return the starting value of a quantity: a factor of 1, or seconds in its unit."""
+    """Return the starting value of a quantity, in units: 0 (a factor of 1), or its default."""
     return 0.0 if parameter.is_share else starts[parameter.name] / parameter.unit
 
 
@@ -177,7 +177,7 @@ def _residuals(
     seen: dict[tuple[float, ...], Any],
     on_progress: Callable[[int], object],
 ) -> Callable[[Floats], Floats]:
-    """Return the residuals for numbers, from the cache if these were simulated before."""
+    """Return a function of the residuals at some values, which caches simulated values."""
 
     def residuals(x: Floats) -> Floats:
         values = _values(parameters, x, starts)
@@ -192,7 +192,7 @@ def _residuals(
 
 
 def _worst(parameters: Sequence[Parameter], found: Fitted) -> int | None:
-    """Return the quantity with the widest interval; None if all are decided."""
+    """Return the index of the widest interval; None if the data determine all quantities."""
     widths = [
         w / parameter.precise for w, parameter in zip(found.half_widths, parameters, strict=True)
     ]
@@ -218,7 +218,7 @@ def _reason(parameters: Sequence[Parameter], found: Fitted, place: int) -> str:
 
 
 def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:
-    """Return half the interval widths, including the uncertainty of quantities left at default."""
+    """Return half the interval widths, with the uncertainty of quantities that keep defaults."""
     squares = found.half_widths**2
     for column, likely in left_open:
         squares = squares + (Z95 * likely * found.moved_by(column)) ** 2
@@ -251,7 +251,7 @@ def _estimate(parameter: Parameter, x: float, width: float, start: float) -> Est
 def _errors(
     simulator: Simulator, runs: Sequence[Measured], values: Mapping[str, float]
 ) -> list[Error]:
-    """Return the errors of the defaults and of the fit, run by run."""
+    """Return the errors of each run, with the defaults and with the fit."""
     if not runs:
         return []
     targets = targets_of(runs)
@@ -267,6 +267,6 @@ def _errors(
 
 
 def mean_error(errors: Sequence[Error], *, after: bool) -> float | None:
-    """Return the mean of absolute errors, percent; None without any."""
+    """Return the mean of absolute errors, percent; None without errors."""
     found = [abs(v) for e in errors for v in (e.after if after else e.before).values()]
     return float(np.mean(found)) if found else None

@@ -1,4 +1,4 @@
-"""A client of a running server: its pages, and completions as streams of token times."""
+"""A client of a running server, which reads its pages and times streamed completions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Seconds without a byte after which a server counts as gone.
+#: Timeout in seconds: the longest time without a byte from the server.
 PATIENCE = 600.0
 OK = 200
 
 
 class Answer(NamedTuple):
-    """Tokens of a request, and its times at the client, seconds."""
+    """Tokens of a request, and its times at the client: sending, first and last token, seconds."""
 
     num_prompt_tokens: int
     num_output_tokens: int
@@ -32,7 +32,7 @@ class Client:
 
     Parameters
     ----------
-    url : address of the server, with or without ``/v1``; the key of OPENAI_API_KEY is sent, if set
+    url : address of the server, with or without ``/v1``; OPENAI_API_KEY is sent as key, if set
     """
 
     def __init__(self, url: str) -> None:
@@ -50,7 +50,7 @@ class Client:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def page(self, path: str) -> str | None:
-        """Return a page, None if the server has none of that path.
+        """Return the text of a page, None if the server has no such page.
 
         Raises
         ------

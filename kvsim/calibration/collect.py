@@ -1,4 +1,4 @@
-"""Closed loops that drive a running server, and the facts on its pages."""
+"""Closed loops that measure a running server, and the options that its pages report."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 #: Prompts are drawn from these token ids, which every vocabulary has.
 TOKENS = (1_000, 30_000)
-#: Lengths are uniform between this share of a loop's and the whole: clients do not move in step.
+#: Lengths are uniform between this share of a loop's and the whole, so that clients do not send in
+#: unison.
 LEAST = 0.8
-#: Prompt and answer of a request before the loops, which is not measured.
+#: Prompt and output tokens of a request before the loops, which is not measured.
 WARM_UP = (256, 16)
-#: Options of a run, by the labels of the servers' page of metrics.
+#: Options of a run by label in ``cache_config_info`` of a server's metrics.
 LABELS = {"num_gpu_blocks": "num_gpu_blocks_override", "block_size": "block_size"}
 _LINE = re.compile(r"^\w+:(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Loop(NamedTuple):
-    """A closed loop: clients, and the largest lengths of a prompt and of an answer."""
+    """A closed loop: number of clients, and largest numbers of prompt and output tokens."""
 
     clients: int
     prompt: int
@@ -45,15 +46,15 @@ class Loop(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Prompt and output tokens of each request, a row each: the same at every call."""
+        """Prompt and output tokens, shape (requests, 2), equal at every call."""
         number = max(2 * self.clients, 6)
         most = np.array([self.prompt, self.output])
         drawn = np.random.default_rng(self).uniform(LEAST, 1.0, (number, 2))
         return np.maximum(np.round(most * drawn), 1).astype(np.int64)
 
 
-#: What tells constants apart: one client and many, long prompts, long contexts in large batches.
-#: The last is in the midst of the others, to judge the fit by.
+#: Loads that distinguish the constants: one client and many, long prompts, long contexts in large
+#: batches. The last loop lies between the others, and tests the fit.
 LOOPS = (
     Loop(1, 128, 96),
     Loop(1, 4096, 32),
@@ -69,7 +70,7 @@ LOOPS = (
 
 
 class Running(NamedTuple):
-    """A running server as its pages describe it: the served model name, options, counters."""
+    """A running server: address, served model name, and the options and counters of its pages."""
 
     url: str
     name: str
@@ -78,12 +79,12 @@ class Running(NamedTuple):
 
 
 def about(url: str, given: Mapping[str, Any]) -> Running:
-    """Ask a server for its model, version, KV blocks and counters.
+    """Read a server's model, version, KV blocks and counters; ``given`` are the user's options.
 
     Raises
     ------
     ValueError
-        If it does not answer, or its model is not known.
+        If the server does not answer, or its model is unknown.
     """
     client = Client(url)
     models = client.page("/v1/models")
@@ -107,7 +108,7 @@ def about(url: str, given: Mapping[str, Any]) -> Running:
 
 
 def _version(page: str | None) -> str | None:
-    """Return a vLLM's version without its local part; None of another server."""
+    """Return vLLM's version without its local part; None for another server."""
     found = re.search(r'"version"\s*:\s*"(\d+\.\d+(?:\.\d+)?)', page or "")
     return None if found is None else found[1]
 
@@ -128,7 +129,7 @@ def counted(metrics: str) -> dict[str, float]:
 
 
 def loops_for(options: Mapping[str, Any]) -> list[Loop]:
-    """Return the loops, cut to the server's longest request and to its KV blocks, if known."""
+    """Return the loops, limited to the server's max_model_len and KV blocks, if known."""
     longest = RunConfig.build(**options).max_model_len or math.inf
     room = math.inf
     if "num_gpu_blocks_override" in options:
@@ -142,7 +143,7 @@ def loops_for(options: Mapping[str, Any]) -> list[Loop]:
 
 
 def cost_of(options: Mapping[str, Any], loops: Sequence[Loop]) -> str:
-    """Return the cost of the loops: minutes on a server with the card's constants, and tokens."""
+    """Return a text with the cost of the loops: simulated minutes, and tokens."""
     config = RunConfig.build(**options)
     seconds = 0.0
     for loop in loops:
@@ -153,7 +154,7 @@ def cost_of(options: Mapping[str, Any], loops: Sequence[Loop]) -> str:
     tokens = sum(int(loop.lengths.sum()) for loop in loops)
     return (
         f"{len(loops)} closed loops of up to {max(loop.clients for loop in loops)} clients, "
-        f"{tokens:,} tokens: about {seconds / 60:.1f} minutes, in which others should not use it"
+        f"{tokens:,} tokens: about {seconds / 60:.1f} minutes; other clients should not use it then"
     )
 
 
@@ -164,13 +165,13 @@ def collect(
     speed: float = 1.0,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """Drive a server, and return what ``vllm bench serve --save-detailed`` would save, per loop.
+    """Run the loops on a server; return each as ``vllm bench serve --save-detailed`` saves it.
 
     Parameters
     ----------
     server : the server, from :func:`about`
-    loops : one after another
-    speed : seconds of the server's per second of the client's, other than 1 for kvsim's own
+    loops : the loops, which run one after another
+    speed : seconds of the server per second of the client; not 1 only for kvsim's own server
     on_progress : called with the number of loops that have ended
     """
     prompt, output = WARM_UP
@@ -185,13 +186,13 @@ def collect(
 
 
 def _ids(number: int) -> list[int]:
-    """Draw a prompt that no other begins with."""
+    """Draw a random prompt, which shares no prefix with others."""
     drawn: list[int] = np.random.default_rng().integers(*TOKENS, number).tolist()
     return drawn
 
 
 def _driven(server: Running, loop: Loop) -> list[Answer]:
-    """Send the requests of a loop in their order, as clients become free."""
+    """Send the requests of a loop in order, each by the next free client; return the answers."""
     waiting = deque((_ids(prompt), output) for prompt, output in loop.lengths.tolist())
 
     def serve(_: int) -> list[Answer]:
@@ -199,7 +200,7 @@ def _driven(server: Running, loop: Loop) -> list[Answer]:
         while waiting:
             try:
                 prompt, output = waiting.popleft()
-            except IndexError:  # another client took the last
+            except IndexError:  # another client sends the last one
                 break
             found.append(client.complete(server.name, prompt, output))
         client.close()
@@ -225,7 +226,7 @@ def _result(loop: Loop, answers: Sequence[Answer], speed: float) -> dict[str, An
 
 
 def notes_on(before: Running, after: Running, sent: int) -> list[str]:
-    """Return what the server's counters say against a measurement of ``sent`` requests."""
+    """Return notes if the server's counters contradict a measurement of ``sent`` requests."""
     was, now = before.counters, after.counters
     if not now:
         return ["the server has no /metrics: its KV blocks are computed, not read"]
@@ -234,6 +235,6 @@ def notes_on(before: Running, after: Running, sent: int) -> list[str]:
         (was.get("num_requests_running", 0.0), "requests of others ran when the loops began"),
         (more.get("request_success", 0.0) - sent, "requests of others ended during the loops"),
         (more.get("num_preemptions", 0.0), "requests were preempted: KV memory is short"),
-        (more.get("prefix_cache_hits", 0.0), "prompt tokens were prefix hits, taken for computed"),
+        (more.get("prefix_cache_hits", 0.0), "prompt tokens were hits, and count as computed"),
     )
     return [f"{count:.0f} {what}" for count, what in found if count > 0]

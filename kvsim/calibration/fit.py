@@ -1,4 +1,4 @@
-"""Weighted least squares of a few numbers, with intervals: Gauss-Newton, damped."""
+"""Weighted least squares of a few numbers, with intervals, by damped Gauss-Newton steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Steps at most, and by how much a number is moved to see a slope. A simulation is not a smooth
-#: function: a smaller move would show its noise.
+#: Largest number of steps, and the change of a number from which a slope is computed. Simulations
+#: are not smooth: a smaller change would show their noise.
 STEPS, NUDGE = 8, 0.05
-#: The farthest that a number moves at once, in units.
+#: Largest change of a number in a step, in units.
 FARTHEST = 1.0
-#: A step that lessens the squares by less than this share is the last.
+#: The fit ends with a step that reduces the squares by less than this share.
 ENOUGH = 1e-3
-#: Least relative difference of a benchmark's figure from one run to the next, however good the fit:
+#: Least relative standard deviation of a figure between benchmark runs, even if the fit is better:
 #: a few figures agree by chance.
 REPEATS = 0.01
-#: The least that counts as a direction of its own, as a share of the clearest one.
+#: Least eigenvalue, as a share of the largest one; smaller ones are raised to it.
 SINGULAR = 1e-10
-#: Residuals of one kind that all residuals stand in for, when its spread is estimated.
+#: Weight of the overall spread in the spread of one kind of residual, in residuals of that kind.
 SHARED = 2.0
 
 
@@ -37,9 +37,9 @@ class Fitted(NamedTuple):
     Attributes
     ----------
     x : the numbers
-    half_widths : half-widths of their 95 % intervals, by Student's t over the degrees that are left
-    slope : slope of the residuals along each number, at ``x``
-    residuals, weights : at ``x``, and how much each counts
+    half_widths : half-widths of their 95 % intervals, by Student's t
+    slope : slope of the residuals along each number at ``x``, shape (residuals, numbers)
+    residuals, weights : residuals at ``x``, and their weights
     """
 
     x: Floats
@@ -49,7 +49,10 @@ class Fitted(NamedTuple):
     weights: Floats
 
     def moved_by(self, column: Floats) -> Floats:
-        """Return the change of the numbers that compensates a unit of another one."""
+        """Return the change of the numbers that compensates one unit of another number.
+
+        ``column`` is the slope of the residuals along that number.
+        """
         weighted = self.slope.T * self.weights
         found: Any = np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)
         return -found[0]  # type: ignore[no-any-return]
@@ -62,11 +65,11 @@ def fit(
     kinds: Sequence[str],
     steps: int = STEPS,
 ) -> Fitted:
-    """Find the numbers that minimise the residuals; each kind of residual has its own spread.
+    """Find the numbers that minimise the squared residuals; each kind has its own spread.
 
     Parameters
     ----------
-    residuals : residuals of the numbers; more residuals than numbers
+    residuals : function of the numbers; it returns more residuals than there are numbers
     start, bounds : first values, and the range of each number
     kinds : kind of each residual
     steps : largest number of steps
@@ -94,12 +97,12 @@ def fit(
 
 
 def without(found: Fitted, place: int, start: float, kinds: Sequence[str]) -> Fitted:
-    """Estimate the fit with one number kept at its start, by one linear step."""
+    """Estimate, by one linear step, the fit with one number fixed at its start."""
     slope = np.delete(found.slope, place, axis=1)
     back = found.residuals + found.slope[:, place] * (start - found.x[place])
     x, r, weights = np.delete(found.x, place), back, found.weights
     if slope.shape[1]:
-        for _ in range(2):  # with the spreads of what it leaves
+        for _ in range(2):  # again with the spreads of the new residuals
             weighted = slope.T * weights
             step = np.linalg.lstsq(weighted @ slope, -weighted @ back, rcond=None)[0]
             r = back + slope @ step
@@ -117,7 +120,7 @@ def _step(
     bounds: tuple[Floats, Floats],
     damping: float,
 ) -> tuple[Floats, Floats] | None:
-    """Move by one damped step; None if it does not improve the fit."""
+    """Return numbers and residuals after one damped step; None if the fit does not improve."""
     square = slope.T @ (slope * weights[:, None])
     ridge = damping * np.diag(np.diag(square) + 1e-12)
     step = -np.linalg.solve(square + ridge, slope.T @ (r * weights))
@@ -127,13 +130,13 @@ def _step(
 
 
 def slope_of(residuals: Callable[[Floats], Floats], x: Floats, r: Floats) -> Floats:
-    """Return how residuals change along each number."""
+    """Return the slope of the residuals along each number, shape (residuals, numbers)."""
     moved = [residuals(x + NUDGE * unit) for unit in np.eye(len(x))]
     return (np.stack(moved, axis=1) - r[:, None]) / NUDGE
 
 
 def spreads(r: Floats, kinds: Sequence[str], num_fitted: int) -> Floats:
-    """Return the standard deviation of each kind of residual, shrunk towards the overall one."""
+    """Return each residual's standard deviation: its kind's, shrunk towards the overall one."""
     free = max(len(r) - num_fitted, 1) / len(r)
     everything = max(float(np.mean(r**2)) / free, 1e-12)
     found = np.empty(len(r))
@@ -153,14 +156,14 @@ def _half_widths(slope: Floats, r: Floats, weights: Floats) -> Floats:
         return widths
     square = slope[:, seen].T @ (slope[:, seen] * weights[:, None])
     sizes, axes = np.linalg.eigh(square)
-    sizes = np.maximum(sizes, SINGULAR * sizes[-1])  # what is alike has no size, or less
+    sizes = np.maximum(sizes, SINGULAR * sizes[-1])  # indistinguishable numbers give about 0
     variance = max(float(weights @ r**2) / degrees, REPEATS**2 * float(weights.mean()))
     widths[seen] = t95(degrees) * np.sqrt((axes**2 / sizes).sum(axis=1) * variance)
     return widths
 
 
 def likest(slope: Floats, place: int, others: Sequence[int]) -> tuple[int, float] | None:
-    """Return the number with the most similar effect on residuals, and the similarity."""
+    """Return the index of the number with the most similar effect, and the similarity, 0 to 1."""
     own = slope[:, place]
     best = None
     for other in others:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read the runs of a report, which lists individual requests."""
+    """Read the runs of a report, which lists individual requests; None for another format."""
     del range_ratio
     if not isinstance(content, dict) or not isinstance(content.get("benchmarks"), list):
         return None
@@ -31,7 +31,7 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
 
 
 def _strategy(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how requests were sent; versions of GuideLLM store it in different places."""
+    """Return the strategy of sending, which GuideLLM's versions store in different places."""
     for place in ("config", "scheduler", "args"):
         strategy = (benchmark.get(place) or {}).get("strategy")
         if isinstance(strategy, dict):

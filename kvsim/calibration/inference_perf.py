@@ -1,4 +1,4 @@
-"""Reports of inference-perf: per stage, and per request."""
+"""Reports of inference-perf, per stage or per request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read ``stage_N_lifecycle_metrics.json`` or ``per_request_lifecycle_metrics.json``."""
-    del range_ratio  # its stages have no such
+    """Read ``stage_N_`` or ``per_request_lifecycle_metrics.json``; None for another format."""
+    del range_ratio
     if isinstance(content, dict) and "successes" in content:
         return [_stage(name, content)]
     if isinstance(content, list) and content and all(_is_request(row) for row in content):
@@ -34,7 +34,7 @@ def _is_request(row: Any) -> bool:
 
 
 def _stage(name: str, content: Mapping[str, Any]) -> Measured:
-    """Read a stage: every request is the mean one, and TPOT follows from the whole time."""
+    """Read a stage: all requests get the mean lengths, and TPOT follows from mean latencies."""
     load, seen = content.get("load_summary") or {}, content["successes"]
     rate = number(load, "achieved_rate", "requested_rate")
     if rate is None:

@@ -1,8 +1,8 @@
-"""Options of a run that a calibration lacks."""
+"""Options of a run that ``kvsim calibrate`` does not have."""
 
 from __future__ import annotations
 
-#: Options of requests and of recording, which a calibration does not have.
+#: Options of requests, of recording, and of changes to a fleet, which a calibration does not have.
 LEFT_OUT = (
     *(
         "workload",

@@ -11,20 +11,20 @@ from kvsim.config import RunConfig
 if TYPE_CHECKING:
     from kvsim.calibration.server import Server
 
-#: Half of the last digit that a log prints, GiB.
+#: Half a unit of the last digit that a log prints, GiB.
 ROUNDING = 0.005
 #: Parts of the budget that ``--logged`` pins; the KV cache gets the rest.
 PINNED = ("memory", "weights", "activations", "non_torch", "cuda_graphs")
 
 
 class Overhead(NamedTuple):
-    """GiB of one GPU other than weights and KV: activations, context, CUDA graphs.
+    """Memory of one GPU other than weights and KV, GiB: activations, context, CUDA graphs.
 
     Attributes
     ----------
-    gib, half_width : logged value, and half the interval that its rounding leaves
-    estimated : value without the log
-    parts : parts for ``--logged``
+    gib, half_width : value from the log, and half the width of its interval due to rounding
+    estimated : kvsim's estimate without the log
+    parts : parts of the memory budget for ``--logged``, GiB
     """
 
     gib: float
@@ -36,8 +36,8 @@ class Overhead(NamedTuple):
 def overhead_of(server: Server) -> Overhead | None:
     """Return the overhead; None if the log has neither KV memory nor blocks.
 
-    The part that the log does not split is put under ``non_torch``, so that the rest is the KV
-    cache of the server.
+    Memory that the log does not assign to a part counts as ``non_torch``, so that the remaining
+    memory is the KV cache of the server.
     """
     free: dict[str, Any] = {
         k: v for k, v in server.options.items() if k not in ("num_gpu_blocks_override", "logged")
@@ -57,7 +57,7 @@ def overhead_of(server: Server) -> Overhead | None:
     gib = total * utilization - weights - kv
     known = {k: logged.get(k, getattr(estimate, k) / GIB) for k in ("activations", "cuda_graphs")}
     rest = gib - sum(known.values())
-    if rest < 0:  # the estimated part is too large: what is left is all there is
+    if rest < 0:  # estimated activations are too large: reduce them
         known["activations"] = max(known["activations"] + rest, 0.0)
         rest = max(gib - sum(known.values()), 0.0)
     parts = {k: logged[k] for k in PINNED if k in logged}

@@ -19,13 +19,13 @@ class Parameter(NamedTuple):
     Attributes
     ----------
     name, what : name and description in tables
-    default : first value of the fit; a share is a factor of the card's constants, 1
-    is_share : True for such a factor, fitted in its logarithm; else seconds
-    unit : one unit of the fit: natural logarithm, or seconds
-    least, most : range of its value, in units: no share is far above 1, no host waits for ever
+    default : first value of the fit: 1 for a factor of the card's constants, else seconds
+    is_share : True for such a factor, of which the logarithm is fitted; False for seconds
+    unit : one unit of the fit: 1 for a natural logarithm, or seconds
+    least, most : range of the value, in units
     precise : half the width of a 95 % interval above which the data do not determine it, in units
-    likely : standard deviation, from server to server, that an undetermined one leaves in the
-        intervals of the others, in units; a judgement
+    likely : standard deviation between servers, in units, by which an undetermined quantity widens
+        the intervals of the others; a judgement
     """
 
     name: str
@@ -58,7 +58,7 @@ KNOBS = (
         "request", "host seconds per request and step", 5e-6, False, 1e-5, 0.0, 50.0, 1.0, 1.0
     ),
 )
-#: Constants that a factor multiplies: of bandwidth, and of arithmetic; in tables by format, too.
+#: Constants that each factor multiplies, also in the tables by weight format.
 FACTORS = {
     "bandwidth": (
         *("weights", "decode_attention", "decode_attention_8bit", "latent_attention"),
@@ -66,12 +66,12 @@ FACTORS = {
     ),
     "arithmetic": ("gemm", "prefill_attention", "prefill_attention_8bit", "latent_prefill", "scan"),
 }
-#: The least that a time of the host's may be: constants of a file must be above 0.
+#: Least host time, seconds: constants in a file must be above 0.
 LEAST = 1e-7
 
 
 def constants(card: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """Return the constants of a card that differ under given parameter values."""
+    """Return those constants of a card that given parameter values change, with new values."""
     rate = efficiency_of(card)
     found: dict[str, Any] = {}
     for parameter, names in FACTORS.items():

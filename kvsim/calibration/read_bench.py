@@ -1,4 +1,4 @@
-"""Reading benchmark files, whichever tool wrote them."""
+"""Reads benchmark files of all supported tools."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
     from kvsim.calibration.bench import Measured
 
-#: Each says None of what is not its own.
+#: Each returns None for a file of another tool.
 READERS = (vllm_bench.runs, guidellm.runs, inference_perf.runs, aiperf.runs, request_log.runs)
 
 
 def read_bench(path: Path, range_ratio: float = 0.0) -> list[Measured]:
-    """Read the runs of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or of a log.
+    """Read the runs in a file of a benchmark tool, or in a log of requests.
 
     Raises
     ------
     ValueError
-        If the file cannot be read, or is none of these.
+        If the file cannot be read, or has no known format.
     """
     try:
         text = read_bytes(path).decode("utf-8")

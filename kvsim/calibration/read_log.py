@@ -1,4 +1,4 @@
-"""Reading a server's log, whichever engine wrote it."""
+"""Reads start-up logs of all engines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def read_startup(path: Path) -> Startup:
     Raises
     ------
     ValueError
-        If the file cannot be read, or is no such log.
+        If the file cannot be read, or is no start-up log of a known engine.
     """
     try:
         text = plain(read_bytes(path).decode("utf-8", errors="replace"))
     except OSError as error:
         raise ValueError(f"--log {path}: cannot be read: {error.strerror or error}") from None
-    for engine in reversed(all_engines().values()):  # vLLM's words are the most common
+    for engine in reversed(all_engines().values()):  # vLLM's marks match most easily: last
         if engine.is_log(text):
             return engine.startup_of(text)
     titles = " or ".join(one.title for one in all_engines().values() if one.log_mark is not None)

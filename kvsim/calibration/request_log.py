@@ -1,4 +1,4 @@
-"""A log of requests: a row each with tokens, and times of sending, first and last token."""
+"""A log with one row per request: tokens, and times of sending, first and last token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Floats = list[float]
 
-#: Columns by what they hold, best first. A name that ends in ``_us`` or ``_ms`` is of such a unit.
+#: Names of columns by content, best first. A name that ends in ``_us`` or ``_ms`` has this unit.
 COLUMNS = {
     "prompts": (
         *("num_prompt_tokens", "server_input_tokens", "prompt_tokens", "input_tokens"),
@@ -44,12 +44,12 @@ _NEEDED = (
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read a log, JSON lines or CSV; rows that did not succeed are left out.
+    """Read the successful requests of a log, JSON lines or CSV; None for another format.
 
     Raises
     ------
     ValueError
-        If a table of requests lacks what is needed.
+        If a table of requests lacks a column that is needed.
     """
     del range_ratio
     if not isinstance(content, list) or not content or not isinstance(content[0], dict):
@@ -74,7 +74,7 @@ def _latencies(
     ttft: Floats | None,
     e2e: Floats | None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return times of sending, TTFT and whole latencies."""
+    """Return send times, TTFT and E2E latencies of the requests, seconds."""
     if sent is not None and first is not None and last is not None:
         return sent, list(map(sub, first, sent)), list(map(sub, last, sent))
     if sent is None or ttft is None or e2e is None:
@@ -83,7 +83,7 @@ def _latencies(
 
 
 def _column(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Floats | None:
-    """Return the first column that exists, in seconds or tokens."""
+    """Return the first column that exists, in seconds or tokens; None without one."""
     for name in names:
         if rows and name in rows[0]:
             unit = 1e-6 if name.endswith("_us") else 1e-3 if name.endswith("_ms") else 1.0

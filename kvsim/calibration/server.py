@@ -15,7 +15,7 @@ from kvsim.lora import LORA_FLAGS
 if TYPE_CHECKING:
     from kvsim.calibration.startup import Startup
 
-#: Options of a log that a run takes as they are.
+#: Options of a log that a run uses unchanged.
 TAKEN = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"),
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "gpu_memory_utilization"),
@@ -56,12 +56,12 @@ class Server(NamedTuple):
 
 
 def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
-    """Turn a log into options; those given by the user win.
+    """Return the server of a log; options ``given`` by the user override logged ones.
 
     Raises
     ------
     ValueError
-        If model or GPU are not given and cannot be determined, or do not fit together.
+        If model or GPU are not given and cannot be determined, or the options are inconsistent.
     """
     if startup is None:
         return Server(dict(given), dict(given.get("logged") or {}), (), ())
@@ -104,7 +104,7 @@ def _generation(startup: Startup) -> dict[str, Any]:
 
 
 def _formats(args: dict[str, Any]) -> dict[str, Any]:
-    """Return formats of weights and KV by kvsim's names."""
+    """Return kvsim's names of the formats of weights and KV."""
     options: dict[str, Any] = {}
     kv = str(args.get("kv_cache_dtype", "auto"))
     options["kv_cache_dtype"] = "fp8" if kv.startswith("fp8") else kv
@@ -117,7 +117,7 @@ def _formats(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_model(name: str, given: dict[str, Any]) -> str:
-    """Return a model by the server's name or path of it."""
+    """Return kvsim's name of a model that the server calls ``name``, an id or a path."""
     if "hf_config_path" in given:
         return PurePath(name).name
     parts = [part for part in PurePath(name).parts if part not in ("/", "snapshots")]
@@ -135,7 +135,7 @@ def known_model(name: str, given: dict[str, Any]) -> str:
 
 
 def _gpu(startup: Startup) -> tuple[str, str]:
-    """Return the card: by the driver's name, else by its memory size if only one card has it."""
+    """Return the card by the driver's name, else by memory size if unique; and a note."""
     if startup.device:
         try:
             return get_gpu(startup.device).name, ""
@@ -147,15 +147,15 @@ def _gpu(startup: Startup) -> tuple[str, str]:
     near = [n for n in gpu_names() if abs(get_gpu(n).memory_bytes / GIB / memory - 1) <= NEAR]
     if len(near) == 1:
         return near[0], f"the GPU is {near[0]}, by its {memory:g} GiB"
-    of = f"those of {', '.join(near)}" if near else "no card's that is known"
+    of = f"those of {', '.join(near)}" if near else "those of no known card"
     raise ValueError(f"--gpu: the log does not name the GPU, and its {memory:g} GiB are {of}")
 
 
 def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that pin the KV cache to the log's.
+    """Return the options that set the size of the KV cache to the logged one.
 
-    Tokens are blocks only where all layers attend alike; with groups of layers vLLM logs tokens
-    of another kind, and the bytes are taken.
+    Logged tokens convert to blocks only with one KV-cache group; with several groups vLLM's tokens
+    have another meaning, and the logged bytes are used.
     """
     if any(name in options for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes")):
         return {}

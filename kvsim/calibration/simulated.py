@@ -1,4 +1,4 @@
-"""Simulated figures of measured runs, under given constants."""
+"""Simulated latencies of measured runs, under given constants."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Targets(NamedTuple):
 
 
 def targets_of(runs: Sequence[Measured]) -> Targets:
-    """Collect the recorded figures of runs."""
+    """Return the recorded figures of runs."""
     told = [
         (place, figure, value)
         for place, one in enumerate(runs)

@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Startup:
-    """Facts of a log; missing facts are absent.
+    """Facts of a start-up log.
 
     Parameters
     ----------
     engine : name of the engine
     version : e.g. ``0.19.0``; empty if not logged
     args : options by vLLM's names, as the server resolved them
-    memory : GiB on one GPU by part, as ``--logged`` has them
-    num_gpu_blocks, num_tokens : size of the KV cache
+    memory : GiB on one GPU by part of the budget, as in ``--logged``
+    num_gpu_blocks, num_tokens : size of the KV cache; None if not logged
     device : the GPU's name in the driver; empty if not logged
-    notes : peculiarities of the log
+    notes : remarks on the log for the user
     """
 
     engine: str
@@ -33,6 +33,6 @@ class Startup:
 
 
 def device_of(text: str) -> str:
-    """Return the name of the first GPU, if its driver's was printed."""
+    """Return the driver's name of the first GPU; empty if the log does not have it."""
     found = re.search(r"GPU 0: ([^\n(]+)", text) or re.search(r"\|\s+0\s+(NVIDIA .+?)\s{2,}", text)
     return found[1].strip() if found else ""

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 def plain(text: str) -> str:
     r"""Return a log without escapes, progress bars' overwritten states and Docker's JSON.
 
-    A last line that is cut off keeps no line end, so that a number in it does not count as whole.
+    A truncated last line has no line end, by which patterns ignore an incomplete number in it.
     Prefixes of Docker Compose, Kubernetes and the engines' processes stay: patterns match anywhere
     in a line.
 
@@ -38,8 +38,8 @@ def plain(text: str) -> str:
 def pairs(text: str) -> dict[str, Any]:
     """Read comma-separated ``key=value`` or ``'key': value``, even if nested or truncated.
 
-    What begins with an opening bracket ends with its closing one, else with the line. A value that
-    the line's end cuts off is left out.
+    A text that begins with an opening bracket ends at its closing one, any other text at the end of
+    the line. A value that the end of the line truncates is omitted.
 
     Examples
     --------

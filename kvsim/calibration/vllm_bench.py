@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read one result, or several that ``--append-result`` wrote one after another.
+    """Read one result, or several of ``--append-result``; None for another format.
 
     ``range_ratio`` is the client's ``--random-range-ratio``, which results do not record.
     """
@@ -73,7 +73,7 @@ def _from_means(
     max_concurrency: int | None,
     burstiness: float,
 ) -> Measured:
-    """Draw lengths around the means: only ``--save-detailed`` records them."""
+    """Return a run with lengths drawn around the means, for files without ``--save-detailed``."""
     count = int(result.get("completed") or 0)
     if count < 1:
         raise ValueError(f"{name}: has no successful request")
