@@ -204,7 +204,7 @@ def test_sharegpt_texts_are_sessions_of_estimated_lengths(write, as_lines):
     loaded = workloads.read(write(chats if as_lines else json.dumps(chats)))
     assert loaded.format == "sharegpt"
     assert loaded.notes[:2] == (
-        "token counts estimated: 4 characters a token, rounded up",
+        "token counts estimated: 4 characters per token, rounded up",
         "left out 1 of 4 conversations without an answer",
     )
     trace = loaded.trace
@@ -224,7 +224,7 @@ def test_vllm_bench_prompts_are_estimated_and_share_beginnings(write):
     ]
     loaded = workloads.read(write(rows))
     assert loaded.format == "vllm-bench"
-    assert loaded.notes[0] == "token counts estimated: 4 characters a token, rounded up"
+    assert loaded.notes[0] == "token counts estimated: 4 characters per token, rounded up"
     trace = loaded.trace
     assert trace.num_prompt_tokens.tolist() == [8, 9, 1]
     assert trace.num_output_tokens.tolist() == [256, 7, 256]

@@ -17,7 +17,7 @@ from workloads.texts import Characters, Messages, tokenizer_of
 
 SAMPLES = Path(__file__).parent / "data" / "trace_formats"
 BY_CHARACTERS = (
-    "token counts estimated: 4 characters a token, rounded up; "
+    "token counts estimated: 4 characters per token, rounded up; "
     "a chat template's own tokens are not counted"
 )
 
@@ -150,7 +150,7 @@ def test_characters_of_a_token_are_an_option(write):
     path = write(rows)
     loaded = workloads.read(path, chars_per_token=2.5)
     assert loaded.trace.num_prompt_tokens.tolist() == [4]
-    assert loaded.notes[0].startswith("token counts estimated: 2.5 characters a token")
+    assert loaded.notes[0].startswith("token counts estimated: 2.5 characters per token")
     assert Characters(2.5).tokens("x" * 10) == ["xx", "xxx", "xx", "xxx"]
     with pytest.raises(ValueError, match=r"chars_per_token must be at least 0.1, got 0$"):
         workloads.load(path, chars_per_token=0)
@@ -349,7 +349,7 @@ def test_the_command_line_takes_options_and_a_tokenizer(call):
     code, printed, _ = call("trace", "inspect", f"{chat}+chars-per-token=2")
     assert code == 0
     assert "openai-chat" in printed
-    assert "2 characters a token" in printed
+    assert "2 characters per token" in printed
     report = SAMPLES / "vllm_bench_serve.json"
     code, printed, _ = call("trace", "inspect", str(report), "--tokenizer", str(file))
     assert code == 0

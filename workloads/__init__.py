@@ -1,4 +1,4 @@
-"""Traces in, traces out: readers of public formats, synthetic generators, sessions.
+"""Traces: readers of public formats, synthetic generators, sessions, and a writer.
 
 >>> import workloads
 >>> trace = workloads.sharegpt(num_requests=2000, request_rate=8, seed=0)

@@ -1,4 +1,4 @@
-"""Coding agents: long prompts that grow by tool results, pauses, and sub-agents that are joined.
+"""Coding agents: prompts that grow by tool results, pauses, and sub-agents that turns wait for.
 
 The constants are fits to 111 recorded Claude Code sessions (callanjfox/kv-cache-tester 94f6046,
 Apache-2.0: 7,169 requests, and 63 sub-agents with 676).
@@ -22,14 +22,14 @@ from workloads.sessions import Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Turns, first prompts (cut at 180,000 tokens) and outputs have the means of the sample (64.6,
-# 69,164 and 443) and the deviations of its logarithms.
+# Standard deviations of the logarithms of turns, first prompts (cut at 180,000 tokens) and outputs
+# in the sample; the defaults of the means (64.6, 69,164 and 443) are its means.
 TURNS_SIGMA, FIRST_SIGMA, OUTPUT_SIGMA = 1.21, 1.16, 0.84
-# What a turn adds beside the last output: median 448 tokens, 90th percentile 3,827.
+# Tokens that a turn adds to the last output: median 448, 90th percentile 3,827.
 GROWTH_SIGMA = 1.67
-# The longest first prompt, and the longest prompt after a compaction, as shares of the longest.
+# The longest first prompt, and the longest prompt after a compaction, as shares of max_prompt.
 FIRST_SHARE, COMPACTED = 0.9, 0.25
-# Pauses between an answer and the next prompt: the deviation of the logarithms.
+# Pauses between an answer and the next prompt: standard deviation of the logarithm.
 THINK_SIGMA = 1.48
 # 38 requests wait for sub-agents: 22 for one, 9 for two, 7 for three.
 SPAWNS, GROUPS = 38 / 7169, (22 / 38, 9 / 38, 7 / 38)
@@ -37,13 +37,13 @@ SPAWNS, GROUPS = 38 / 7169, (22 / 38, 9 / 38, 7 / 38)
 SUB_TURNS = LogNormal(10.7, 0.5, high=100)
 SUB_FIRST = LogNormal(10_899, 0.15, low=1000, high=100_000)
 SUB_GROWTH = LogNormal(5851, 1.55, high=100_000)
-# Tokens that begin every sub-agent's prompt: its tools and system prompt. An assumption.
+# Tokens of tools and system prompt at the start of every sub-agent's prompt: an assumption.
 SUB_SYSTEM = 1000
-# Seconds from the end of the last sub-agent to the parent's next prompt: the median.
+# Median seconds from the end of the last sub-agent to the parent's next prompt.
 JOIN_TIME = 30.0
-# Seconds per output token in planned times, by which requests are ordered; the run decides.
+# Seconds per output token in planned times, which order the requests; a run has its own times.
 TOKEN_TIME = 0.02
-# Times that clients ask for, relative to the pauses to come: they do not know these exactly.
+# Retention that clients request, relative to the next pause, which they do not know exactly.
 HINT_MARGIN = 2.0
 
 
@@ -65,26 +65,27 @@ def agentic(
     sub_agents: float = 1.0,
     hints: bool = False,
 ) -> Trace:
-    """Generate sessions of coding agents; each turn waits for the one before and a pause.
+    """Generate sessions of coding agents; each turn waits for the previous answer and a pause.
 
     A turn may spawn one to three sub-agents; the next turn waits for all of them. The last session
-    is cut where ``num_requests`` is reached.
+    ends when ``num_requests`` is reached.
 
     Parameters
     ----------
-    num_requests : how many, all sessions and sub-agents together
+    num_requests : number of requests of all sessions and sub-agents together
     request_rate : mean requests per second while sessions arrive, as in ``workloads.multi_turn``
     seed : equal seeds give equal traces
     arrival : arrival process of the sessions, e.g. ``"gamma+cv=3"``
     turns : mean turns of a session, log-normal
     system : tokens of tools and system prompt, the same for all sessions; 0 is none
-    first, growth, output : mean tokens of a first prompt, of what a turn adds, and of an answer
+    first, growth, output : mean tokens of a first prompt, of the text that a turn adds to it, and
+        of an answer
     think_time : median seconds from an answer to the next turn, log-normal
-    max_think_time : seconds; it decides what a retention policy can gain
-    max_prompt : tokens; where a prompt would be longer, the session is compacted
-    sub_agents : how often they are spawned, relative to the sample; 0 is never
-    hints : whether the client tells the engine for how long a turn's blocks are of use: twice the
-        pause to come (``hint_ttl``), and not at all after a last turn (``hint_priority`` 0)
+    max_think_time : longest of these times, seconds; the gain of a retention policy depends on it
+    max_prompt : tokens; a session whose prompt would be longer is compacted
+    sub_agents : frequency of spawning sub-agents, relative to the sample; 0 is never
+    hints : requests have retention hints: keep the blocks for twice the next pause (``hint_ttl``),
+        and not at all after a last turn (``hint_priority`` 0)
 
     Raises
     ------
@@ -122,7 +123,7 @@ def agentic(
 
 
 def _with_hints(draft: Draft) -> Draft:
-    """Tell of each turn how long its blocks are of use."""
+    """Return the draft with a retention hint for the blocks of each turn."""
     start, session = np.asarray(draft.arrival_time), np.asarray(draft.session_id)
     is_last = np.append(session[1:] != session[:-1], True)
     pauses = np.roll(start, -1) - start - np.asarray(draft.num_output_tokens) * TOKEN_TIME
@@ -172,7 +173,7 @@ class _Trees:
     after: list[list[int]] = field(default_factory=list)
     think_times: list[float] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)  # rows, each after those that it waits for
+    order: list[int] = field(default_factory=list)  # rows, each after the rows it waits for
 
     def session(
         self, num_turns: int, system: tuple[int, int], sub_content: int, spawns: float
@@ -207,7 +208,7 @@ class _Trees:
         self.order += turns[done:]
 
     def _groups(self, num_turns: int, spawns: float) -> list[tuple[int, int]]:
-        """Return the turns that spawn sub-agents, and how many each."""
+        """Return the turns that spawn sub-agents, each with their number."""
         spawning = np.flatnonzero(self.rng.random(num_turns)[:-1] < spawns)
         sizes = self.rng.choice((1, 2, 3), len(spawning), p=GROUPS)
         return list(zip(spawning.tolist(), sizes.tolist(), strict=True))
@@ -236,7 +237,7 @@ class _Trees:
         self.think_times.append(pause if after else 0.0)
 
     def planned_times(self, starts: Sequence[float], outputs: list[int]) -> list[float]:
-        """Return when each request would be sent if a token took :data:`TOKEN_TIME`."""
+        """Return the send time of each request, seconds, if a token takes :data:`TOKEN_TIME`."""
         times = [0.0] * len(outputs)
         for root, start in zip(self.roots, starts, strict=True):
             times[root] = start

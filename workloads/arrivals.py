@@ -1,9 +1,9 @@
 """Arrival processes of requests or sessions.
 
-Each draws gaps; the first arrival is one gap after time 0. All keep the mean rate and differ in how
-bursty they are. A process is chosen by a text such as ``poisson`` or ``gamma+cv=3``. The gaps drawn
-are scaled so that the last of n requests arrives at n / rate, as ``vllm bench serve`` does: what is
-asked for is what comes. ``poisson+raw=true`` leaves them as drawn, a few percent off.
+A process draws gaps; the first arrival is one gap after time 0. Processes with equal mean rates
+differ in their burstiness. A text such as ``poisson`` or ``gamma+cv=3`` selects one. As in ``vllm
+bench serve``, the gaps are scaled so that the last of n requests arrives at n / rate: the trace has
+exactly this rate. ``poisson+raw=true`` does not scale them; the rate is then off by a few percent.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def draw_arrivals(
     Parameters
     ----------
     process : name of the process with its parameters, ``NAME[+KEY=VALUE]...``
-    num_requests : how many
-    request_rate : mean arrivals per second; ``inf`` puts all at time 0
+    num_requests : number of arrivals
+    request_rate : mean arrivals per second; with ``inf`` all arrive at time 0
     rng : source of randomness
 
     Returns
@@ -61,7 +61,7 @@ def _arrive(gaps: Floats, request_rate: float, raw: bool) -> Floats:
 def poisson(
     num_requests: int, request_rate: float, rng: np.random.Generator, *, raw: bool = False
 ) -> Floats:
-    """Exponential gaps: independent users, CV 1. What ``vllm bench serve`` sends."""
+    """Exponential gaps, CV 1: independent users, the default of ``vllm bench serve``."""
     return _arrive(rng.exponential(1 / request_rate, num_requests), request_rate, raw)
 
 
@@ -96,9 +96,9 @@ def onoff(
     off_duration: float = 10.0,
     raw: bool = False,
 ) -> Floats:
-    """Poisson bursts of ``on_duration`` seconds with silences of ``off_duration`` between them.
+    """Poisson bursts of ``on_duration`` seconds, separated by ``off_duration`` seconds of silence.
 
-    Within a burst the rate is higher by ``(on + off) / on``, so that the mean rate is kept.
+    Within a burst the rate is ``(on + off) / on`` times the mean rate.
     """
     for name, value in (("on_duration", on_duration), ("off_duration", off_duration)):
         if not 0 < value < math.inf:
@@ -108,7 +108,7 @@ def onoff(
     return busy + np.floor(busy / on_duration) * off_duration
 
 
-#: Points of a period at which the arrivals of a day are tabulated.
+#: Number of intervals of a period at which its cumulative arrivals are tabulated.
 POINTS = 1440
 
 
@@ -124,8 +124,8 @@ def diurnal(
 ) -> Floats:
     """Poisson with a rate that follows a cosine over each ``period`` seconds, lowest at its ends.
 
-    At the lowest the rate is ``trough`` times that of the peak in the middle. The mean over whole
-    periods is the rate asked for.
+    The lowest rate is ``trough`` times the peak in the middle. The mean over whole periods is the
+    request rate.
     """
     if not 0 < period < math.inf:
         raise ValueError(f"period must be finite and above 0, got {period}")

@@ -1,4 +1,4 @@
-"""One call of OpenAI's interface, from a log or a batch file."""
+"""One call of OpenAI's API, from a log or a batch file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workloads.texts import ASSISTANT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Columns of the answer's tokens as the server counted them, and of the requested maximum.
+#: Columns with the server's count of output tokens, and with the requested maximum.
 GENERATED = ("completion_tokens", "output_tokens", "output_length")
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 #: Keys of a record that this module reads.
@@ -24,11 +24,11 @@ class Call:
 
     Attributes
     ----------
-    messages : of the prompt
-    answer : its text, None if not recorded
-    num_output_tokens : None if not recorded; the requested maximum if only that is
-    num_prompt_tokens : as the server counted them, None if not recorded
-    talk : all messages, if the last is an answer and the record tells nothing else of one
+    messages : messages of the prompt
+    answer : text of the answer, None if not recorded
+    num_output_tokens : output tokens, or else the requested maximum; None if neither is recorded
+    num_prompt_tokens : the server's count of prompt tokens, None if not recorded
+    talk : all messages, if the last one is an answer and the record has no other facts of an answer
     """
 
     messages: list[Message]
@@ -41,7 +41,7 @@ class Call:
 def call_of(record: Mapping[str, Any]) -> Call:
     """Return the call of a record with ``messages``, ``prompt`` or ``input``.
 
-    An answer that the messages end with is the call's own.
+    If the last message is an answer, it is the answer of this call.
     """
     messages = tools_of(record.get("tools")) + _prompt(record)
     response = record.get("response")
@@ -77,7 +77,7 @@ def _usage(record: Mapping[str, Any], response: Any) -> Mapping[str, Any]:
 
 
 def _answer(response: Any) -> str | None:
-    """Return the text of a response: as it is, or of its first choice."""
+    """Return the text of a response: the response itself, or the text of its first choice."""
     if response is None or isinstance(response, str):
         return response
     choices = response.get("choices") or [{}]
@@ -89,7 +89,7 @@ def _answer(response: Any) -> str | None:
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the first value that is a count of tokens; 0 is none."""
+    """Return the first value that is a count of tokens above 0; None without one."""
     for name in names:
         value = record.get(name)
         if value is not None and not isinstance(value, bool) and float(value).is_integer():

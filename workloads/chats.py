@@ -1,4 +1,4 @@
-"""Requests with chat messages as prompts, as OpenAI's interface takes them."""
+"""Requests with chat messages as prompts, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workloads.texts import ASSISTANT, NONE, Counter, Messages
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Tokens of an answer of unknown length: vLLM's default of --custom-output-len.
+#: Tokens of an answer of unknown length, the default of vLLM's --custom-output-len.
 OUTPUT_TOKENS = 256
-#: Parts of a message that are text, by the key that holds it.
+#: Types of message parts that are text, and the key with the text.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "tool_result": "content"}
 
 
@@ -28,7 +28,7 @@ class Message:
 
 
 def messages_of(cell: Any) -> list[Message]:
-    """Return the messages of a request; fails if it is not a list of messages."""
+    """Return the messages of a request; raises an error if the cell is no list of messages."""
     if isinstance(cell, str):  # a CSV or Parquet cell
         cell = json.loads(cell)
     found = [_message(entry) for entry in cell]
@@ -65,7 +65,7 @@ def _text(content: Any) -> tuple[str, int]:
 
 
 def tools_of(cell: Any) -> list[Message]:
-    """Return the definitions of tools as the message that a chat template makes of them."""
+    """Return the definitions of tools as a message, as a chat template writes them."""
     return [Message("tools", json.dumps(cell, ensure_ascii=False))] if cell else []
 
 
@@ -75,8 +75,8 @@ class Chats:
 
     Parameters
     ----------
-    count : how a text becomes tokens
-    output_tokens : of an answer of unknown length
+    count : counter of a text's tokens
+    output_tokens : tokens of an answer of unknown length
     """
 
     count: Counter
@@ -111,12 +111,12 @@ class Chats:
 
         Parameters
         ----------
-        messages : of the prompt
+        messages : messages of the prompt
         place : line of the file
-        session : -1 is none
-        answer : its text, so that a later prompt can name it
-        output : tokens of the answer; without it those of its text, or what is assumed
-        num_reported_tokens : tokens of the prompt, as a server counted them
+        session : index of the session, -1 for none
+        answer : text of the answer, so that later prompts can share its content
+        output : tokens of the answer; None: those of its text, or ``output_tokens`` without a text
+        num_reported_tokens : a server's count of prompt tokens
         """
         last = self._say(messages)
         self._ask(last, place, session, answer, output)
@@ -163,7 +163,7 @@ class Chats:
         notes: Sequence[str] = (),
         ends_by: str = "eos",
     ) -> Draft:
-        """Return the requests so far, in order of arrival, or else session by session."""
+        """Return the requests so far, in order of ``times``, or session by session without them."""
         segments = [self._messages.prompt(last) for last in self._last]
         draft = Draft(
             [sum(length for _, _, length in pieces) for pieces in segments],

@@ -29,23 +29,23 @@ def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
 
 
 def _moved(items: Sequence[Any], place: Mapping[int, int]) -> list[Any]:
-    """Return what a request waits for, by new rows."""
+    """Return the rows that a request waits for after a reordering; ``place`` has the new rows."""
     return [(place[k[0]], *k[1:]) if isinstance(k, list | tuple) else place[k] for k in items]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Pace of the turns of a session, for traces that do not record it.
+    """Pace of the turns of a session, for traces without arrival times.
 
-    Turn k + 1 is planned when turn k would be answered and read:
-    ``think_time + num_output_tokens * time_per_output_token`` after turn k.
+    Turn k + 1 is planned ``num_output_tokens * time_per_output_token + think_time`` seconds after
+    turn k: when the user has received and read the answer.
 
     Attributes
     ----------
     think_time : mean seconds from an answer to the next question, exponential; an assumption
     time_per_output_token : seconds
-        0.045 is the pace of OPT-13B in the PagedAttention paper, Fig. 13: 30.42 requests running
-        at 2 requests/s and 338 tokens each.
+        0.045 is that of OPT-13B in the PagedAttention paper, Fig. 13, with 30.42 running requests
+        of 338 output tokens at 2 requests/s.
     """
 
     think_time: float = 10.0
@@ -64,11 +64,11 @@ class Draft:
 
     Attributes
     ----------
-    arrival_time : seconds; None when the file has no times
-    session_id : the requests of one session are adjacent, in order of their turns
-    places : line of the file behind each request, or entry or row; None when as in the table
-    pace : of the turns, where times are to be drawn
-    notes : what a user should know about how the file was read
+    arrival_time : seconds; None if the file has no times
+    session_id : session of each request; its requests are adjacent, in order of their turns
+    places : line, entry or row of the file of each request; None if equal to the row of the draft
+    pace : pace of the turns, for drawing times
+    notes : remarks for the user on the reading of the file
     """
 
     num_prompt_tokens: Sequence[int]
@@ -110,7 +110,7 @@ class Draft:
         return self._in_order(np.argsort(np.asarray(self.arrival_time), kind="stable").tolist())
 
     def session_by_session(self) -> Draft:
-        """Return the requests of each session together, sessions in order of their first ones."""
+        """Return the requests sorted by session; sessions keep the order of their first request."""
         first: dict[int, int] = {}
         sessions = self.session_id or ()
         begins = [first.setdefault(s, row) if s >= 0 else row for row, s in enumerate(sessions)]
@@ -120,7 +120,7 @@ class Draft:
         moved = {
             name: column.take(order) if isinstance(column, Slices) else [column[i] for i in order]
             for name, column in self.columns().items()
-            if not isinstance(column, str)  # one text says it of all
+            if not isinstance(column, str)  # one text is the value of all rows
         }
         if self.after is not None:
             place = {row: i for i, row in enumerate(order)}
@@ -128,12 +128,12 @@ class Draft:
         return replace(self, **moved)  # type: ignore[arg-type]  # by name, as columns() gave them
 
     def build(self) -> Trace:
-        """Return the trace, all requests at time 0 if there are no times.
+        """Return the trace; without times all requests arrive at time 0.
 
         Raises
         ------
         kvsim.trace.RowError
-            Naming the first wrong request.
+            If a request is invalid; the message names the first one.
         """
         columns = {"arrival_time": np.zeros(len(self)), **self.columns()}
         columns.pop("places", None)

@@ -1,10 +1,9 @@
 """Workloads of independent requests: every prompt unique, lengths from a distribution.
 
-Public traces that were only published as means are log-normals, with the sigma and where it comes
-from beside each. The lengths are drawn from one random stream and the arrivals from another, so
-that a change of rate or arrival process leaves the lengths as they are. Answers of people's chats
-and of production end by EOS; those of synthetic lengths by max_tokens, as benchmarks with
-``--ignore-eos`` ask for them.
+Traces of which only means are published are log-normals; a comment at each gives the source of its
+sigma. Lengths and arrivals are drawn from different random streams, so a change of rate or arrival
+process does not change the lengths. Answers in chats and production end by EOS; answers of
+synthetic lengths end by max_tokens, as in benchmarks with ``--ignore-eos``.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ REQUEST_RATE = 8.0
 
 # ShareGPT, PagedAttention paper (arXiv 2309.06180) section 6.1: means 161.31 and 337.99 tokens, at
 # most 2,048. Output sigma 0.72 reproduces the 13.3 % reservation of Orca (Max) in its Fig. 2; the
-# prompt's 1.2 is an assumption: Fig. 2 hardly depends on it. A prompt of 2,048 tokens would not
-# fit a 2,048-token model.
+# prompt's sigma of 1.2 is an assumption, on which Fig. 2 hardly depends. A prompt of 2,048 tokens
+# would not fit a 2,048-token model.
 SHAREGPT = (LogNormal(161.31, 1.2, high=2047), LogNormal(337.99, 0.72))
 
 # Alpaca, the same paper: means 19.31 and 58.45 tokens. Output sigma 0.9 fits Fig. 13: with it a
-# buddy allocator holds 72.4 (Oracle) and 41.4 (Pow2) requests in 15,728 slots, published 72.75 and
-# 43.24. The prompt's width hardly shows in memory; 0.7 is an assumption.
+# buddy allocator holds 72.4 (Oracle) and 41.4 (Pow2) requests in 15,728 slots; published are 72.75
+# and 43.24. Memory hardly depends on the prompt's sigma; 0.7 is an assumption.
 ALPACA = (LogNormal(19.31, 0.7, high=2047), LogNormal(58.45, 0.9))
 
 # Azure 2023 conversation trace (Azure/AzurePublicDataset, 19,366 requests): means 1,155 and 211,
-# clipped at its longest. Prompt sigma 0.6 puts median and 99th percentile 6 % under the trace's
-# 1,020 and 4,142. No log-normal has the two humps of the outputs: 0.7 keeps their variance (CV
-# 0.75, in truth 0.77), which decides the KV memory held, at the cost of a median 29 % and a 99th
-# percentile 41 % over 129 and 601. The trace itself, or `empirical`, has the exact shape.
+# clipped at its longest. Prompt sigma 0.6 puts median and 99th percentile 6 % below the trace's
+# 1,020 and 4,142. No log-normal has the two peaks of the outputs: 0.7 keeps their variance (CV
+# 0.75, the trace has 0.77), which determines KV memory, but median and 99th percentile are 29 % and
+# 41 % above the trace's 129 and 601. The trace itself, or `empirical`, has the exact shape.
 AZURE_CONV = (LogNormal(1155, 0.6, high=14050), LogNormal(211, 0.7, high=1000))
 
 # Azure 2023 code trace: means 2,048 and 28. The sigmas give the medians of Splitwise (arXiv
-# 2311.18677) Fig. 3, 1,500 and 13, with prompts clipped at 7,437, where the service cut them.
+# 2311.18677) Fig. 3, 1,500 and 13, with prompts clipped at 7,437, the service's limit.
 AZURE_CODE = (LogNormal(2048, 0.85, high=7437), LogNormal(28, 1.25))
 
 
@@ -79,11 +78,11 @@ def sharegpt(
     seed: int = 0,
     arrival: str = "poisson",
 ) -> Trace:
-    """Generate chat questions as the PagedAttention paper's ShareGPT: 161 tokens in, 338 out.
+    """Generate chats with lengths as in the PagedAttention paper's ShareGPT: 161 in, 338 out.
 
     Parameters
     ----------
-    num_requests : how many
+    num_requests : number of requests
     request_rate : mean requests per second; ``inf`` sends everything at time 0
     seed : equal seeds give equal traces
     arrival : arrival process with its parameters, e.g. ``"gamma+cv=3"``; see workloads.arrivals
@@ -104,9 +103,9 @@ def alpaca(
     seed: int = 0,
     arrival: str = "poisson",
 ) -> Trace:
-    """Generate short instructions as the PagedAttention paper's Alpaca: 19 tokens in, 58 out.
+    """Generate instructions with lengths as in the PagedAttention paper's Alpaca: 19 in, 58 out.
 
-    Parameters and errors as in :func:`sharegpt`.
+    Parameters and errors are those of :func:`sharegpt`.
     """
     return _independent(ALPACA, num_requests, request_rate, seed, arrival, "eos")
 
@@ -121,7 +120,7 @@ def azure_conv(
 ) -> Trace:
     """Generate requests as long as Azure's 2023 conversations: 1,155 tokens in, 211 out.
 
-    Parameters and errors as in :func:`sharegpt`.
+    Parameters and errors are those of :func:`sharegpt`.
     """
     return _independent(AZURE_CONV, num_requests, request_rate, seed, arrival, "eos")
 
@@ -136,7 +135,7 @@ def azure_code(
 ) -> Trace:
     """Generate requests as long as Azure's 2023 code completions: 2,048 tokens in, 28 out.
 
-    Parameters and errors as in :func:`sharegpt`.
+    Parameters and errors are those of :func:`sharegpt`.
     """
     return _independent(AZURE_CODE, num_requests, request_rate, seed, arrival, "eos")
 
@@ -153,7 +152,7 @@ def uniform(
     output_min: int = 1,
     output_max: int = 512,
 ) -> Trace:
-    """Generate lengths spread evenly between two bounds.
+    """Generate requests with lengths uniform between two bounds.
 
     Parameters
     ----------
@@ -183,18 +182,18 @@ def random(
 ) -> Trace:
     """Generate lengths as serving benchmarks do: uniform between a share of L and L itself.
 
-    That is ``--dataset-name random`` of vLLM's benchmark_serving.py as InferenceX runs it. ``vllm
-    bench serve`` has since come to spread lengths to both sides: ``symmetric=true``.
+    This is ``--dataset-name random`` of vLLM's former benchmark_serving.py, which InferenceX runs.
+    ``vllm bench serve`` draws lengths on both sides of L: ``symmetric=true``.
 
     Parameters
     ----------
     num_requests, seed, arrival : as in :func:`sharegpt`
-    request_rate : all requests come at time 0 unless it is given; ``max_concurrency`` then makes a
-        closed loop of them
-    input_len, output_len : L, tokens
-    range_ratio : r of ``r L`` to ``L``, or symmetric of ``(1 - r) L`` to ``(1 + r) L``; without it
-        all lengths are L
-    symmetric : spread to both sides
+    request_rate : mean requests per second; by default all requests arrive at time 0, and
+        ``max_concurrency`` makes a closed loop of them
+    input_len, output_len : L of prompt and output, tokens
+    range_ratio : r: lengths are ``r L`` to ``L``, or symmetric ``(1 - r) L`` to ``(1 + r) L``;
+        without it all lengths are L
+    symmetric : draw lengths on both sides of L
 
     Raises
     ------
@@ -212,7 +211,7 @@ def random(
 
 
 def between(low: float, high: float, length: int) -> Uniform:
-    """Return lengths from one share of a length to another, at least 1."""
+    """Return lengths uniform from ``low * length`` to ``high * length``, at least 1."""
     return Uniform(max(math.floor(low * length), 1), math.ceil(high * length))
 
 
@@ -226,7 +225,7 @@ def fixed(
     prompt: int = 512,
     output: int = 128,
 ) -> Trace:
-    """Generate requests of one shape.
+    """Generate requests with equal lengths.
 
     Parameters
     ----------
@@ -253,12 +252,12 @@ def empirical(
 ) -> Trace:
     """Generate requests with the lengths of a trace file, drawn with replacement.
 
-    Prompt and output of a request are drawn together; shared content is not carried over.
+    Prompt and output of a request are drawn together; prompts share no content.
 
     Parameters
     ----------
     num_requests, request_rate, seed, arrival : as in :func:`sharegpt`
-    trace : path of a file that ``workloads.load`` reads; in a text, a path without "+"
+    trace : path of a file that ``workloads.load`` reads, without "+" in ``empirical+trace=PATH``
 
     Raises
     ------

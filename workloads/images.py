@@ -29,19 +29,19 @@ def random_mm(
 ) -> Trace:
     """Generate prompts of random text followed by images, as ``vllm bench serve`` does.
 
-    That is its ``--dataset-name random-mm``; there the model's processor decides
-    the number of tokens of an image, here ``item_tokens`` does.
+    This is its ``--dataset-name random-mm``; there the model's processor determines the number of
+    tokens of an image, here ``item_tokens``.
 
     Parameters
     ----------
     num_requests, seed, arrival : as in ``workloads.sharegpt``
-    request_rate : all requests come at time 0 unless it is given
-    input_len, output_len : L, tokens of text and of the answer
-    range_ratio : r of ``(1 - r) L`` to ``(1 + r) L``
+    request_rate : mean requests per second; by default all requests arrive at time 0
+    input_len, output_len : L of text and of output, tokens
+    range_ratio : r: lengths are ``(1 - r) L`` to ``(1 + r) L``
     base_items_per_request : n, images of a prompt
-    num_mm_items_range_ratio : r of ``(1 - r) n`` to ``(1 + r) n``
-    item_tokens : of an image, such as 256 of Gemma 3
-    num_images : how many there are to draw from, all alike; 0 makes every one another
+    num_mm_items_range_ratio : r: a prompt has ``(1 - r) n`` to ``(1 + r) n`` images
+    item_tokens : tokens of an image, such as 256 of Gemma 3
+    num_images : number of different images, drawn uniformly; 0: every image is different
 
     Raises
     ------

@@ -37,7 +37,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every length from ``low`` to ``high`` tokens, both included, equally often."""
+    """Lengths uniform from ``low`` to ``high`` tokens, both included."""
 
     low: int
     high: int
@@ -51,13 +51,13 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Log-normal lengths, rounded and clipped to ``low`` .. ``high``, with a given mean after both.
+    """Log-normal lengths, rounded and clipped to ``low`` .. ``high``; then they have the mean.
 
     Attributes
     ----------
-    mean : tokens, of the rounded and clipped lengths
+    mean : mean of the rounded and clipped lengths, tokens
     sigma : standard deviation of the logarithm before rounding and clipping; 0 is a constant
-    low, high : tokens
+    low, high : bounds, tokens
     """
 
     mean: float
@@ -85,9 +85,9 @@ class LogNormal:
 
 @lru_cache
 def fitted_mu(mean: float, sigma: float, low: int, high: int) -> float:
-    """Return the mean logarithm that gives a mean length after rounding and clipping.
+    """Return mu, the mean logarithm, for a mean length after rounding and clipping.
 
-    By bisection, to a millionth of a token: the mean rises with mu.
+    A bisection finds it to a millionth of a token, since the mean rises with mu.
     """
     below, above = math.log(low) - 8 * sigma - 1, math.log(high) + 8 * sigma + 1
     while above - below > 1e-12 * max(1.0, abs(above)):
@@ -102,9 +102,9 @@ def fitted_mu(mean: float, sigma: float, low: int, high: int) -> float:
 def clipped_mean(mu: float, sigma: float, low: int, high: int) -> float:
     """Return the mean of a log-normal rounded to whole numbers and clipped to ``low`` .. ``high``.
 
-    ``E[X] = low + sum of P(X > k)`` for k from low to high - 1, and X > k when the value is at
-    least k + 1/2. Beyond the first thousand terms the sum is the integral of the tail, which has a
-    closed form; the difference is under 1e-4 tokens.
+    ``E[X] = low + sum of P(X > k)`` for k from low to high - 1; X > k if the value is at least k +
+    1/2. After a thousand terms the integral of the tail, which has a closed form, replaces the sum;
+    the difference is below 1e-4 tokens.
     """
     middle = min(high, low + 1000)
     head = sum(_tail(math.log(k + 0.5), mu, sigma) for k in range(low, middle))

@@ -1,4 +1,4 @@
-"""Prompts with equal beginnings: shared system prompts, and common prefixes of real texts."""
+"""Prompts with common prefixes: shared system prompts, and prefixes of real texts."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def shared_prefix(
 ) -> Trace:
     """Generate prompts of a shared system prompt followed by a unique text.
 
-    With the defaults the shape is that of ``vllm bench serve --dataset-name prefix_repetition``.
+    The default lengths are those of ``vllm bench serve --dataset-name prefix_repetition``.
 
     Parameters
     ----------
     num_requests, request_rate, seed, arrival : as in ``workloads.sharegpt``
-    num_prefixes : how many system prompts there are
+    num_prefixes : number of different system prompts
     prefix : tokens of each system prompt
-    suffix, output : mean tokens of the request's own text and of its output
-    zipf : how unequal the system prompts are
-        The k-th is asked in proportion to ``k ** -zipf``; 0 makes all alike.
+    suffix, output : mean tokens of the unique text and of the output
+    zipf : exponent of the system prompts' frequencies
+        The k-th system prompt has a frequency proportional to ``k ** -zipf``; 0 makes all equal.
     sigma : log-normal width of suffix and output, each clipped at 8 times its mean; 0 fixes them
 
     Raises
@@ -76,16 +76,17 @@ def common_prefix_segments(
 ) -> tuple[list[list[Piece]], list[int]]:
     """Name the content of prompts so that they share exactly their common prefixes.
 
-    Prompt i followed by its output is one sequence. In sorted order each sequence shares with the
-    one before it the most it shares with any earlier one, so it takes over that much of its
-    predecessor's content and adds its own: content 2 i for the prompt, 2 i + 1 for the output.
+    Prompt i followed by its output is one sequence. In sorted order, the longest prefix that a
+    sequence shares with any earlier one is the prefix that it shares with its predecessor. The
+    sequence gets this content of its predecessor, and then its own: content 2 i for the prompt, 2 i
+    + 1 for the output.
 
-    A later prompt that goes on from an earlier prompt and output names that output. If two requests
-    have equal prompts and outputs that begin alike, such a prompt matches the first of them only.
+    A prompt that continues an earlier prompt and output has the content of that output. If two
+    requests have equal prompts, and outputs with a common prefix, such a prompt matches the first.
 
     Parameters
     ----------
-    prompts, outputs : n token sequences each; an output may be empty when it is not known
+    prompts, outputs : n token sequences each; an unknown output is empty
 
     Returns
     -------

@@ -16,9 +16,9 @@ def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) ->
     Parameters
     ----------
     spec : ``NAME[+KEY=VALUE]...``
-        A key is a parameter of the workload or of its arrival process; a key wins over the
-        arguments below.
-    num_requests : how many
+        A key is a parameter of the workload or of its arrival process; it overrides the arguments
+        below.
+    num_requests : number of requests
     request_rate : mean requests per second; ``inf`` sends everything at time 0
     seed : equal seeds give equal traces; the lengths do not depend on the rate
 

@@ -33,15 +33,15 @@ def multi_turn(
 ) -> Trace:
     """Generate chats: every prompt is the system prompt, all turns so far and a new question.
 
-    Sessions arrive by the arrival process; turn k + 1 is planned a think time after turn k would be
-    answered. The last session is cut where ``num_requests`` is reached.
+    Sessions arrive by the arrival process; turn k + 1 is planned a think time after the expected
+    answer of turn k. The last session ends when ``num_requests`` is reached.
 
     Parameters
     ----------
-    num_requests : how many, all sessions together
+    num_requests : number of requests of all sessions together
     request_rate : mean requests per second while sessions arrive
-        Sessions arrive at this rate over their mean number of turns; the turns still to come when
-        the last one has arrived stretch the trace. ``inf`` starts every session at time 0.
+        Sessions arrive at this rate divided by their mean number of turns. The trace is longer, by
+        the turns after the last session's arrival. ``inf`` starts every session at time 0.
     seed : equal seeds give equal traces
     arrival : arrival process of the sessions, e.g. ``"gamma+cv=3"``
     turns : mean turns of a session, geometric, at least 1
@@ -49,8 +49,8 @@ def multi_turn(
     user, output : mean tokens of a question and of an answer, log-normal, clipped at 8 times each
     sigma : log-normal width of both; 0 makes them constant
     think_time, time_per_output_token : seconds, see :class:`workloads.draft.Pace`
-    max_prompt : tokens; a longer prompt keeps its end, as the PagedAttention paper's chat does
-        (section 6.4, 1,024 tokens). None keeps all.
+    max_prompt : a longer prompt keeps only its last ``max_prompt`` tokens, as in the PagedAttention
+        paper's chat (section 6.4, 1,024 tokens); None keeps all
 
     Raises
     ------
@@ -89,10 +89,10 @@ def _check_multi_turn(num_requests: int, turns: float, system: int, max_prompt: 
 def plan(
     draft: Draft, request_rate: float, rng: np.random.Generator, arrival: str = "poisson"
 ) -> Draft:
-    """Draw times for requests without any, and sort them by arrival.
+    """Draw arrival times of requests, and sort the requests by them.
 
-    Sessions arrive at ``request_rate`` over their mean number of turns, the turns follow at the
-    draft's pace and keep their order. A request without a session is a session of one turn.
+    Sessions arrive at ``request_rate`` divided by their mean number of turns; turns follow in order
+    at the draft's pace. A request without a session is a session of one turn.
     """
     of_starts, of_thinks = rng.spawn(2)
     session = np.arange(len(draft)) if draft.session_id is None else np.asarray(draft.session_id)
@@ -110,21 +110,21 @@ def plan(
 
 
 class Script:
-    """Builds conversations turn by turn, naming every text and every output.
+    """Builds conversations turn by turn, with a content id for every text and every output.
 
     Parameters
     ----------
-    max_prompt : longest prompt in tokens, of which the last are kept; None keeps all
+    max_prompt : a longer prompt keeps only its last ``max_prompt`` tokens; None keeps all
     """
 
     def __init__(self, max_prompt: int | None = None) -> None:
         self._max_prompt = max_prompt
         self._contents = 0
         self._session = -1
-        self._texts: list[tuple[int, int]] = []  # content and tokens, of all sessions
-        self._begins = 0  # the session's first text
+        self._texts: list[tuple[int, int]] = []  # content and tokens of all sessions
+        self._begins = 0  # index of the session's first text
         self.num_tokens = 0
-        self._runs: list[tuple[int, int, int]] = []  # of texts: first, end, tokens cut off
+        self._runs: list[tuple[int, int, int]] = []  # of each prompt: first text, end, tokens cut
         self._prompts: list[int] = []
         self._outputs: list[int] = []
         self._output_content_id: list[int] = []
@@ -144,11 +144,11 @@ class Script:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the session's texts so far, as a compaction does."""
+        """Drop the session's texts so far, as in a compaction."""
         self._begins, self.num_tokens = len(self._texts), 0
 
     def say(self, num_tokens: int, content_id: int | None = None) -> None:
-        """Append a text to the session, with new content unless one is given; ignores 0 tokens."""
+        """Append a text to the session, by default with new content; 0 tokens append nothing."""
         if num_tokens > 0:
             content = self.new_content() if content_id is None else content_id
             self._texts.append((content, num_tokens))
@@ -159,8 +159,8 @@ class Script:
 
         Parameters
         ----------
-        num_tokens : of the output
-        place : line of the file the turn comes from
+        num_tokens : tokens of the output
+        place : line of the file with the turn
         """
         excess = 0 if self._max_prompt is None else max(self.num_tokens - self._max_prompt, 0)
         self._prompts.append(self.num_tokens - excess)

@@ -33,13 +33,13 @@ class Counter(Protocol):
 
 
 class Characters:
-    """Counts ``chars_per_token`` characters as a token; the last token of a text may be shorter."""
+    """Counts ``chars_per_token`` characters as one token; a text's last token may be shorter."""
 
     def __init__(self, chars_per_token: float = CHARS_PER_TOKEN) -> None:
         if not 0.1 <= chars_per_token < math.inf:
             raise ValueError(f"chars_per_token must be at least 0.1, got {chars_per_token:g}")
         self._chars = chars_per_token
-        self.note = f"token counts estimated: {chars_per_token:g} characters a token, rounded up"
+        self.note = f"token counts estimated: {chars_per_token:g} characters per token, rounded up"
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text, by its characters."""
@@ -51,7 +51,7 @@ class Characters:
 
 
 class Tokenized:
-    """Counts with a tokenizer's own file, text by text, without special tokens."""
+    """Counts with a tokenizer.json, each text by itself, without special tokens."""
 
     def __init__(self, file: str) -> None:
         self._tokenizer = tokenizer_of(file)
@@ -68,12 +68,12 @@ class Tokenized:
 
 @lru_cache(maxsize=1)
 def tokenizer_of(file: str) -> Any:
-    """Return the tokenizer of a file, as the library ``tokenizers`` reads it.
+    """Return the tokenizer of a file, read by the library ``tokenizers``.
 
     Raises
     ------
     ValueError
-        If there is no such file or library, or the file is another.
+        If the file or the library is missing, or the file is no tokenizer.json.
     """
     if not Path(file).is_file():
         raise ValueError(f"tokenizer {file}: no such file; give the model's tokenizer.json")
@@ -90,20 +90,20 @@ def tokenizer_of(file: str) -> Any:
 
 
 def counter(chars_per_token: float, tokenizer: str | None) -> Counter:
-    """Return the counter of texts: a tokenizer's file if given, else by characters."""
+    """Return the counter of texts: by a tokenizer's file if given, else by characters."""
     return Characters(chars_per_token) if tokenizer is None else Tokenized(tokenizer)
 
 
 class Messages:
     """Names the content of messages, so that prompts share exactly their common prefixes.
 
-    A message is known by what was said before it, by its speaker and its text. Messages that
-    follow the same one and begin alike share their common tokens; answers of the model are shared
-    as a whole or not at all, so that a later prompt can name them.
+    Two messages are equal if their text, speaker and predecessor are equal. Other messages with
+    equal speaker and predecessor share their common prefix. Answers of the model are shared only as
+    a whole, so that later prompts can have their content.
 
     Parameters
     ----------
-    count : how a text becomes tokens
+    count : counter of a text's tokens
     """
 
     def __init__(self, count: Counter) -> None:
@@ -114,7 +114,7 @@ class Messages:
         self._pieces: list[list[Piece]] = []
 
     def say(self, after: int, speaker: str, text: str) -> int:
-        """Return the index of a message after another one; ``NONE`` is the start."""
+        """Return the index of a message after message ``after``; ``NONE`` is the start."""
         key = (after, speaker, text)
         if key not in self._places:
             self._places[key] = self._append(*key)
@@ -130,11 +130,11 @@ class Messages:
         return len(self._said) - 1
 
     def num_tokens(self, place: int) -> int:
-        """Return the length of one message."""
+        """Return the length of one message, tokens."""
         return self._lengths[place]
 
     def length(self, last: int) -> int:
-        """Return the tokens of all messages up to one."""
+        """Return the number of tokens of all messages up to ``last``."""
         tokens = 0
         while last >= 0:
             tokens += self._lengths[last]
@@ -142,7 +142,7 @@ class Messages:
         return tokens
 
     def prompt(self, last: int) -> list[Piece]:
-        """Return the content of all messages up to one; call it after adding all messages."""
+        """Return the content of all messages up to ``last``; call it after adding all messages."""
         if not self._pieces:
             self._pieces = self._name()
         chain = []
