@@ -146,9 +146,7 @@ def _gemma_small(config: Config) -> Fields:
     widths = config.get("intermediate_size")
     if isinstance(widths, list):  # Gemma 3n names one per layer, all equal
         config = Config({**config.values, "intermediate_size": max(widths)}, config.path)
-    shared = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
-    plain = Config({**config.values, **shared}, config.path)
-    fields = FAMILIES["gemma4"].read(plain)
+    fields = FAMILIES["gemma4"].read(config)
     width = config.integer("hidden_size_per_layer_input", default=0)
     inputs = fields["num_layers"] * width
     rows = config.integer("vocab_size_per_layer_input", default=fields["vocab_size"])

@@ -250,10 +250,7 @@ def _gemma3(config: Config) -> Fields:
 
 
 def _gemma4(config: Config) -> Fields:
-    """Gemma 4's large models; a spec cannot express the KV that small ones share between layers."""
-    for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
-        if config.integer(key, default=0):
-            raise config.error(f"{key} > 0 is not supported")
+    """Gemma 4 without the additions of its small models, see ``hf_experts.py``."""
     fields = _gemma3(config) | {"full_head_dim": config.integer("global_head_dim")}
     if config.flag("attention_k_eq_v"):
         fields["full_key_is_value"] = True
@@ -405,7 +402,6 @@ FAMILIES: dict[str, Family] = {
     "gemma3": Family(_gemma3, GEMMA3, ties=True),
     "gemma3_text": Family(_gemma3, GEMMA3, ties=True),
     "gemma4": Family(_gemma4, GEMMA4, ties=True),
-    "gemma4_text": Family(_gemma4, GEMMA4, ties=True),
     "gpt2": Family(_gpt2, ties=True),
     "gpt_oss": Family(_gpt_oss, {"head_dim": 64, "sliding_window": 128}),
     "llama": Family(_llama, {"max_position_embeddings": 2048}),
