@@ -75,15 +75,15 @@ class Spec(Part):
 
 
 class CaseConfig(Part, Lookahead):
-    """Settings that the schedule depends on; names and defaults are vLLM's.
+    """Settings that determine the schedule; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
-    ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
-    ``scheduler`` as on the command line, ``clock_ties`` False where ids break ties of equal arrival
-    times, ``eviction`` policy, ``preemption_mode`` with ``num_cpu_blocks`` to swap to;
-    and, for allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind,
-    window, bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
-    ``num_cache_shards`` is read from vLLM's ``dcp``; blocks are then those that tokens fill.
+    ``summary`` the log keeps counts and checksums instead of names. kvsim adds ``allocator`` and
+    ``scheduler``, as on the command line; ``clock_ties``, False if ids break ties of equal arrival
+    times; the ``eviction`` policy; and ``preemption_mode``, with ``num_cpu_blocks`` for swapping.
+    Allocators other than ``paged`` need ``kv_cache_bytes``, ``layers`` as (kind, window, bytes per
+    token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``. ``num_cache_shards`` is
+    read from vLLM's ``dcp``; a block then has the tokens of all ranks.
     """
 
     num_gpu_blocks: Whole
@@ -176,7 +176,7 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """Speculative decoding, None without. With a connector, keys have no lookahead."""
+        """Speculative decoding, or None. With a connector, block keys have no lookahead."""
         if self.spec is None:
             return None
         plain = {} if self.connector is None else {"disable_lookahead_block_hashes": True}
@@ -184,12 +184,12 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def kv_transfer(self) -> Connector | None:
-        """The KV connector, None without."""
+        """The KV connector, or None."""
         return None if self.connector is None else self.connector.settings
 
     @property
     def offloading(self) -> Offloading | None:
-        """The host cache of a connector, None without."""
+        """The host cache of a connector, or None."""
         if self.connector is None:
             return None
         return self.connector.offloading(len(self.groups or (None,)))
@@ -206,7 +206,7 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def kv_config(self) -> KVCacheConfig:
-        if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
+        if self.layers is None or self.kv_cache_bytes is None:  # sized in blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
             specs = tuple(groups or [FullAttention(self.block_size)])
             plan = plan_of(specs)
@@ -236,7 +236,7 @@ class CaseConfig(Part, Lookahead):
 
 
 Pieces = list[tuple[int, Count] | tuple[int, Whole, Count]]
-#: A further input of a session: step, segments and max_tokens; or the step at which it ends.
+#: An update of a session: step, segments and max_tokens of an input; or the step of its end.
 Update = tuple[Whole, Pieces, Count] | tuple[Whole]
 
 
@@ -244,14 +244,13 @@ class CaseRequest(Part):
     """One request. Token i of a segment is a function of (segment, i) alone.
 
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
-    j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
-    its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
-    verification by verification, and ``drafts`` the proposed ones of each step; both repeat.
-    It is aborted at the beginning of ``abort_step``, unless it has ended; ``kv`` is its transfer.
-    ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` is the
-    number of its samples, and its ``stop_at``-th output token is a stop token (0: none), a list if
-    it has several samples. With ``skip_read`` it uses no cached blocks. ``updates`` make it a
-    session.
+    j of ``out_seg``. The request joins the queue at the start of step ``arrival_step``. ``lora``
+    names its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` is the number of
+    accepted drafts per verification, ``drafts`` the number of proposed ones per step; both repeat.
+    The request is aborted at the start of ``abort_step``, unless it has ended. ``kv`` is its
+    transfer, ``mm`` the parts of its prompt that an encoder computes, by offset. Output token
+    number ``stop_at`` is a stop token (0: none), a list with ``num_samples`` above 1. With
+    ``skip_read`` it uses no cached blocks. ``updates`` make it a session.
     """
 
     id: str | int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvsim.records.connector import Connector
     from kvsim.records.request import Request
 
-Job = tuple[int, int]  # the first step that reports it with its output, and the row
+Job = tuple[int, int]  # the first step whose output reports it, and its row
 
 
 def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
@@ -42,7 +42,7 @@ class FakeWorker(Feature):
     ----------
     replica : replica with a connector
     workload : the requests, by row
-    names : row to the name in the log
+    names : name of each row in the log
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FakeWorker(Feature):
         self._replica, self._names = replica, names
         self._rows = {name: row for row, name in names.items()}
         self._given = [request.kv or Transfer() for request in workload.requests]
-        self._steps: deque[int] = deque()  # of the batches in progress
+        self._steps: deque[int] = deque()  # step of each batch in progress
         self._loads: list[Job] = []
         self._sync_loads: list[Job] = []
         self._sends: list[Job] = []
@@ -77,7 +77,7 @@ class FakeWorker(Feature):
         connector.keeps[row] = int(kv.remote_decode)
 
     def before(self, entry: Entry) -> None:
-        """Report transfers before the output of the oldest batch, if that is processed next."""
+        """Report transfers with the output of the oldest batch, if it is processed next."""
         state = self._replica.state
         if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
             return
@@ -88,7 +88,7 @@ class FakeWorker(Feature):
         """Start the loads of a step, and the sends of requests that ended before it."""
         step = entry["s"]
         state, connector = self._replica.state, self._connector
-        if len(self._steps) < state.num_batches:  # an empty step may be none
+        if len(self._steps) < state.num_batches:  # an empty step may have no batch
             self._steps.append(step)
         for at in range(connector.num_loads):
             request = state.requests[connector.loads[at]]
@@ -156,7 +156,7 @@ class FakeWorker(Feature):
             if own_blocks == NONE:
                 blocks = head(connector.copies.blocks, stop)[first:]
                 first = stop
-            else:  # null blocks in front of a table are not part of the list; later ones are
+            else:  # the list omits null blocks at the start of a table, but not later ones
                 tables = kv.request_blocks[own_blocks].tables
                 kept = [dropwhile(_is_null, head(t.blocks, t.length)) for t in tables]
                 blocks = [*chain.from_iterable(kept)]

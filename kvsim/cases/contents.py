@@ -1,7 +1,7 @@
 """The requests of a case of vLLM by row, as the rules read them.
 
-vLLM's front end makes ``n`` ordinary requests of a parent, ``0_ID`` to ``n-1_ID``; its scheduler
-does not know parents.
+vLLM's front end replaces a request with ``n`` samples by ``n`` ordinary requests, ``0_ID`` to
+``n-1_ID``; its scheduler sees only these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvsim.engine.contents import Contents
 
 
-#: Distance between the output segments of siblings.
+#: Distance between the output segments of two samples of a request.
 BETWEEN_SIBLINGS = 400
 
 
@@ -40,7 +40,7 @@ def arrival_time(given: CaseRequest, index: int) -> float:
 
 
 def with_children(workload: Workload) -> Workload:
-    """Return the workload with each parent replaced by its samples, as ordinary requests."""
+    """Return the workload with several samples of a request replaced by ordinary requests."""
     if all(request.num_samples == 1 for request in workload.requests):
         return workload
     requests = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def hashes_of(requests: Sequence[CaseRequest]) -> list[str]:
-    """Return the contents of all items in the order of their first occurrence."""
+    """Return the different hashes of all items in the order of their first occurrence."""
     return list(dict.fromkeys(item.hash for request in requests for item in request.mm))
 
 
@@ -38,9 +38,9 @@ def items_of(requests: Sequence[CaseRequest]) -> tuple[NDArray[Any], NDArray[np.
 class EncoderLog(Feature):
     """Writes the encoder's actions into a step's entry.
 
-    ``enc`` items newly encoded, by request and by their place in it; ``encf`` contents evicted
-    since the last step; ``ecf`` free tokens of the cache after scheduling; ``ecf2`` / ``ecb2`` free
-    and reclaimable ones after the step's output.
+    ``enc``: indices of newly encoded items, by request; ``encf``: hashes evicted since the last
+    step; ``ecf``: free tokens of the cache after scheduling; ``ecf2`` / ``ecb2``: free and
+    reclaimable tokens after the step's output.
 
     Parameters
     ----------

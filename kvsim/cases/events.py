@@ -1,8 +1,8 @@
 """KV cache events of recorded cases, in the form of the log.
 
-``ev`` are those of one update: ``["S", hashes, parent, tokens, null, block_size, group, medium,
-LoRA name, extra keys, kind, window]`` of blocks stored, and ``["R", [hash], group, medium]`` of one
-removed, ``["AllBlocksCleared"]`` of a reset. Hashes are numbered as they first appear.
+``ev`` are the events of one update: ``["S", hashes, parent, tokens, null, block_size, group,
+medium, LoRA name, extra keys, kind, window]`` for stored blocks, ``["R", [hash], group, medium]``
+for a removed block, ``["AllBlocksCleared"]`` for a reset. Hashes are numbered as they first appear.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Group(Part):
 def over_shards(group: Any, num_shards: int) -> Any:
     """Return a group with blocks counted over all ranks of context parallelism.
 
-    States, and groups that say ``dcp_sharded`` 0, are whole on every rank.
+    Every rank holds all states, and all of a group with ``dcp_sharded`` 0.
     """
     if not isinstance(group, dict) or group.get("type") == "mamba":
         return group
@@ -98,7 +98,7 @@ def over_shards(group: Any, num_shards: int) -> Any:
 
 
 def conflicts(config: CaseConfig) -> Iterator[str]:
-    """Return conflicts between groups of a case, or between them and the rest of it."""
+    """Return conflicts between groups of a case, or between groups and other settings."""
     specs = [group.spec for group in config.groups or ()]
     if len({replay_window(spec) for spec in specs} - {0}) > 1:
         yield "groups: windows that are replayed have one length"

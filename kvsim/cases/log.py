@@ -5,7 +5,7 @@ order; ``new`` / ``res`` [id, prefix hit, block table per group] of admissions, 
 preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``cow`` [source, copy] of
 blocks in which a hit ends; ``free`` free blocks (or slots); then, after the step's output is
 processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
-of the free queue, and the queue while short; ``nh`` / ``hc`` number and checksum of blocks with a
+of the free queue, and a short queue itself; ``nh`` / ``hc`` number and checksum of blocks with a
 key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]
 instead. :mod:`kvsim.cases.connector` describes the fields that a connector adds.
 """
@@ -51,8 +51,8 @@ class StepLog:
 
     Parameters
     ----------
-    replica : the replica, after each of its steps
-    names : request_id to the name in the log
+    replica : the replica to log
+    names : name of each request_id in the log
     summary : keep counts and checksums instead of names
     """
 
@@ -173,7 +173,7 @@ class StepLog:
                 continue
             request = state.requests[one.request]
             tables = self._tables(request)
-            # A request that has just come back from the host had none: all its blocks are new.
+            # A request that has just been swapped in had no blocks: all its blocks are new.
             lengths = self._lengths.get(request.request_id, [0] * len(tables))
             new = [list(t[length:]) for t, length in zip(tables, lengths, strict=True)]
             if any(new):

@@ -17,9 +17,9 @@ class Part(BaseModel):
 
 
 class RecordedCase(Part):
-    """A recorded schedule, or other operations, with what each step left in the log.
+    """A recorded schedule, or recorded operations, with the log entry of each step.
 
-    ``engine`` names the engine whose form the case has, and which plays it.
+    ``engine`` names the engine that defines the form of the case and plays it.
     """
 
     engine: ClassVar[str] = "vllm"

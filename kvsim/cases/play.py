@@ -59,7 +59,7 @@ class VllmPlayer(Player):
     """Plays a case of vLLM.
 
     A batch is processed when the batch queue is full, or when no request could be scheduled.
-    Steps without unfinished requests and queued batches leave no entry.
+    A step with neither unfinished requests nor queued batches has no log entry.
     """
 
     def __init__(self, config: CaseConfig, workload: Workload, *, compiled: bool) -> None:

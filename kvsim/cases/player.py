@@ -46,7 +46,7 @@ class Feature:
     """Hooks around a step of vLLM, called in this order; by default they do nothing."""
 
     def arrive(self, step: int) -> list[Any]:
-        """Act before the arrivals of a step; returns the names of requests that this ends."""
+        """Act before the arrivals of a step; return the names of requests that end at once."""
         del step
         return []
 
@@ -71,7 +71,7 @@ class Feature:
 
 
 class Player(ABC):
-    """Plays a case step by step, on a replica of its own.
+    """Plays a case step by step, on its own replica.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Player(ABC):
 
     @abstractmethod
     def advance(self, entry: Entry) -> bool:
-        """Run the step, and return whether it has a row in the log. Mutates the entry."""
+        """Run the step; return True if it has a row in the log. Mutates the entry."""
 
     def next_step(self, step: int) -> int:
         return step + 1

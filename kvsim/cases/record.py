@@ -110,7 +110,7 @@ class Recording:
             self._close()
 
     def completed(self, replica: Replica) -> None:
-        """Log the requests that have ended."""
+        """Log the end of a step."""
         if not self._entry:  # nothing was left to schedule in this step
             self._see(replica)
             self._entry = {"s": len(self.steps)}
@@ -187,7 +187,7 @@ def _record(
         raise ValueError(f"record: no request can be served: {reasons}")
     ids = np.array([row for _, row, _ in recording.seen])
     if (result.served["finish_reason"][ids] != FinishReason.FINISHED).any():
-        raise ValueError("record: a queued request was rejected; a case cannot say that")
+        raise ValueError("record: a queued request was rejected; a case has no such entry")
     longest = setup.scheduler_config.max_model_len
     requests = [_case_request(served, longest, names, *one) for one in recording.seen]
     num_preemptions = int(result.summary["num_preemptions"])

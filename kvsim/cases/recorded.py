@@ -23,7 +23,7 @@ def read_case(path: str | Path) -> RecordedCase:
     Raises
     ------
     ValueError
-        One line: the file, the place in it and what is wrong there.
+        In one line: the file, the wrong field, and what is wrong with it.
     """
     try:
         content = json.loads(read_bytes(Path(path)))
@@ -45,7 +45,7 @@ def _kind_of(content: dict[str, Any]) -> type[RecordedCase]:
 
 
 def _wrong(error: ValidationError, kind: type[RecordedCase]) -> str:
-    """Return the path and the description of the first mistake, all missing fields together."""
+    """Return the field and the description of the first mistake, or all missing fields."""
     errors = error.errors()
     first = errors[0]
     needed = [name for name, field in kind.model_fields.items() if field.is_required()]

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from kvsim.cases.player import Entry
 
-#: Columns of vLLM's log in the order in which they are compared: those that stand there only when
-#: there is something to say,
+#: Columns of vLLM's log in the order in which they are compared: those that are absent from a step
+#: if they are empty,
 EVENTS = (
     *("abt", "sch", "sd", "new", "res", "pre", "nb", "enc", "encf", "cow", "ld", "lj", "sj", "fl"),
     *("acc", "jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df", "ev"),
 )
-#: and those of every step, where the allocator has them.
+#: and those of every step, if the allocator has them.
 STATES = (
     *("s", "reset", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2"),
     *("ecb2", "bt", "addr", "cpu", "co"),
 )
-#: What columns hold that a record of a user's has, too.
+#: Meanings of the columns that records of users have, too.
 MEANINGS = {
     "sch": "scheduled, in order: [request, tokens]",
     "new": "admitted: [request, tokens hit, blocks by group]",
@@ -50,7 +50,7 @@ MEANINGS = {
     "nh": "number of blocks with a key",
     "hc": "checksum of the blocks' keys",
     "bt": "checksum of all block tables",
-    "addr": "pieces of memory: [request, start, size]",
+    "addr": "allocations: [request, start, size]",
 }
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
@@ -60,8 +60,8 @@ MOST_SHOWN = 160
 class Difference:
     """First difference between a replay and the record.
 
-    ``step`` is the step's number ``s``, ``field`` the log's field with the place inside it, such as
-    ``new[0][2][0][3]``, ``meaning`` what that field holds, where it is known.
+    ``step`` is the step's number ``s``, ``field`` the log's field with the indices inside it, such
+    as ``new[0][2][0][3]``, ``meaning`` the field's meaning, or empty.
     """
 
     step: int
@@ -152,7 +152,7 @@ def _compare_all(expected: Entry, got: Entry) -> Difference | None:
 
 def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | None:
     pairs = [(name, expected.get(name), got.get(name)) for name in STATES if name in expected]
-    # An event that is left out has not happened.
+    # A missing event has not happened.
     pairs[1:1] = [(name, _event(expected, name), _event(got, name)) for name in events]
     for name, a, b in pairs:
         if a != b and not (a is None and b == [0, 0, 0]):  # no request was scheduled, in a summary

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Output segments of requests that name none: this plus their index, as in the recorded cases.
+#: A request that names no output segment gets this plus its index, as in the recorded cases.
 FIRST_OUTPUT_SEGMENT = 16000
 
-#: Seconds between requests of one step, which have no arrival time of their own.
+#: Seconds between the arrivals of requests in one step, if they have no arrival times.
 BETWEEN_ARRIVALS = 1e-6
 
 Span = tuple[int, int, int]
@@ -37,7 +37,7 @@ def num_tokens(spans: Iterable[Sequence[int]]) -> int:
 
 
 def numbers(keys: Iterable[Hashable]) -> list[int]:
-    """Number keys from 1 on as they first appear; None is 0."""
+    """Number the keys from 1 in the order of their first occurrence; None is 0."""
     known: dict[Hashable, int] = {}
     return [0 if key is None else known.setdefault(key, len(known) + 1) for key in keys]
 

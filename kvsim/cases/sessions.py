@@ -63,7 +63,7 @@ def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
 
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
-    """Return the log fields with the queue of requests that wait with their blocks."""
+    """Return the settings with a second queue, of requests that wait with their blocks."""
     return replace(limits, kv_transfer=make_connector(SESSIONS))
 
 
@@ -84,7 +84,7 @@ class Sessions(Feature):
         state.connector.drops_stale = state.connector.has_fence = False
 
     def arrive(self, step: int) -> list[str | int]:
-        """Apply the updates of a step; returns the names of sessions that end with them at once."""
+        """Apply the updates of a step; return the names of sessions that they end at once."""
         state, ended = self._replica.state, []
         for row, request in enumerate(self._requests):
             for update in updates_of(request):

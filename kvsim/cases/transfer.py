@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OffloadingOptions(Part):
-    """Options of vLLM's native offloading; a token has 8 bytes of KV per group here."""
+    """Options of vLLM's native offloading; in a case, a token has 8 bytes of KV per group."""
 
     blocks_per_chunk: Count = 1
     eviction_policy: Literal["lru", "arc"] = "lru"
@@ -39,7 +39,7 @@ class ConnectorPart(Part):
 
     @property
     def settings(self) -> Connector:
-        """The same as vLLM has it."""
+        """The connector's settings for the scheduler."""
         if self.kind == "offloading":
             return make_connector(OFFLOADING)
         return make_connector(FAKE, self.role, self.failure_policy)
@@ -55,10 +55,11 @@ class ConnectorPart(Part):
 class Transfer(Part):
     """KV that a request loads and sends.
 
-    The whole prompt is there (``remote_prefill``), or ``ext_tokens`` of it, after ``unknown``
-    look-ups without an answer; with ``sync`` when its step runs, else ``load_steps`` later.
-    ``remote_decode``: its blocks are read at its end, for ``send_steps``. Blocks of its table from
-    ``fail_from_block`` on, or with ``fail_request`` all of it, cannot be loaded.
+    The connector has KV for the whole prompt (``remote_prefill``) or for ``ext_tokens`` of it, and
+    says so after ``unknown`` look-ups without an answer. A load ends in its step (``sync``), or
+    ``load_steps`` later. With ``remote_decode`` its blocks are read after its end, for
+    ``send_steps``. Blocks of its table from ``fail_from_block`` on, or with ``fail_request`` all of
+    them, cannot be loaded.
     """
 
     remote_prefill: bool = False
