@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 GIB = 2**30
 #: Tokens per block where neither a size nor a model is given: vLLM's default.
 USUAL_BLOCK_SIZE = 16
-#: Sizes that every policy is simulated at by default: that of all blocks, halved so often.
+#: Default sizes at which a policy is simulated: all different blocks, half of them, a quarter, ...
 NUM_SIZES = 14
-#: Points of LRU's curve by default; every size is known.
+#: Default points of LRU's curve, which is known at every size.
 NUM_LRU_SIZES = 200
 #: Share of the ceiling at which a curve has its knee.
 KNEE = 0.9
@@ -47,12 +47,12 @@ ROWS = np.dtype(
 )
 DEFINITIONS = {
     False: (
-        "the tokens of a prompt's longest cached prefix, in blocks as the prompt has them, the "
-        "last one as long as it is; outputs are not cached"
+        "the tokens of a prompt's longest cached prefix, in blocks, of which a prompt's last may "
+        "be shorter; outputs are not cached"
     ),
     True: (
-        "the tokens of a prompt's longest cached prefix in full blocks, at least one prompt token "
-        "left to compute; outputs are cached, too"
+        "the tokens of a prompt's longest cached prefix in full blocks, which leaves at least one "
+        "prompt token to compute; outputs are cached, too"
     ),
 }
 
@@ -66,7 +66,7 @@ class HitRate:
     curves : sizes in blocks and hit tokens, two arrays per policy
     lru : LRU's hit tokens of every size from 0 to ``distinct_blocks``; they never fall
     block_size : tokens per block
-    num_requests, measure_from : number of requests, and the first one whose hits count
+    num_requests, measure_from : number of requests, and index of the first one whose hits count
     measured_tokens : prompt tokens of the requests that count
     total_blocks, distinct_blocks : blocks of all requests, and different ones among them
     deployment : the model's blocks and the user's caches; None without a model
@@ -86,7 +86,7 @@ class HitRate:
 
     @property
     def definition(self) -> str:
-        """The tokens that count as hits: with a model as in an engine."""
+        """The definition of hit tokens; with a model it is that of an engine."""
         return DEFINITIONS[self.deployment is not None]
 
     @property
@@ -105,7 +105,7 @@ class HitRate:
 
     @cached_property
     def table(self) -> NDArray[Any]:
-        """A row per policy and size: hit_tokens, hit_rate, gib and dollars (NaN if not known)."""
+        """One row per policy and size: hit_tokens, hit_rate, gib and dollars (NaN if unknown)."""
         rows = np.zeros(sum(len(sizes) for sizes, _ in self.curves.values()), ROWS)
         first = 0
         for policy, (sizes, hits) in self.curves.items():
@@ -171,7 +171,7 @@ class HitRate:
         return hits(self.to_dict())
 
     def save(self, folder: str | Path) -> None:
-        """Write ``hits.json``, ``hits.csv`` and ``hits.png``, all of them or nothing."""
+        """Write ``hits.json``, ``hits.csv`` and ``hits.png``, all of them or none."""
         from kvsim.report.hits import save_hits
 
         save_hits(self.to_dict(), self.table, folder)
@@ -193,8 +193,8 @@ def hit_rate(
     """Compute hit rates over the size of a prefix cache, without simulating an engine.
 
     Requests are served one at a time, in order of arrival. LRU is known at all sizes after one
-    pass; the other policies are simulated at each size. ``optimal`` knows the future and bounds
-    all others. Concurrency, sliding windows, states, pins and time-outs change an engine's rates.
+    pass; the other policies are simulated at each size. ``optimal`` knows the future and bounds all
+    others. An engine's rates also depend on concurrency, sliding windows, states, pins, time-outs.
 
     Parameters
     ----------
@@ -219,8 +219,8 @@ def hit_rate(
     Raises
     ------
     ValueError
-        For unknown policies, sizes below 1, a first request that the trace has not, and what is
-        wrong in the options.
+        For unknown policies, sizes below 1, a ``measure_from`` outside the trace, and wrong
+        options.
 
     Examples
     --------
@@ -241,7 +241,7 @@ def hit_rate(
         raise FieldError(next(iter(given)), "needs a model")
     elif disk_size is not None or gib_price is not None:
         name = "gib_price" if disk_size is None else "disk_size"
-        raise FieldError(name, "needs a model, which says how large a block is")
+        raise FieldError(name, "needs a model, which determines the bytes of a block")
     compile_ = _compiler(backend)
     paths = paths_of(trace, size, measure_from, compile_, as_engine=found is not None)
     curves, lru = _curves(names, sizes, paths, compile_, on_progress)
@@ -294,7 +294,7 @@ def _curves(
     compile_: Compile,
     on_progress: Callable[[int], object] | None,
 ) -> tuple[dict[str, tuple[Ints, Ints]], Ints]:
-    """Return the curve of each policy, and LRU's hit tokens at all sizes."""
+    """Return the curve (sizes, hit tokens) of each policy, and LRU's hit tokens at all sizes."""
     most = paths.num_blocks
     if sizes is None:
         at = np.unique(np.maximum(most >> np.arange(NUM_SIZES), 1))

@@ -56,8 +56,8 @@ def paths_of(
     ----------
     block_size : tokens
     measure_from : first request that is measured
-    as_engine : full blocks only, of prompts and outputs; a hit leaves one prompt token to compute.
-        Else the prompts' blocks, the last one as long as it is
+    as_engine : True numbers the full blocks of prompts and outputs, and a hit leaves one prompt
+        token to compute; False numbers all blocks of prompts, of which the last may be shorter
     """
     prompts = np.asarray(trace.num_prompt_tokens, np.int64)
     content, start, length, offsets = _spans(trace, with_outputs=as_engine)
@@ -67,7 +67,7 @@ def paths_of(
     else:
         num_used = num_lookups = -(-prompts // block_size)
     starts = np.append(0, np.cumsum(num_used))
-    salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
+    salts = Contents.of(trace).lists["cache_salt"]  # numbers of salt and adapter together
     roots = np.unique(salts, return_inverse=True)[1].reshape(-1).astype(np.int64)
     num_roots = int(roots.max()) + 1
     nodes = np.empty((num_roots + int(starts[-1]) + len(content) + 1, 4), np.int64)
@@ -88,7 +88,7 @@ def _spans(trace: Trace, *, with_outputs: bool) -> tuple[Ints, Ints, Ints, Ints]
         spans = Spans.of(trace)
         content, start = spans.content.view(np.int64), spans.start.view(np.int64)
         length, offsets = spans.length, np.append(spans.first, len(content)).astype(np.int64)
-    else:  # every prompt is unlike all others
+    else:  # no two prompts share content
         content = -2 * np.arange(len(trace), dtype=np.int64) - 1
         start, length = np.zeros_like(content), np.asarray(trace.num_prompt_tokens, np.int64)
         offsets = np.arange(len(trace) + 1, dtype=np.int64)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: All policies, in the order of their columns.
 POLICIES = ("lru", "fifo", "lfu", "slru", "arc", "gdsf", "s3fifo", "sieve", "optimal")
-#: Those that are drawn where none is named.
+#: Policies that are drawn by default.
 USUAL = ("lru", "fifo", "lfu", "s3fifo", "sieve", "optimal")
 QUEUES = {
     "fifo": fifo_hits,

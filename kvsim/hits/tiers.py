@@ -1,4 +1,4 @@
-"""The user's caches in blocks: GPU pools, host memory and a disk behind them."""
+"""The user's caches in blocks: GPU pools, and then host memory and a disk."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from kvsim.config import Config
 
 GIB = 2**30
-#: GPUs that a model is spread over, where the user does not say.
+#: Numbers of GPUs for which the pool is computed if the user gives none.
 NUM_GPUS = (1, 2, 4)
-#: Options that fix the pool, so that it is that of one deployment.
+#: Options that fix the pool of one deployment.
 FIXED = ("tensor_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_override", "logged")
 
 
 class Tier(NamedTuple):
-    """A cache of the user, with all faster ones."""
+    """A cache of the user; ``num_blocks`` includes all faster caches."""
 
     name: str
     num_blocks: int
@@ -47,8 +47,8 @@ def deployment_of(
     Parameters
     ----------
     options : options of :func:`kvsim.capacity`
-    config : the same, checked; its ``kv_offloading_size`` is the host memory, GiB
-    disk_size : GiB
+    config : the validated options; ``kv_offloading_size`` is the host memory, GiB
+    disk_size : size of the disk, GiB
     """
     pools = _pools({**options, "block_size": config.block_size})
     first = pools[0]

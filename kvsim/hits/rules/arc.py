@@ -1,9 +1,9 @@
-"""ARC: recency and frequency share the cache as their ghosts are asked for.
+"""ARC: the ghosts that are used again decide the shares of recency and frequency in the cache.
 
-Blocks used once are in T1, others in T2; the numbers of what they evict stay as ghosts in B1 and
-B2. A block that returns from B1 makes the target of T1 larger, one from B2 smaller (Megiddo and
-Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). Blocks of the
-current request stay; of one request's, the block nearer to the root is newer.
+Blocks used once are in T1, others in T2; the numbers of evicted blocks stay as ghosts in B1 and B2.
+A block that returns from B1 makes the target of T1 larger, one from B2 smaller (Megiddo and Modha,
+ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). Blocks of the current
+request are not evicted; of two blocks of one request, the one nearer to the root is newer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kvsim.hits.rules.slru import oldest_unused
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
-NOWHERE, T1, T2, B1, B2 = 0, 1, 2, 3, 4  # places of blocks, and of the queues' lengths
-TARGET = 0  # of T1, where the length of no queue is
+NOWHERE, T1, T2, B1, B2 = 0, 1, 2, 3, 4  # queue of a block, and index of the queue's length
+TARGET = 0  # index of T1's target among the lengths
 
 
 def shift(links: Shorts, lengths: Ints, place: Flags, block: int, target: int) -> None:
-    """Move a block from where it is to the newest end of a queue, or nowhere."""
+    """Move a block to the newest end of a queue, or remove it (``NOWHERE``)."""
     if place[block] != NOWHERE:
         unlink(links, block)
         lengths[place[block]] -= 1
@@ -37,7 +37,7 @@ def shift(links: Shorts, lengths: Ints, place: Flags, block: int, target: int) -
 def make_room(
     links: Shorts, lengths: Ints, place: Flags, is_cached: Flags, i: int, returns: bool
 ) -> None:
-    """Make a cached block a ghost; ``returns`` says that the next one comes from B2."""
+    """Make a cached block a ghost; ``returns`` is True if the new block comes from B2."""
     target, first = lengths[TARGET], len(links) - 5
     prefers = lengths[T1] > target or (returns and lengths[T1] == target)
     source = T1 if lengths[T1] >= 1 and prefers else T2
@@ -50,13 +50,13 @@ def make_room(
 
 
 def drop_oldest(links: Shorts, lengths: Ints, place: Flags, queue: int) -> None:
-    """Forget the oldest ghost of a queue."""
+    """Drop the oldest ghost of a queue."""
     if lengths[queue] > 0:
         shift(links, lengths, place, links[len(links) - 5 + queue, NEWER], NOWHERE)
 
 
 def learn(lengths: Ints, place: int, size: int) -> None:
-    """Move the target towards the queue of the ghost that is asked for."""
+    """Move the target in favour of the queue whose ghost is used again."""
     if place == B1:
         lengths[TARGET] = min(lengths[TARGET] + max(lengths[B2] // lengths[B1], 1), size)
     elif place == B2:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fifo_hits(requests: Requests, size: int) -> int:
-    """Return the hit tokens of a cache of ``size`` blocks; nothing in it is protected."""
+    """Return the hit tokens of a cache of ``size`` blocks; a request may evict its own blocks."""
     paths, offsets = requests[0], requests[1]
     is_cached = np.zeros(requests[4][1], np.uint8)
     queue, front, total = np.full(size, -1, np.int32), 0, 0

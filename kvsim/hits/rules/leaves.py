@@ -1,11 +1,11 @@
 """Policies that evict leaves only: a block is evicted after its cached successors.
 
-The leaf with the smallest rank goes first, and no block of the current request goes. LFU ranks by
+The leaf with the smallest rank is evicted, but no block of the current request. LFU ranks by
 the uses since insertion, then the last use; GDSF adds to them the rank of the block evicted last
 (Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy, HP
 Labs 1998: blocks are of one size, and cost the same); the optimum by the next use, the farthest
 first (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal
-1966). The optimum may also leave a block out: where no other is used later.
+1966). The optimum may also not insert a block, if no cached leaf is used later than that block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def next_uses(requests: Requests) -> Shorts:
 
 
 def use(state: Ints, block: int, i: int, policy: int, next_use: int, age: int) -> None:
-    """Update the rank of a cached block that request i uses, under GDSF from an age on."""
+    """Update the rank of a cached block that request i uses; ``age`` is 0 except under GDSF."""
     state[block, USER] = i
     state[block, USES] += 1
     if policy != OPTIMAL:
@@ -59,7 +59,7 @@ def without_stale(heap: Ints, length: int, state: Ints, is_cached: Flags) -> int
 
 
 def leaf_hits(requests: Requests, size: int, policy: int, next_use: Shorts) -> int:
-    """Return the hit tokens of a cache of ``size`` blocks; next uses are those of the paths."""
+    """Return the hit tokens of a cache of ``size`` blocks; see :func:`next_uses`."""
     paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
     is_cached = np.zeros(num_nodes, np.uint8)
     state = np.zeros((num_nodes, 5), np.int64)

@@ -29,7 +29,7 @@ def add_until(tree: Ints, at: int, change: int) -> None:
 
 
 def sum_until(tree: Ints, stop: int) -> int:
-    """Return the sum of the entries before one."""
+    """Return the sum of the entries before ``stop``."""
     total = 0
     while stop > 0:
         total += tree[stop - 1]
@@ -40,8 +40,8 @@ def sum_until(tree: Ints, stop: int) -> int:
 def lru_hits(requests: Requests, num_blocks: int) -> Ints:
     """Return the hit tokens at every cache size from 0 to ``num_blocks``."""
     paths, offsets, num_lookups, num_tokens, (block_size, num_nodes, first_measured) = requests
-    slope = np.zeros(num_blocks + 2, np.int64)  # change of the change of the hit tokens by size
-    step = np.zeros(num_blocks + 2, np.int64)
+    slope = np.zeros(num_blocks + 2, np.int64)  # second differences of the hit tokens by size
+    step = np.zeros(num_blocks + 2, np.int64)  # first differences, in addition
     last = np.full(num_nodes, NEVER, np.int32)  # last request that used the block
     used = np.zeros(len(num_tokens), np.int64)  # Fenwick tree: blocks by the last request
     num_used = 0

@@ -2,7 +2,7 @@
 
 The prompts are paths in a tree. A node stands for a span of content within a block, and the node
 that ends a block stands for the block. A hash table holds the children of nodes, but it is rarely
-read: a prompt that repeats an earlier one passes nodes that were made one after the other.
+read: the nodes of a repeated prompt have consecutive numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Odd multipliers; products with numbers below 2**31 stay below 2**62.
 FIRST, SECOND, THIRD = 0x5BD1E995, 0x1B873593, 0x4CF5AD43
 LOW = 2**31 - 1  # bits that enter a product
-NO_NODE = 0  # a root, and no root is the child of a node
+NO_NODE = 0  # number of a root, which is no node's child
 FIRST_BUCKETS = 1 << 12
 
 

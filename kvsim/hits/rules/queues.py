@@ -1,4 +1,4 @@
-"""Queues of blocks as links: a row per block, then a row per queue for its end."""
+"""Queues of blocks as linked lists: one row per block, then one row per queue for its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Requests, Shorts
 
-#: Columns: the neighbours in the queue, the last request that used the block, its uses that count.
+#: Columns: the two neighbours in the queue, the last request that used the block, counted uses.
 OLDER, NEWER, USER, USES = 0, 1, 2, 3
 NOBODY = -1
 

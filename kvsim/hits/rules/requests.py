@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     Shorts = NDArray[np.int32]
     Flags = NDArray[np.uint8]
 
-    #: Blocks of one request after the other, root first; first block of each request there, and
-    #: the number of all; blocks that each request looks up, the others it only inserts; tokens of
-    #: each prompt; and tokens per block, a bound of the blocks' numbers, first request measured.
+    #: Blocks of all requests, request by request, root first; offsets of the requests in them;
+    #: number of blocks that each request looks up (it only inserts the others); tokens of each
+    #: prompt; and tokens per block, upper bound of the blocks' numbers, first measured request.
     Requests = tuple[Shorts, Ints, Ints, Ints, tuple[int, int, int]]
 
 

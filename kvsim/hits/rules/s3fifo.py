@@ -1,10 +1,10 @@
 """S3-FIFO: a small queue keeps blocks used once from evicting reused ones.
 
-A new block joins the small queue, a tenth of the cache, and moves to the main one if it has been
-used again when its turn comes; else it is evicted, and its number is remembered as a ghost. A block
-that returns while its ghost lives joins the main queue at once. The main queue gives a block that
-was used since another round (Yang et al., FIFO queues are all you need for cache eviction, SOSP
-2023, section 4). Both pass over the blocks of the current request.
+A new block joins the small queue, a tenth of the cache. The oldest block there moves to the main
+queue if it has been used again; else it is evicted, and its number is kept as a ghost. A block
+whose ghost still exists joins the main queue at once. The main queue appends its oldest block
+again if that was used since (Yang et al., FIFO queues are all you need for cache eviction, SOSP
+2023, section 4). Both queues skip the blocks of the current request.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kvsim.hits.rules.requests import num_hits, tokens_of
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
-SMALL, MAIN, GHOST = 0, 1, 2  # queues: places of their lengths, and of their ends after the blocks
-CURSOR = 3  # from here on: where this request's evictions have come to in the first two
-SMALL_SHARE = 10  # one of so many blocks is in the small queue
+SMALL, MAIN, GHOST = 0, 1, 2  # queues: indices of their lengths, and of their ends after the blocks
+CURSOR = 3  # index of the first of two cursors: the next blocks to evict in SMALL and MAIN
+SMALL_SHARE = 10  # size of the cache over that of the small queue
 MAX_USES = 3  # highest count of uses
 
 
@@ -43,7 +43,7 @@ def move(links: Shorts, lengths: Ints, block: int, source: int, target: int) -> 
 
 
 def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
-    """Make the oldest unused block of the small queue a ghost; return it, or none."""
+    """Make the oldest unused block of the small queue a ghost; return it, or NOBODY."""
     while lengths[CURSOR + SMALL] < len(links) - 3:
         block = lengths[CURSOR + SMALL]
         lengths[CURSOR + SMALL] = links[block, NEWER]
@@ -57,8 +57,8 @@ def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
 
 
 def evict_main(links: Shorts, lengths: Ints, i: int) -> int:
-    """Remove the oldest unused block of the main queue; return it, or none."""
-    num_passed = 0  # blocks of this request, one after the other
+    """Remove the oldest unused block of the main queue; return it, or NOBODY."""
+    num_passed = 0  # consecutive blocks of this request
     while num_passed <= lengths[MAIN]:
         block = lengths[CURSOR + MAIN]
         lengths[CURSOR + MAIN] = links[block, NEWER]

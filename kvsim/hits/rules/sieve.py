@@ -1,9 +1,9 @@
 """SIEVE: one queue, and a hand that evicts the first block not hit since it last passed.
 
-A new block joins the newest end of the queue, and a hit marks a block. The hand goes from the
-oldest block to the newest and round again, removes the marks of marked blocks, and evicts the first
-unmarked block (Zhang et al., SIEVE is simpler than LRU, NSDI 2024, algorithm 1). It passes
-over the blocks of the current request.
+A new block joins the newest end of the queue, and a hit marks a block. The hand moves from the
+oldest block to the newest, and again from the oldest. It removes the marks of marked blocks, and
+evicts the first unmarked block (Zhang et al., SIEVE is simpler than LRU, NSDI 2024, algorithm 1).
+It skips the blocks of the current request.
 """
 
 from __future__ import annotations

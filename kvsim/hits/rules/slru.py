@@ -1,10 +1,10 @@
 """Segmented LRU: a block used once cannot evict one that was used again.
 
-A new block joins the probationary segment, and the protected one, at most four fifths of the cache,
-when it is used again. What exceeds the protected segment returns to the newest end of the other
-one, whose oldest block is evicted (Karedla, Love and Wherry, Caching strategies to improve disk
-system performance, IEEE Computer 1994). Blocks of the current request stay; among
-blocks of one request, those nearer to the root count as newer.
+A new block joins the probationary segment; when it is used again, it joins the protected segment,
+at most four fifths of the cache. The oldest blocks beyond that limit return to the newest end of
+the probationary segment, whose oldest block is evicted (Karedla, Love and Wherry, Caching
+strategies to improve disk system performance, IEEE Computer 1994). Blocks of the current request
+are not evicted; of two blocks of one request, the one nearer to the root is newer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kvsim.hits.rules.requests import num_hits, tokens_of
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
-PROBATION, PROTECTED = 0, 1  # queues, and what stands for them in the state of a block, plus 1
+PROBATION, PROTECTED = 0, 1  # queues; ``segment`` holds a block's queue plus 1, or 0
 SHARE = (4, 5)  # of the cache that may be protected
 
 
 def oldest_unused(links: Shorts, end: int, i: int) -> int:
-    """Return the oldest block of a queue that request i does not use, or none."""
+    """Return the oldest block of a queue that request i does not use, or NOBODY."""
     block = links[end, NEWER]
     while block != end:
         if links[block, USER] != i:
