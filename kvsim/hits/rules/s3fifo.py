@@ -43,7 +43,7 @@ def move(links: Shorts, lengths: Ints, block: int, source: int, target: int) -> 
 
 
 def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
-    """Make the oldest unused block of the small queue a ghost; return it, or NOBODY."""
+    """Make the oldest unused block of the small queue a ghost; return it, or ``NOBODY``."""
     while lengths[CURSOR + SMALL] < len(links) - 3:
         block = lengths[CURSOR + SMALL]
         lengths[CURSOR + SMALL] = links[block, NEWER]
@@ -57,7 +57,7 @@ def evict_small(links: Shorts, lengths: Ints, i: int) -> int:
 
 
 def evict_main(links: Shorts, lengths: Ints, i: int) -> int:
-    """Remove the oldest unused block of the main queue; return it, or NOBODY."""
+    """Remove the oldest unused block of the main queue; return it, or ``NOBODY``."""
     num_passed = 0  # consecutive blocks of this request
     while num_passed <= lengths[MAIN]:
         block = lengths[CURSOR + MAIN]

@@ -24,7 +24,7 @@ SHARE = (4, 5)  # of the cache that may be protected
 
 
 def oldest_unused(links: Shorts, end: int, i: int) -> int:
-    """Return the oldest block of a queue that request i does not use, or NOBODY."""
+    """Return the oldest block of a queue that request i does not use, or ``NOBODY``."""
     block = links[end, NEWER]
     while block != end:
         if links[block, USER] != i:
