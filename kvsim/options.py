@@ -121,10 +121,12 @@ class Options(TypedDict, total=False):
     """sglang: speculative decoding, by a drafter or by n-grams."""
 
     speculative_draft_model_path: str | None
-    """sglang: drafter of STANDALONE; others have one layer of the model's shape."""
+    """sglang: model that drafts under STANDALONE; other drafters have one layer of the model's
+    shape.
+    """
 
     speculative_num_steps: int | None
-    """sglang: drafts one after another [5 for Llama and Grok, else 3]."""
+    """sglang: consecutive drafts per step [5 for Llama and Grok, else 3]."""
 
     speculative_eagle_topk: int | None
     """sglang: alternatives of a draft [4 for Llama and Grok, else 1]."""
@@ -142,8 +144,8 @@ class Options(TypedDict, total=False):
     """sglang: load adapters while other requests are served."""
 
     lora_drain_wait_threshold: float
-    """sglang: seconds that an adapter waits before another one admits no longer requests for it;
-    0: never.
+    """sglang: seconds that an adapter waits before a running adapter admits no more long
+    requests; 0: never.
     """
 
     max_running_requests: int | None
@@ -165,10 +167,10 @@ class Options(TypedDict, total=False):
     """sglang: passes without a prefill after each prefill."""
 
     prefill_decode_interval_min_bs: int
-    """sglang: running requests below which prefill-decode-interval does not hold."""
+    """sglang: running requests below which prefill-decode-interval is ignored."""
 
     min_free_slots_delay: int
-    """sglang: free places in the running batch that a prefill waits for."""
+    """sglang: requests that the running batch must have room for before a prefill."""
 
     scheduler_recv_interval: int
     """sglang: decode passes before new requests are received."""
@@ -185,11 +187,11 @@ class Options(TypedDict, total=False):
     """sglang: order in which leaves of the radix tree are evicted."""
 
     radix_eviction_policy_config: str | None
-    """sglang: JSON object of the eviction policy's numbers."""
+    """sglang: JSON object with the eviction policy's parameters."""
 
     enable_dp_attention: bool
-    """sglang: data-parallel ranks share the experts; tensor-parallel-size is then that of a
-    rank's attention.
+    """sglang: data-parallel ranks share the experts; tensor-parallel-size is then the number of
+    GPUs of one rank's attention.
     """
 
     enable_mixed_chunk: bool
@@ -208,7 +210,7 @@ class Options(TypedDict, total=False):
     """sglang: admit smaller priority values first."""
 
     priority_scheduling_preemption_threshold: int
-    """sglang: smallest priority difference that does not yet preempt."""
+    """sglang: largest priority difference that does not preempt."""
 
     disable_priority_preemption: bool
     """sglang: do not preempt because of priorities."""
@@ -223,8 +225,8 @@ class Options(TypedDict, total=False):
     """sglang: every request sets ignore_eos: admission reserves all its tokens."""
 
     capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
-    """tensorrt-llm: start requests that all can complete; or that fit in the next step, pausing
-    some when blocks run out; or in batches that run to the end.
+    """tensorrt-llm: start requests if all can complete; if they fit in the next step, pausing
+    some when blocks run out; or in batches that run to their end.
     """
 
     kv_cache_free_gpu_memory_fraction: float | None

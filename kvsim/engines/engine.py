@@ -1,4 +1,4 @@
-"""The interface of an engine: a class per engine; its methods import what they need."""
+"""The interface of an engine: one class per engine, whose methods import what they need."""
 
 from __future__ import annotations
 
@@ -42,40 +42,39 @@ class Variants(NamedTuple):
 class EngineSettings:
     """Settings of an engine's scheduler, in addition to those of all schedulers."""
 
-    #: Tokens of the pool, where that bounds the length of a request.
+    #: Tokens of the pool if it bounds the length of a request, else None.
     max_total_num_tokens: int | None
 
     def lay_out(self, state: Replica, memory: StateMemory) -> None:
-        """Write the settings into an empty state, and make room for the running requests."""
+        """Write the settings into an empty state, and allocate the lists of running requests."""
 
     def lay_out_rows(self, state: Replica, memory: StateMemory, num_rows: int) -> None:
-        """Make room for the engine's records of each request of a trace."""
+        """Allocate the engine's lists with an entry for each request of a trace."""
 
     def check_open_trace(self) -> None:
-        """Raise ValueError if the engine needs to know all requests before the first."""
+        """Raise ValueError if the engine must know all requests before the run starts."""
 
 
 class Engine:
     """An engine: its scheduler, its KV-cache manager, and other differences from vLLM.
 
-    A subclass says what its engine does in another way. Its keyword parameters with defaults become
-    ``--engine NAME+KEY=VALUE``.
+    A subclass overrides what its engine does differently from vLLM. Its keyword parameters with
+    defaults become ``--engine NAME+KEY=VALUE``.
 
     Attributes
     ----------
     title : the engine's name in prose
-    scheduler, allocator : the engine's defaults; None for the usual ones.
-        They decide its steps and own its KV
-    policies : numbers of the schedulers with rules that are this engine's
-    launchers : modules and words that start a server of it, as on its command lines
-    flags : table of its server's flags, None for vLLM's
-    has_own_loop : rules of its own decide and process steps, :mod:`kvsim.engines.rules.own_loop`
+    scheduler, allocator : names of the engine's defaults; None for those of every configuration
+    policies : numbers of the schedulers whose rules belong to this engine
+    launchers : modules and commands that start its server, as on a command line
+    flags : file with the table of its server's flags, None for vLLM's
+    has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
-    reads_store_itself : a replica reads a KV store while requests wait, behind its host tier
+    reads_store_itself : a replica itself reads a KV store into its host tier while requests wait
     """
 
     title: ClassVar[str] = ""
@@ -103,7 +102,7 @@ class Engine:
         return None
 
     def _lacks(self, method: str) -> ValueError:
-        """Return an error if a method is missing that another attribute or method requires."""
+        """Return the error for a missing method that another attribute or method requires."""
         return ValueError(f"engine {self.title or type(self).__name__}: has no method {method}")
 
     # -- configuration ----------------------------------------------------------------------------
@@ -113,7 +112,7 @@ class Engine:
         return scheduler == self.scheduler or policy in self.policies
 
     def choices(self, config: Config) -> dict[str, Any]:
-        """Return the engine's values of fields that a configuration leaves open, by name."""
+        """Return the engine's values for fields that a configuration does not set, by name."""
         parts = {"scheduler": self.scheduler, "allocator": self.allocator}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -122,7 +121,7 @@ class Engine:
     ) -> None:
         """Raise ValueError for a setting or a part that this engine does not support.
 
-        Every engine is asked, for every configuration.
+        It is called on every engine, for every configuration.
         """
 
     def is_asynchronous(self, config: Config, kind: type[Scheduler]) -> bool:
@@ -160,13 +159,13 @@ class Engine:
     # -- the state of a replica -------------------------------------------------------------------
 
     def grow(self, state: Replica, memory: StateMemory, first: int, count: int) -> None:
-        """Make room in the engine's own records for ``count`` more requests, from ``first`` on."""
+        """Add the engine's own records for ``count`` more requests, from index ``first`` on."""
 
     def block_table(self, state: Replica, place: int) -> list[int] | None:
         """Return the blocks of a request; None if the KV-cache manager has them."""
 
     def variants(self, specialized: Mapping[str, int]) -> Variants | None:
-        """Return the compiled variants of its replicas; None for the common ones.
+        """Return the engine's compiled variants; None if its replicas use the common variants.
 
         Parameters
         ----------
@@ -178,7 +177,7 @@ class Engine:
         return {}
 
     def copied_tokens(self, state: Replica) -> list[int]:
-        """Return the tokens of each copy in flight, to or from the host, that locks KV."""
+        """Return the number of tokens of each copy in flight between GPU and host that locks KV."""
         return []
 
     def watch(self, state: Replica) -> Watch | None:
@@ -209,7 +208,7 @@ class Engine:
         return self.log_mark is not None and re.search(self.log_mark, text) is not None
 
     def startup_of(self, text: str) -> Startup:
-        """Read its start-up log, which :func:`kvsim.calibration.text.plain` has cleaned."""
+        """Read a start-up log that :func:`kvsim.calibration.text.plain` has cleaned."""
         raise self._lacks("startup_of, which log_mark needs")
 
     def case_kind(self, content: Mapping[str, Any]) -> type[Any] | None:

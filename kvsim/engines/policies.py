@@ -1,4 +1,4 @@
-"""The schedulers with rules, by number; the rules of a replica branch on it."""
+"""Numbers of the schedulers, on which the rules of a replica branch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Policy(IntEnum):
-    """The scheduler of a replica. PYTHON is one written in Python, without rules."""
+    """The scheduler of a replica; PYTHON is any scheduler in plain Python, without rules."""
 
     PYTHON = 0
     VLLM = 1
@@ -20,5 +20,5 @@ class Policy(IntEnum):
 SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG, TENSORRT_LLM = (
     int(policy) for policy in Policy
 )
-#: Those that decide a step by the loop of vLLM's rules.
+#: Schedulers that schedule a step by the loop of vLLM's rules.
 BY_LOOP_OF_VLLM = frozenset((VLLM, TENSORRT_LLM))

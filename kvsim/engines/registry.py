@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Engine of a configuration that names none.
 DEFAULT = "vllm"
 
-#: Factories take keyword parameters.
+#: Factories of engines by name; they take keyword parameters.
 ENGINES: Registry[Engine] = Registry("engine", "kvsim.engines", Engine, "kvsim.engines")
 
 
@@ -38,19 +38,19 @@ def all_engines() -> dict[str, Engine]:
 
 @cache
 def engine_name(policy: int) -> str:
-    """Return the name of the engine with a scheduler's rules; vLLM if none has them."""
+    """Return the name of the engine to which a scheduler's rules belong; by default vLLM."""
     found = [name for name, one in all_engines().items() if policy in one.policies]
     return found[0] if found else DEFAULT
 
 
 @cache
 def engine_by_policy(policy: int) -> Engine:
-    """Return the engine with a scheduler's rules; vLLM if none has them."""
+    """Return the engine to which a scheduler's rules belong; by default vLLM."""
     return get_engine(engine_name(policy))
 
 
 def engine_for(config: Config) -> Engine:
-    """Return the engine of a configuration, which may name the scheduler only."""
+    """Return the engine that a configuration names, possibly by its scheduler only."""
     if config.engine is None:
         for engine in all_engines().values():
             if config.scheduler is not None and engine.scheduler == config.scheduler:

@@ -1,1 +1,1 @@
-"""The schedulers that vLLM is compared with: of Orca, static batches, and vLLM before V1."""
+"""Schedulers to compare vLLM with: Orca, static batching, and vLLM before V1."""

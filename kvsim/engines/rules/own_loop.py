@@ -1,6 +1,6 @@
-"""Engines with a loop of their own: the rules that replace those of the general loop.
+"""The rules of engines with their own loop, in place of those of the general loop.
 
-A chain over the schedulers of such engines. ``limits.has_own_loop`` says that a replica has one.
+Each branches on the scheduler. ``limits.has_own_loop`` is set for replicas of such engines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def add_to_engine(state: Replica, k: int) -> None:
 
 
 def schedule_engine(state: Replica) -> bool:
-    """Schedule and start the step; False if the scheduler is stuck or dies."""
+    """Schedule and start a step; return False if the scheduler is stuck or dies."""
     if state.limits.scheduler == SGLANG:
         return pass_sglang(state)
     return False
@@ -62,6 +62,6 @@ def engine_died(state: Replica) -> bool:
 def operate_engine(state: Replica, command: int, argument: int) -> int:
     """Execute an operation on the prefix cache alone, see :class:`kvsim.records.engine.Operation`.
 
-    Returns what the operation counts.
+    Return the number that the operation counts.
     """
     return operate(state, command, argument)

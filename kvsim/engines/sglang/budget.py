@@ -1,7 +1,7 @@
 """SGLang's memory: the share of a GPU for weights and KV, and how many tokens that holds.
 
-The rules of SGLang 0.5.23. Its share was checked by its authors' code for seven sizes of GPU; the
-captured prefill sizes, of which it counts 8 MiB each, are taken as none.
+The rules of SGLang 0.5.23. The share was compared with SGLang's own code for seven sizes of GPU.
+SGLang also counts 8 MiB for each captured size of a prefill; kvsim assumes that none is captured.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
 
 MIB = 2**20
-#: Sizes of GPU memory, in GiB, up to which a default holds, and the default.
+#: GiB of GPU memory below which a default chunked_prefill_size applies, and that default.
 CHUNKS = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
 LARGEST_CHUNK = 16384
-#: Largest batch of a decode in a CUDA graph, for fewer than four GPUs and for more.
+#: The same for the largest decode batch in a CUDA graph, on fewer than four GPUs, and on more.
 GRAPHS = ((20, 8), (35, 48), (60, 32), (90, 256), (160, 256))
 SHARED_GRAPHS = ((20, 8), (35, 160), (60, 160), (90, 512), (160, 512))
 LARGEST_GRAPH = 512
-#: MiB that are kept at least on a GPU of more than 60 GiB.
+#: Least MiB reserved on a GPU of more than 60 GiB.
 LEAST_RESERVED = 10240
 #: MiB for prefill graphs of a model with a latent KV.
 LATENT_GRAPHS = 1536
-#: Tokens of layers with a sliding window for each of those that see all (swa_full_tokens_ratio).
+#: Tokens of sliding-window layers per token of full-attention layers (swa_full_tokens_ratio).
 WINDOW_RATIO = 0.8
 #: Bounds of the default max_running_requests.
 FEWEST_RUNNING, MOST_RUNNING = 2048, 4096
@@ -102,7 +102,7 @@ def split_pool(
     Returns
     -------
     tokens, tokens
-        Of the layers with full attention, and of the others, in whole pages.
+        Of the layers with full attention, and of those with a window, in whole pages.
     """
     tokens = int(num_bytes // (token_bytes + ratio * window_bytes))
     if max_tokens is not None:

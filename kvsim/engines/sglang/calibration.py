@@ -8,7 +8,7 @@ from typing import Any
 from kvsim.calibration.startup import Startup, device_of
 from kvsim.calibration.text import numbers, pairs
 
-#: Text that only such a log has.
+#: Text that only SGLang's logs have.
 MARK = r"server_args=ServerArgs\(|KV Cache is allocated\. #tokens|max_total_num_tokens=\d"
 #: SGLang's options by vLLM's names.
 RENAMED = {
@@ -26,7 +26,7 @@ RENAMED = {
     "page_size": "block_size",
     "cpu_offload_gb": "cpu_offload_gb",
 }
-#: Switches that turn something off, and what it is.
+#: SGLang's flags that disable a feature, and vLLM's options that enable it.
 OFF = {
     "disable_radix_cache": "enable_prefix_caching",
     "disable_overlap_schedule": "async_scheduling",
@@ -77,7 +77,7 @@ def _options(text: str) -> dict[str, Any]:
         if name in RENAMED and value not in (None, "auto")
     }
     if "max_num_seqs" in args and "max_num_batched_tokens" in args:
-        # the running requests of vLLM's step are among its tokens, SGLang's chunk bounds prompts
+        # vLLM's token budget includes running requests; SGLang's chunk bounds only prompts
         args["max_num_seqs"] = min(args["max_num_seqs"], args["max_num_batched_tokens"])
     args |= {about: not given[name] for name, about in OFF.items() if name in given}
     if given.get("disable_cuda_graph"):

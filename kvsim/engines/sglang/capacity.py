@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def capacity_of(config: Config) -> Capacity:
-    """Compute the capacity of SGLang's pool: tokens in pages, beside the weights."""
+    """Compute the capacity of SGLang's pool, in tokens and pages."""
     config = of_engine(config)
     memory = resolve_memory(config)
     check_layers(config, memory, memory.layout)
@@ -70,7 +70,7 @@ def capacity_of(config: Config) -> Capacity:
 
 
 def _states(memory: Memory, pools: Pools) -> dict[str, int] | None:
-    """Return the states of a model that has them; SGLang's need no padding."""
+    """Return the sizes of a model's states, None without states; SGLang does not pad them."""
     if pools.states is None:
         return None
     return {

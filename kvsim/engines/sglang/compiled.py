@@ -20,7 +20,7 @@ def serve_sglang(address, command, max_steps):
 
 @njit(cache=True, error_model="numpy")
 def serve_pools(address, command, max_steps):
-    """Run a command of the host on such a replica with several pools of slots."""
+    """Run a command of the host on a replica under SGLang's scheduler with several pools."""
     return _serve(_pools(address), command, max_steps)
 
 

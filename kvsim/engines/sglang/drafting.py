@@ -18,18 +18,18 @@ METHODS: dict[str, Method] = {
     **{"EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp"},
     **{"STANDALONE": "draft_model", "NGRAM": "ngram"},
 }
-#: Algorithms that switch off the mix of prompts and decodes.
+#: Algorithms that disable mixed batches of prompts and decodes.
 MIX_NOTHING = ("STANDALONE", "NGRAM")
-#: Tokens that NGRAM verifies, and alternatives at a place (its widest breadth).
+#: Tokens that NGRAM verifies, and its largest number of alternatives for a token.
 OF_NGRAMS = (12, 10)
-#: Names of models that draft wider and deeper trees.
+#: Beginnings of the names of models that draft wider and deeper trees.
 WIDE = ("llama", "grok")
-#: Most running requests under speculation, if nobody says otherwise.
+#: Default max_running_requests under speculative decoding.
 MOST_RUNNING = 48
 
 
 class Shape(NamedTuple):
-    """Drafts one after another, alternatives of each, and tokens that a step verifies."""
+    """Consecutive drafts, alternatives per draft, and tokens that a step verifies."""
 
     num_steps: int
     topk: int
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(config: Config) -> Shape:
-    """Return the shape of the drafts: as given, or all three SGLang's for the model."""
+    """Return the shape of the drafts: as configured, else SGLang's defaults for the model."""
     if config.speculative_algorithm == "NGRAM":
         most, breadth = config.speculative_num_draft_tokens or OF_NGRAMS[0], OF_NGRAMS[1]
         return Shape(max(most // breadth, 1), breadth, most)
@@ -55,7 +55,7 @@ def shape_of(config: Config) -> Shape:
 
 
 def speculative_config_of(config: Config) -> SpeculativeConfig | None:
-    """Return the speculation whose memory and step time stand for the algorithm's."""
+    """Return the vLLM settings whose memory and step time approximate the algorithm's."""
     if config.speculative_algorithm is None:
         return None
     method, shape = METHODS[config.speculative_algorithm], shape_of(config)
@@ -70,7 +70,7 @@ def speculative_config_of(config: Config) -> SpeculativeConfig | None:
 
 
 def speculation_settings(config: Config) -> SpeculationSettings | None:
-    """Return the speculation of SGLang's scheduler."""
+    """Return the settings of speculative decoding in SGLang's scheduler; None without it."""
     spec = config.speculative_config
     if config.speculative_algorithm is None or spec is None:
         return None

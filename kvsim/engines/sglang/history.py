@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
     from kvsim.records.engine import Replica
 
-    #: Request, page, and place among the request's pages.
+    #: Request, page, and index among the request's pages.
     Place = tuple[int, int, int]
 
 PIECE_FIELDS = ("content", "index", "num_tokens", "behind")
 NODE_FIELDS = ("start", "end", "page", "parent", "first_child", "next", "on_host_only")
-#: What is read of every request at each look.
+#: Fields of every request's record that each observation reads.
 FIELDS = ("row", "num_shared", "node", "page", "last_page", "num_pages", "prefix")
 
 
 def reader(rows: Any, name: str) -> Callable[[int], int]:
-    """Return a fast reader of one field of the records of a list."""
+    """Return a fast function from an index in a list of records to a field of the record."""
     if isinstance(rows, Views):
         read: Callable[[int], int] = rows.array[name].item
         return read
@@ -61,13 +61,13 @@ class TreeWatch:
 
     Parameters
     ----------
-    tree : the record of it
+    tree : record of the tree
     """
 
     def __init__(self, tree: Radix) -> None:
         self._tree = tree
         self._seen = (0, 0, 0, 0)
-        self._nodes: dict[int, tuple[int, int, int, int]] = {}  # place: start, end, page, parent
+        self._nodes: dict[int, tuple[int, int, int, int]] = {}  # node: start, end, page, parent
         self.pages: dict[int, list[int]] = {}  # of each node
         self.parents: dict[int, int] = {}  # node above each node
         self.keys = [0] * (tree.pages.num_pages + 1)  # by page, 0 for none
@@ -77,7 +77,7 @@ class TreeWatch:
     def changes(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
         """Return removed pages with keys, and added pages with the page before and the key."""
         tree = self._tree
-        # A leaf that comes counts a child, one that only goes takes tokens away, a split is a node.
+        # A new leaf adds a child, a lost leaf removes tokens, and a split adds a node.
         counts = tree.num_children, tree.num_live_nodes, tree.num_moved
         now = *counts, tree.num_evictable + tree.num_protected
         if now == self._seen:
@@ -126,7 +126,7 @@ class TreeWatch:
         while places:
             k = places.pop()
             while k:
-                if not on_host_only[k]:  # nor is anything below one that is
+                if not on_host_only[k]:  # if it is, all nodes below it are, too
                     found[k] = start[k], end[k], page[k], parent[k]
                     places.append(child[k])
                 k = sibling[k]
@@ -169,14 +169,14 @@ class RadixWatch(Watch):
         super().__init__(state)
         tree = state.kv.radix
         self.tree = TreeWatch(tree)
-        self.waiting_for_kv: dict[int, Held] = {}  # by place of the request's record
+        self.waiting_for_kv: dict[int, Held] = {}  # by index of the request's record
         self.refs = [0] * (tree.pages.num_pages + 1)
         self._size = tree.pages.page_size
         self._jump = reader(tree.pages.links, "jump")
         self._before = np.zeros((1 + len(FIELDS), 0), np.int64)
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
-        """Append new keys first, then releases, evictions and allocations, as in the rules."""
+        """Append new keys, then releases, evictions and allocations, in the order of the rules."""
         gone, come = self.tree.changes()
         drops: list[Place] = []
         takes: list[Place] = []

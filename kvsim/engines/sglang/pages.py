@@ -1,4 +1,4 @@
-"""Tokens per page: what SGLang 0.5.23's attention backends take (read, not recorded)."""
+"""Tokens per page that SGLang 0.5.23's attention backends support (read in its code)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
     from kvsim.config import Config
 
-#: Tokens per page by backend, the default first; a backend that is not here takes any.
+#: Tokens per page by backend, the default first; a backend that is not listed supports any.
 TAKES = {
     "flashmla": (64,),
     "trtllm_mla": (64, 32),
@@ -22,17 +22,17 @@ TAKES = {
     "hpc_ops": (64,),
     "dsa": (64,),
 }
-#: The backend that takes pages of 128 on Blackwell's data-centre cards.
+#: The backend with pages of 128 tokens on Blackwell's data-centre GPUs.
 FA4, OF_FA4 = "fa4", 128
-#: Beginnings of names of models: latents for which Blackwell has a kernel of its own, widths of K
-#: and V that differ, and states beside attention for which it has pages.
+#: Beginnings of the names of models: with latents that have a special kernel on Blackwell, with
+#: different widths of K and V, and with states and attention that has fixed pages on Blackwell.
 LATENTS = ("deepseek-v3", "deepseek-r1", "kimi-k2")
 UNEQUAL = ("mimo-v2",)
 WITH_STATES = ("qwen3.5", "qwen3.6", "nemotron-h", "nemotron-3", "nemotron-nano")
 
 
 def page_size_of(config: Config) -> int:
-    """Return the tokens per page: as given, or as the attention backends demand."""
+    """Return the tokens per page: as configured, or as the attention backends require."""
     given, gpu = config.page_size or config.block_size or 1, get_gpu(config.gpu)
     blackwell = capability(gpu.name) == 10
     model = model_of(config)
@@ -51,7 +51,7 @@ def page_size_of(config: Config) -> int:
 
 
 def default_backend(model: ModelSpec, *, blackwell: bool, topk: int) -> str:
-    """Return the backend as far as it decides the size of pages; empty if it takes any."""
+    """Return the default backend if it restricts the size of pages, else an empty text."""
     name = model.name.lower()
     if not blackwell:
         return ""

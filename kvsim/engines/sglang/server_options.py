@@ -1,8 +1,8 @@
 """SGLang's own flags, as fields of a configuration.
 
-Where vLLM has a flag for the same thing, its name is kvsim's (``--context-length`` is
-``max_model_len``); ``page_size`` and ``max_running_requests`` stand beside ``block_size`` and
-``max_num_seqs`` because their defaults differ.
+A flag that vLLM has, too, has vLLM's name (``--context-length`` is ``max_model_len``). But
+``page_size`` and ``max_running_requests`` are separate from ``block_size`` and ``max_num_seqs``,
+because their defaults differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Whole = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Drafts = Annotated[int, Field(ge=1, le=64)]
 
-#: Numbers of eviction policies, where kvsim calls them by another name.
+#: Parameters of eviction policies that have another name in kvsim.
 EVICTION_NUMBERS = {"threshold": "tail_threshold"}
 
 #: Order of admission.
@@ -81,10 +81,11 @@ class SglangOptions(BaseModel, defer_build=True):
     )
     speculative_draft_model_path: str | None = Field(
         None,
-        description="sglang: drafter of STANDALONE; others have one layer of the model's shape",
+        description="sglang: model that drafts under STANDALONE; other drafters have one layer of "
+        "the model's shape",
     )
     speculative_num_steps: Drafts | None = Field(
-        None, description="sglang: drafts one after another [5 for Llama and Grok, else 3]"
+        None, description="sglang: consecutive drafts per step [5 for Llama and Grok, else 3]"
     )
     speculative_eagle_topk: Count | None = Field(
         None, description="sglang: alternatives of a draft [4 for Llama and Grok, else 1]"
@@ -103,8 +104,8 @@ class SglangOptions(BaseModel, defer_build=True):
     )
     lora_drain_wait_threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0,
-        description="sglang: seconds that an adapter waits before another one admits no longer "
-        "requests for it; 0: never",
+        description="sglang: seconds that an adapter waits before a running adapter admits no more "
+        "long requests; 0: never",
     )
     max_running_requests: Count | None = Field(
         None,
@@ -128,10 +129,10 @@ class SglangOptions(BaseModel, defer_build=True):
         0, description="sglang: passes without a prefill after each prefill"
     )
     prefill_decode_interval_min_bs: Whole = Field(
-        0, description="sglang: running requests below which prefill-decode-interval does not hold"
+        0, description="sglang: running requests below which prefill-decode-interval is ignored"
     )
     min_free_slots_delay: Whole = Field(
-        0, description="sglang: free places in the running batch that a prefill waits for"
+        0, description="sglang: requests that the running batch must have room for before a prefill"
     )
     scheduler_recv_interval: Count = Field(
         1, description="sglang: decode passes before new requests are received"
@@ -146,7 +147,7 @@ class SglangOptions(BaseModel, defer_build=True):
         "lru", description="sglang: order in which leaves of the radix tree are evicted"
     )
     radix_eviction_policy_config: str | None = Field(
-        None, description="sglang: JSON object of the eviction policy's numbers"
+        None, description="sglang: JSON object with the eviction policy's parameters"
     )
 
     @field_validator("radix_eviction_policy_config")
@@ -157,7 +158,7 @@ class SglangOptions(BaseModel, defer_build=True):
     enable_dp_attention: bool = Field(
         False,
         description="sglang: data-parallel ranks share the experts; tensor-parallel-size is then "
-        "that of a rank's attention",
+        "the number of GPUs of one rank's attention",
     )
     enable_mixed_chunk: bool = Field(
         False, description="sglang: mix decodes into the steps of chunked prompts"
@@ -174,7 +175,7 @@ class SglangOptions(BaseModel, defer_build=True):
     )
     priority_scheduling_preemption_threshold: Whole = Field(
         10,
-        description="sglang: smallest priority difference that does not yet preempt",
+        description="sglang: largest priority difference that does not preempt",
     )
     disable_priority_preemption: bool = Field(
         False, description="sglang: do not preempt because of priorities"

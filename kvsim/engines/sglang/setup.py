@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheConfig
     from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 
-#: Share of the outputs to come that each rank of data-parallel attention expects, of the usual.
+#: Factor on schedule_conservativeness for each rank of data-parallel attention.
 OF_RANKS = 0.3
 #: SGLang's unit of host memory, bytes.
 GB = 10**9
 
 
 def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
-    """Refuse SGLang's parts with parts of other engines, and its settings without it."""
+    """Refuse SGLang's parts with parts of other engines, and its settings without its scheduler."""
     needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
     if needed not in (None, name):
         raise ValueError(
@@ -110,7 +110,7 @@ def ranks_of(config: Config) -> int:
 
 
 def overlaps(config: Config) -> bool:
-    """Return True if steps overlap; a model that keeps only its last state excludes it."""
+    """Return True under the overlap schedule; caching only a request's last state excludes it."""
     if config.disable_overlap_schedule:
         return False
     model = model_of(config)
@@ -138,8 +138,8 @@ class Pools(NamedTuple):
 def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     """Return the pools that fit into the memory.
 
-    With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
-    it is what the other allocators have.
+    With ``engine`` sglang, or with ``mem_fraction_static``, SGLang's rule determines the memory;
+    otherwise it is that of the other allocators.
     """
     pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
     by_rule = config.engine == "sglang" or config.mem_fraction_static is not None
@@ -172,7 +172,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
 
 
 def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | None:
-    """Return the pool of states in memory that would be the KV pool's."""
+    """Return the pool of states, which takes memory from the KV pool; None without states."""
     model, tp, slots = memory.model, config.tensor_parallel_size, config.max_mamba_cache_size
     if not model.num_state_layers:
         return None
@@ -220,12 +220,12 @@ def host_slots_of(config: Config, pools: Pools) -> int:
 
 
 def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -> None:
-    """Refuse a pool of windows into which a long request alone would not fit.
+    """Refuse a pool of windows that is too small for one long request alone.
 
-    SGLang cuts such prompts at what is left and dies of it sooner or later ("SGLang 0.5.23",
-    section 12 of its rules), or stands still. A request holds a chunk, the window before its last
-    checkpoint and another one, which moves on every 128 tokens; without a tree the chunk before is
-    held while it is in progress.
+    SGLang cuts such prompts to the free slots, and later crashes ("SGLang 0.5.23", section 12 of
+    its rules) or hangs. A request holds a chunk, the window before its last checkpoint, and its
+    current window, which moves every 128 tokens. Without a tree it also holds the previous chunk
+    while that is in progress.
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)
@@ -268,7 +268,7 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
     running = most_running(pool, longest, _asked_running(config))
     if pools.states:
         running = min(running, pools.states.slots // pools.states.per_request)
-    as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
+    as_vllm = config.scheduling_policy == "priority"  # in vLLM, smaller values are served first
     resolved = {
         "page_size": page_size_of(config),
         "enable_mixed_chunk": config.enable_mixed_chunk
@@ -322,7 +322,7 @@ def _state_settings(
 
 
 def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
-    """Return the buffers for adapters; a load is a copy of one over PCIe."""
+    """Return the settings of adapters' buffers; a load copies one adapter over PCIe."""
     if not config.enable_lora:
         return None
     tp, one = config.tensor_parallel_size, LoRAConfig(1, config.max_lora_rank)
@@ -333,7 +333,7 @@ def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
 
 
 def check_drafts(config: Config, pools: Pools) -> None:
-    """Refuse speculation with memory for which it is not modelled, and other engines' options."""
+    """Refuse drafts with pools or tiers for which they are not modelled, and vLLM's options."""
     if config.speculative_config is None:
         return
     if config.speculative_algorithm is None:

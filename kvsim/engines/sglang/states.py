@@ -1,7 +1,7 @@
 """SGLang's pool of states, for models with Mamba or linear-attention layers.
 
-The rules of "SGLang 0.5.23", section 17 of its rules: states get a share of the memory that
-would be the KV pool's, a slot for each and one more that padding writes to.
+By "SGLang 0.5.23", section 17 of its rules, states get a share of the KV pool's memory: one slot
+each, and one more slot to which padding writes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 Strategy = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
-#: Slots of a request beside its buffers: its own state, and two that the tree may keep of it.
+#: Slots of a request without its buffers: its current state, and two that the tree may cache.
 OWN_SLOTS = 3
 #: Bytes of memory for states per byte of the KV pool (mamba_full_memory_ratio).
 STATE_RATIO = 0.9
 #: Bytes of an element of the convolution part.
 CONV_BYTES = 2
-#: Forms whose kernels write states of earlier tokens, too.
+#: Forms of layers whose kernels also write states of earlier tokens.
 TRACKED = ("gdn", "kda", "mamba2")
 
 
@@ -42,7 +42,7 @@ def state_bytes(model: ModelSpec, dtype: str, tensor_parallel_size: int) -> int:
 
     Parameters
     ----------
-    dtype : mamba_ssm_dtype; auto: the model's, else float32
+    dtype : mamba_ssm_dtype; auto is the model's dtype, or float32 if it names none
     """
     total = 0
     for layer in model.mixers:
@@ -92,13 +92,13 @@ def state_pool(
 
     Parameters
     ----------
-    num_bytes : memory that would be the KV pool's
+    num_bytes : memory for KV and states together
     size : bytes of a state
     per_request : slots that a running request may take; 1 without a radix cache
     ratio : mamba_full_memory_ratio
     slots : max_mamba_cache_size
-    max_running : max_running_requests, where it was given
-    num_drafts : draft tokens of a step, of which each needs a state to go back to
+    max_running : max_running_requests, None if not given
+    num_drafts : draft tokens of a step; each needs a state to return to after a rejection
     """
     one_each = slots is None and per_request == 1 and max_running is not None
     if one_each:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvsim.records.engine import Replica
 
-#: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
+#: Common modules that SGLang's rules call; in its variants, rules of other modules do nothing.
 OF_SGLANG = frozenset(
     (
         *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
@@ -36,8 +36,8 @@ OF_POOLS = frozenset(
 
 
 def variants(specialized: Mapping[str, int]) -> Variants:
-    """Return the variants: the common one with one pool and no host tier, and all others."""
-    # Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
+    """Return two variants: one pool and no host tier, and all other replicas."""
+    # Features that no replica with a radix cache has.
     pools = {
         **{
             name: specialized[name]
@@ -55,7 +55,7 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         "Replica.swapped_bytes": 0,
     }
 
-    # The same with one pool and no host tier, as most have it.
+    # Features that a replica with one pool and no host tier does not have, either.
     one_pool = {
         **pools,
         "BlockPool.has_events": 0,

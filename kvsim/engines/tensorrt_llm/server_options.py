@@ -1,6 +1,6 @@
 """TensorRT-LLM's own flags, as fields of a configuration.
 
-Where vLLM has a flag for the same thing, its name is kvsim's: ``--max_batch_size`` is
+A flag that vLLM has, too, has vLLM's name: ``--max_batch_size`` is
 ``max_num_seqs``, ``--max_num_tokens`` is ``max_num_batched_tokens``, ``enable_block_reuse`` is
 ``enable_prefix_caching``, ``host_cache_size`` is ``kv_offloading_size`` in GiB.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-#: Which requests may start, and whether started ones may be paused.
+#: Policies by which requests start, and may be paused.
 CapacityPolicy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 
 
@@ -20,8 +20,8 @@ class TensorrtLlmOptions(BaseModel, defer_build=True):
 
     capacity_scheduler_policy: CapacityPolicy = Field(
         "guaranteed_no_evict",
-        description="tensorrt-llm: start requests that all can complete; or that fit in the next "
-        "step, pausing some when blocks run out; or in batches that run to the end",
+        description="tensorrt-llm: start requests if all can complete; if they fit in the next "
+        "step, pausing some when blocks run out; or in batches that run to their end",
     )
     kv_cache_free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,

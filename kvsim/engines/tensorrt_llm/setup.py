@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 #: Defaults of its LLM API reference: tokens per block, most requests and most tokens of a step,
 #: and the fraction of the free memory that is KV.
 TOKENS_PER_BLOCK, MAX_BATCH_SIZE, MAX_NUM_TOKENS, FREE_FRACTION = 32, 2048, 8192, 0.9
-#: Fields that say how much memory is KV by another rule.
+#: Fields that set the KV memory by another rule.
 SIZED_BY = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")
 
 
 def choices_of(config: Config) -> dict[str, Any]:
-    """Return the values of the fields that a configuration leaves open."""
+    """Return the engine's values for fields that a configuration does not set."""
     policy = config.capacity_scheduler_policy
     tokens = config.max_num_batched_tokens or MAX_NUM_TOKENS
     chosen = {
@@ -38,7 +38,7 @@ def choices_of(config: Config) -> dict[str, Any]:
 
 
 def free_bytes(config: Config, chosen: dict[str, Any]) -> int:
-    """Return the bytes of KV: a fraction of the memory left by weights, activations and graphs."""
+    """Return the bytes of KV: a fraction of the memory without weights, activations and graphs."""
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     limits = {name: value for name, value in chosen.items() if name not in given}
     whole = config.model_copy(update={**limits, "gpu_memory_utilization": 1.0})
@@ -47,7 +47,7 @@ def free_bytes(config: Config, chosen: dict[str, Any]) -> int:
 
 
 def check_policy(config: Config, kind: type[Scheduler], name: str, *, is_engine: bool) -> None:
-    """Refuse TensorRT-LLM's settings under the scheduler of another engine."""
+    """Refuse TensorRT-LLM's settings under another engine's scheduler, and steps below a block."""
     if kind.rules_of == TENSORRT_LLM or (is_engine and kind.rules_of == STATIC):
         unit, most = config.block_size or TOKENS_PER_BLOCK, config.max_num_batched_tokens
         if most is not None and most < unit:
@@ -64,7 +64,7 @@ def check_policy(config: Config, kind: type[Scheduler], name: str, *, is_engine:
 def with_policy(
     config: Config, kv_config: KVCacheConfig, scheduler_config: SchedulerConfig
 ) -> tuple[KVCacheConfig, SchedulerConfig]:
-    """Return the settings by the capacity policy; MAX_UTILIZATION reserves no whole prompt."""
+    """Return the settings of a capacity policy; only guaranteed_no_evict reserves whole prompts."""
     completes_all = config.capacity_scheduler_policy == "guaranteed_no_evict"
     kv_config = replace(kv_config, reserve_full_isl=completes_all)
     unit = kv_config.block_size

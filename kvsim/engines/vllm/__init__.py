@@ -1,4 +1,4 @@
-"""vLLM: the engine of a configuration that names none, with the schedulers of the baselines."""
+"""vLLM, the default engine, with the schedulers of the baselines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's start-up log, from 0.4 to 0.33, with the wording of every version."""
+"""Reader of vLLM's start-up log, in the wordings of versions 0.4 to 0.33."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvsim.server_options import AUTO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Text that only such a log has.
+#: Text that only vLLM's logs have.
 MARK = (
     r"LLM engine \(v|vLLM API server version|GPU KV cache size:|non-default args:"
     r"|# (?i:gpu|cuda) blocks:|Available KV cache memory:|Maximum concurrency for"
@@ -23,7 +23,7 @@ _VERSIONS = (
     r"vLLM API server version v?(\d+\.\d+\S*)\s",
     r"[▀▄█] +version (\d+\.\d+\S*)\s",
 )
-#: GiB on one GPU by part, each in the words of the versions that have it.
+#: Patterns of the GiB on one GPU by part, one per wording.
 _PARTS = {
     "weights": (
         r"model weights take\s+([\d.]+) ?GiB",
@@ -54,7 +54,7 @@ _UTILIZATION = (
     r"desired GPU memory utilization is \(([01]?\.\d+|1),",
     r"--gpu-memory-utilization=([01]\.\d+) is equivalent",
 )
-#: vLLM's older and inner names of options, by their flags' names.
+#: Older and internal names of options in the log, and the names of their flags.
 RENAMED = {
     "max_seq_len": "max_model_len",
     "chunked_prefill_enabled": "enable_chunked_prefill",
@@ -119,7 +119,7 @@ def _version(text: str) -> str:
 
 
 def _args(text: str) -> dict[str, Any]:
-    """Return options: requested values take precedence over those that the engine reports."""
+    """Return the options; requested values take precedence over those that the engine reports."""
     args: dict[str, Any] = {}
     sources = (r"LLM engine \(v[^)]*\) with config: ", r"args: (?=Namespace\()", r"-default args: ")
     for source in sources:

@@ -1,1 +1,1 @@
-"""Rules of the schedulers that vLLM is compared with."""
+"""Rules of the schedulers to compare vLLM with."""

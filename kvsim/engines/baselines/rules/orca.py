@@ -16,7 +16,7 @@ def schedule_orca(state: Replica, batch: Batch) -> None:
     """Schedule a step: running requests first, then waiting ones that fit, first come first served.
 
     There is no token budget: only ``max_num_seqs`` and memory limit the batch. A request that
-    cannot grow preempts; memory is then full, so no request is admitted until one has ended.
+    cannot grow preempts another; memory is then full, so none is admitted until one has ended.
     """
     grow_running(state, batch)
     preempted = state.num_preempted > 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def schedule_static(state: Replica, batch: Batch) -> None:
     """Schedule a step: fill an empty batch from the queue, or continue the current batch.
 
-    A request that cannot grow preempts the last one of its batch, which joins the next batch.
+    A request that cannot grow preempts the last request of its batch, which joins the next batch.
     """
     if state.num_running == 0:
         form_batch(state, batch)
@@ -28,7 +28,7 @@ def schedule_static(state: Replica, batch: Batch) -> None:
 
 
 def form_batch(state: Replica, batch: Batch) -> None:
-    """Admit from the head of the queue while max_num_seqs and memory allow; prompts are whole."""
+    """Admit requests, with whole prompts, from the queue while max_num_seqs and memory allow."""
     num_seqs = 0
     while state.waiting.length > 0:
         k = head_of(state)
@@ -44,7 +44,7 @@ def form_batch(state: Replica, batch: Batch) -> None:
 
 
 def retire_request(state: Replica, k: int) -> None:
-    """Keep the slots of a request with its last token until the batch ends."""
+    """Keep the slots of a request that has its last token until the batch ends."""
     retire(state.kv, state.requests[k])
     state.ended[state.num_retired] = k
     state.num_retired += 1

@@ -1,9 +1,9 @@
-"""The scheduler of vLLM before V1: prompts first, whole, in steps of their own; swap or recompute.
+"""The scheduler of vLLM before V1: steps of whole prompts before decodes; swap or recompute.
 
 The rules are those of vLLM 0.1 to 0.8's V0 engine without chunked prefill (`core/scheduler.py`):
 a step computes either prompts or one token of every running request. A request that finds no
-free block preempts the latest arrived one, which is recomputed later or, if configured, waits in
-host memory. While any request is swapped out, no prompt is admitted.
+free block preempts the request that arrived last, which is recomputed later or, if configured,
+waits in host memory. While any request is swapped out, no prompt is admitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def schedule_v0(state: Replica, batch: Batch) -> None:
-    """Schedule a step: prompts, or else decodes, then swap in the requests that fit."""
+    """Schedule a step of prompts; without any, decode, and swap in the requests that fit."""
     if state.num_swapped == 0:
         schedule_prompts(state, batch)
     if batch.size == 0:
@@ -67,8 +67,8 @@ def schedule_prompts(state: Replica, batch: Batch) -> None:
 def schedule_decodes(state: Replica, batch: Batch) -> None:
     """Give every running request its next token, the most urgent first.
 
-    One that finds no block preempts the least urgent one, possibly itself. The running list is
-    always sorted by urgency.
+    A request that finds no block preempts the least urgent one, possibly itself. The running list
+    is always sorted by urgency.
     """
     place = 0
     while place < state.num_running:
@@ -104,7 +104,7 @@ def append_slot(state: Replica, request: Request) -> bool:
 def preempt_v0(state: Replica, k: int) -> None:
     """Swap a request out, or else queue it for recomputation.
 
-    Several sequences cannot be recomputed as one prompt: V0 always swaps them if it can.
+    V0 cannot recompute a request with several sequences as one prompt, so it swaps it if possible.
     """
     request, swapped_bytes = state.requests[k], 0
     if state.limits.swaps or request.num_samples > 1:

@@ -12,7 +12,7 @@ class StaticScheduler(Scheduler):
 
     Requests get their answer when they end, but their slots are held until the batch ends. All
     prompts of a batch are computed in its first step; ended requests cost no compute. A
-    request that cannot grow preempts the latest of its batch, which joins the next one.
+    request that cannot grow preempts the last request of its batch, which joins the next batch.
     The rules are in :mod:`kvsim.engines.baselines.rules.static`.
     """
 

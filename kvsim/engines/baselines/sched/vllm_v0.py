@@ -1,4 +1,4 @@
-"""The scheduler of vLLM before V1: prompts first, whole, in steps of their own; swap or recompute.
+"""The scheduler of vLLM before V1: steps of whole prompts before decodes; swap or recompute.
 
 The rules are in :mod:`kvsim.engines.baselines.rules.vllm_v0`.
 """
@@ -11,7 +11,7 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("vllm-v0")
 class VllmV0Scheduler(Scheduler):
-    """Prompts first; then decodes, which preempt the least urgent; then swap-ins."""
+    """Schedules prompts first, else decodes, which preempt the least urgent, and swap-ins."""
 
     rules_of = VLLM_V0
     looks_up_prefix = False

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from kvsim.cases.rows import Span
     from kvsim.engine.contents import Contents
 
-#: Settings that None switches off; elsewhere it stands for the default.
+#: Settings that None switches off; for others None means the default.
 OFF = ("chunked_prefill_size", "prefill_max_requests")
 
 
 class WindowPool(Part):
-    """The pool of layers with a sliding window; both in tokens."""
+    """The pool of sliding-window layers: window and size in tokens."""
 
     window: Count
     size: Count
@@ -99,7 +99,7 @@ class AdapterPart(Part):
 
 
 class SpeculationPart(Part):
-    """Speculation: how many tokens a step verifies."""
+    """Speculative decoding: the shape of the drafts, and the tokens that a step verifies."""
 
     algorithm: Algorithm
     topk: Count
@@ -165,7 +165,7 @@ class SglangCaseConfig(Part):
 
 
 class SglangCaseRequest(Part):
-    """A request: token j of its output is token j of ``out_seg``, number ``stop_at`` is EOS.
+    """A request: output token j is token j of ``out_seg``; output token ``stop_at`` is EOS.
 
     It is aborted in pass ``abort_at``, after the arrivals of the pass.
     """
@@ -325,7 +325,7 @@ def parts_of(config: SglangCaseConfig) -> Parts:
 
 
 def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
-    """Return the requests by row; their pieces include the outputs, with EOS."""
+    """Return the requests by row; their segments include the outputs, with EOS."""
     contents = [prompt_pieces(r.segments) + _output(row, r) for row, r in enumerate(requests)]
     lists: dict[str, Any] = {
         "num_prompt_tokens": [num_tokens(map(span, r.segments)) for r in requests],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
     from kvsim.records.engine import Replica
 
-#: Longest lists that are written out, and longest queue that is written as ids.
+#: Longest list of slots, of waiting ids and of states that is written out.
 MOST_SLOTS, MOST_WAITING, MOST_STATES = 40, 64, 4
 LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
 
@@ -48,7 +48,7 @@ def row_sum(rows: Iterable[tuple[int, ...]]) -> int:
 
 
 def host_slots(tree: Radix) -> tuple[int, int]:
-    """Return the number of free slots of the host, and their checksum, the next one out first."""
+    """Return the number of free host slots, and their checksum in the order of allocation."""
     size = tree.pages.page_size
     slots = [page * size + k for page in free_pages(tree.host_pages) for k in range(size)]
     return len(slots), checksum(slots)
@@ -185,7 +185,7 @@ class PassLog:
             entry.update(self._states_of(extends, len(decodes)))
 
     def _states_of(self, extends: Sequence[Any], num_decodes: int) -> Entry:
-        """Return what a prefill does with states: branches, depths, copies, and slots zeroed."""
+        """Return a prefill's actions on states: branches, depths, copies, and slots zeroed."""
         scheduler, tree = self._state.engines.sglang, self._state.kv.radix
         of = [
             (e.request, scheduler.progress[e.request], scheduler.held[e.request]) for e in extends

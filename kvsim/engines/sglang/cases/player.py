@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Consecutive passes without a batch after which a case counts as ended.
 MOST_EMPTY = 1000
-#: How requests end that lose their place in the queue, or between two chunks.
+#: Finish reasons of requests that end in the queue, or between two chunks.
 LOST = (FinishReason.REJECTED, FinishReason.FAILED, FinishReason.ABORTED)
 
 
@@ -26,7 +26,7 @@ def _pass_of(abort: tuple[int, int]) -> int:
 
 
 class SglangPlayer(Player):
-    """Plays a case of SGLang. A pass without requests leaves no entry."""
+    """Plays a case of SGLang. A pass without requests has no log entry."""
 
     def __init__(self, case: SglangCase, *, compiled: bool) -> None:
         requests = case.workload.requests
@@ -73,16 +73,16 @@ class SglangPlayer(Player):
                 break
 
     def _lost(self) -> list[int]:
-        """Return requests that have newly lost their place in the queue, or between chunks."""
+        """Return the requests that have ended in the queue, or between chunks, since last time."""
         reasons, is_bounded = self.table["finish_reason"], self._max_queued is not None
-        # Without a limit of the queue, one that fails has run out of room: it is logged as ended.
+        # Without a limit of the queue, a failed request ran out of memory: it is logged as ended.
         kinds = LOST if is_bounded else (FinishReason.REJECTED, FinishReason.ABORTED)
         lost = [row for row in sorted(self._alive) if reasons[row] in kinds]
         self._alive.difference_update(lost)
         return [row for row in lost if is_bounded or reasons[row] == FinishReason.ABORTED]
 
     def _aborted(self, step: int) -> list[int]:
-        """Abort the requests that are due; return those that waited."""
+        """Abort the requests whose abort is due; return those that were waiting."""
         due = [row for at, row in self._aborts if at <= step]
         self._aborts = self._aborts[len(due) :]
         if due:

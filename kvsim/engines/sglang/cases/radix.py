@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Handle(NamedTuple):
-    """A node, as left by an operation."""
+    """A node at which an operation ended."""
 
     place: int
     end: int
@@ -52,7 +52,7 @@ class Handle(NamedTuple):
 
 
 def keys_of(ops: Sequence[list[Any]]) -> Contents:
-    """Return a request per operation with its key as the prompt; without a key, one token."""
+    """Return one request per operation, with the key as its prompt; without a key, one token."""
     given = [op if isinstance(op[1], list) else [op[0], [[0, 0, 1]], None, 0] for op in ops]
     contents = [prompt_pieces(op[1]) for op in given]
     lists: dict[str, Any] = {
@@ -73,7 +73,7 @@ class RadixPlayer(Player):
         super().__init__(parts_of(case.config.schedule), keys_of(case.ops), compiled=compiled)
         self._ops, self._tree = case.ops, self.state.kv.radix
         self._has_host = case.config.tier is not None
-        self._ended: dict[int, Handle] = {}  # the node that an operation ended on
+        self._ended: dict[int, Handle] = {}  # last node of each operation
         if not self._has_host and not self._tree.has_states:
             self.replica.log_frees(4 * case.config.size)
 

@@ -1,9 +1,9 @@
 """Tokens of SGLang's recorded cases as contents.
 
-Token i of segment s is ``10 + (s x 1000003 + i x 7919) mod 31990``, so segments share tokens here
-and there, and a radix tree over single tokens sees it. Multiplied by the inverse of 7919 they all
-lie on one ring: a stretch of any segment is a stretch of the ring's numbers, and equal tokens have
-equal numbers.
+Token i of segment s is ``10 + (s x 1000003 + i x 7919) mod 31990``, so different segments have some
+equal tokens, which a radix tree over single tokens can match. Multiplied by the inverse of 7919,
+all tokens lie on one ring of numbers: a span of any segment is a span of the ring, and equal tokens
+have equal numbers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""SGLang in fleets: replicas that read a store behind their hosts."""
+"""SGLang in fleets: replicas that read a store into their host memory."""

@@ -1,4 +1,4 @@
-"""The setup of replicas that read a store behind their hosts."""
+"""The setup of replicas that read a store into their host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of SGLang's replicas about host copies, which a store may keep."""
+"""Events of SGLang's replicas about copies in host memory, which a store may keep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StorageReader:
         self.entry_tokens = page_size
         #: Called with the time, the slot and the keys of pages that a replica's host has received.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
-        #: Called with the slot of a replica that is gone; never happens here.
+        #: Never called: would get the slot of a replica that has left.
         self.leavers: list[Callable[[int], object]] = []
 
     def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
@@ -42,7 +42,7 @@ class StorageReader:
 
     def update(self, now: float) -> None:
         """Pass new events to the listeners. Mutates."""
-        del now  # no replica is past it
+        del now  # no replica is ahead of it
         for place, replica in enumerate(self._replicas):
             for rows in replica.take_events() if replica.event_log.has_events else ():
                 self._tell(place, rows.events)

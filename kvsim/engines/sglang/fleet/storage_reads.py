@@ -1,7 +1,7 @@
-"""HiCache's third level: SGLang's replicas read from a store behind their hosts.
+"""HiCache's third level: SGLang's replicas read from a store into their host memory.
 
-An arriving request is offered the part of its prompt that the store has beyond both tiers of its
-replica. The replica reads it by itself while the request waits; see
+An arriving request is offered the part of its prompt that the store has and both tiers of its
+replica lack. The replica itself reads that part while the request waits; see
 :mod:`kvsim.engines.sglang.rules.host.storage`.
 """
 
@@ -31,7 +31,7 @@ class StorageReads(Feature):
 
     Parameters
     ----------
-    pool : the pool of the replicas that read, each over a link of its own
+    pool : the pool of the replicas that read, each over its own link
     store : the store they read
     fabric : default fabric of the fleet
     keys : keys of the trace

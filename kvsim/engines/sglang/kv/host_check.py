@@ -20,7 +20,7 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     Raises
     ------
     RuntimeError
-        Naming what does not add up.
+        Naming the count or mark that is wrong.
     """
     tree = state.kv.radix
     pages, following = free_pages(tree.host_pages), next_pages(tree.host_pages)
@@ -87,7 +87,7 @@ def check_queued(tree: Radix, nodes: list[Seen]) -> None:
     on_both = {
         node.place for node in nodes if tree.nodes[node.place].has_copy and not node.on_host_only
     }
-    # What is being loaded joins when it is there.
+    # A node that is being loaded joins the queue at the end of its load.
     in_place = tree.write_policy == WRITE_BACK and tree.loads.count == 0
     if sorted(queued) != sorted(marked) or (in_place and not on_both <= set(queued)):
         raise RuntimeError("a node with a copy is not in the queue")

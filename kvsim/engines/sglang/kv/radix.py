@@ -1,6 +1,6 @@
 """SGLang's prefix cache: a radix tree over single slots, or over pages of slots.
 
-The rules are in :mod:`kvsim.engines.sglang.rules`; docs/sglang-rules.md has them in words. Requests
+The rules are in :mod:`kvsim.engines.sglang.rules`; docs/sglang-rules.md describes them. Requests
 keep their computed prompts in the tree, where later ones find them token by token (page by page
 above a page size of 1). Unlocked leaves are evicted when slots are needed.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.records.request import Request
 
-#: Tokens of room that SGLang keeps for itself behind a prompt.
+#: Tokens that SGLang keeps free after a prompt.
 SPARE_TOKENS = 6
 
 
@@ -121,7 +121,7 @@ class RadixManager(RuleManager):
                 lay_out_host_events(kv, memory)
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
-        kv.num_request_blocks += count  # what requests hold is written down beside them
+        kv.num_request_blocks += count  # the engine's records of requests hold their pages
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         """Do nothing: the pages of a request are linked to each other."""
@@ -147,7 +147,7 @@ class RadixManager(RuleManager):
 
 
 def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
-    """Return the window of the layers with a separate pool, and a token's bytes in both pools.
+    """Return the window of sliding-window layers, and a token's bytes in the full and that pool.
 
     The window is 0 without such layers, or if all layers keep all tokens. A model has one window.
     """
@@ -168,7 +168,7 @@ def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> N
 
 
 def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
-    """Make a free pool for the layers with a sliding window; the tree is laid out."""
+    """Add a free pool for sliding-window layers to a tree that is laid out."""
     tree.window_pages.page_size = tree.pages.page_size
     lay_out_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
@@ -176,7 +176,7 @@ def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) ->
 
 
 def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
-    """Make free host memory, pages from 0 on; the tree is laid out."""
+    """Add free host memory, with pages from 0 on, to a tree that is laid out."""
     most = tree.pages.num_pages + num_pages
     lay_out_pages(tree.host_pages, memory, 0, num_pages)
     tree.write_policy = policy
@@ -190,7 +190,7 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
 
 
 def lay_out_host_events(kv: KV, memory: Memory) -> None:
-    """Allocate records of published events of copies on the host, for a tree with a host tier."""
+    """Allocate the records of events about copies on the host, for a tree with a host tier."""
     tree = kv.radix
     tree.emits_events, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
     lay_out_log(kv.pool, memory, len(tree.nodes) + 1)

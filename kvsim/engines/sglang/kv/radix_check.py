@@ -110,7 +110,7 @@ def next_pages(pages: Pages) -> list[int]:
 
 
 def free_pages(pages: Pages) -> list[int]:
-    """Return the free pages, the next one out first."""
+    """Return the free pages in the order of their allocation."""
     following, found, page = next_pages(pages), [], pages.first
     for _ in range(pages.num_left):
         found.append(page)
@@ -119,7 +119,7 @@ def free_pages(pages: Pages) -> list[int]:
 
 
 def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
-    """Return the slots of a request after its path in the tree, those in reserve included."""
+    """Return the slots of a request after its path in the tree, the reserve for drafts included."""
     mine = state.engines.sglang.progress[k]
     slots = max(mine.num_slots, state.requests[k].num_computed_tokens)
     return seen.slots(mine.page, slots - mine.num_shared)
@@ -139,7 +139,7 @@ def whole_chain(seen: TreeView, first: int, last: int, count: int) -> list[int]:
     Raises
     ------
     RuntimeError
-        If it does not.
+        If the chain does not end at ``last``.
     """
     pages = seen.chain(first, count)
     if pages and pages[-1] != last:
@@ -148,12 +148,12 @@ def whole_chain(seen: TreeView, first: int, last: int, count: int) -> list[int]:
 
 
 def check_tree(state: Replica) -> list[Seen]:
-    """Recount slots, locks and leaves; returns the nodes.
+    """Recount slots, locks and leaves; return the nodes.
 
     Raises
     ------
     RuntimeError
-        Naming what does not add up.
+        Naming the count or mark that is wrong.
     """
     tree, seen, held = state.kv.radix, TreeView(state.kv.radix), holders(state)
     mine = {k: state.engines.sglang.progress[k] for k in held}

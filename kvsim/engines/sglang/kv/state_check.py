@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def free_states(states: States) -> list[int]:
-    """Return the free slots of states, the next one out first."""
+    """Return the free slots of states in the order of their allocation."""
     places = range(states.first, states.first + states.num_left)
     return [states.free[place % states.num_slots] for place in places]
 
 
 def check_states_held(state: Replica, nodes: list[Seen]) -> None:
-    """Recount the slots of states, free, of nodes and of requests, and their locks.
+    """Recount the slots of states, free or held by nodes and requests, and their locks.
 
     Raises
     ------
     RuntimeError
-        Naming what does not add up.
+        Naming the count or mark that is wrong.
     """
     tree = state.kv.radix
     in_tree = {seen.place: tree.nodes[seen.place].state for seen in nodes}

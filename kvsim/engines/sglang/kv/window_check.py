@@ -22,7 +22,7 @@ def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     Raises
     ------
     RuntimeError
-        Naming what does not add up.
+        Naming the count or mark that is wrong.
     """
     tree = state.kv.radix
     used, slid = [], 0

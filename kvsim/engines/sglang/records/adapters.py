@@ -9,9 +9,9 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class Adapters(Record):
-    """Adapters by buffer, and those of the batch that is built; 0 is the base model.
+    """Adapters by buffer, and adapters of the batch being built; 0 is the base model.
 
-    Adapters in buffers stand in ``order``, the next to be evicted first.
+    ``order`` lists the adapters in buffers, the next to be evicted first.
     """
 
     is_on: bool = False
@@ -20,22 +20,22 @@ class Adapters(Record):
     overlaps: bool = False  # loads do not hold up the step (enable_lora_overlap_loading)
     by_passes: bool = False  # a load takes a number of passes, as in recorded cases
     load_time: float = 0.0  # s, or passes
-    pinned: list[int] = field(default_factory=list)  # these stay
+    pinned: list[int] = field(default_factory=list)  # never evicted
     num_pinned: int = 0
     buffers: list[int] = field(default_factory=list)  # NONE if empty
     order: list[int] = field(default_factory=list)
     num_ordered: int = 0
     batch: list[int] = field(default_factory=list)
     num_batch: int = 0
-    wanted: list[int] = field(default_factory=list)  # sorted: those that must be in a buffer
+    wanted: list[int] = field(default_factory=list)  # sorted: adapters that must be in a buffer
     num_wanted: int = 0
     loading: list[int] = field(default_factory=list)
-    ready: list[float] = field(default_factory=list)  # beside these: when they are loaded
+    ready: list[float] = field(default_factory=list)  # end of each load, s or passes
     num_loading: int = 0
-    loaded: list[int] = field(default_factory=list)  # buffers filled in the pass under way
+    loaded: list[int] = field(default_factory=list)  # buffers filled in this pass
     num_loaded: int = 0
     num_passes: int = 0
-    drain_wait: float = 0.0  # after which an adapter has another one drain for it; 0: never
+    drain_wait: float = 0.0  # wait after which another adapter drains for one; 0: never
     draining: list[int] = field(default_factory=list)
-    drains_for: list[int] = field(default_factory=list)  # beside these: the ones that wait
+    drains_for: list[int] = field(default_factory=list)  # the waiting adapter of each
     num_draining: int = 0

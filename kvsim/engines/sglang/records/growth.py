@@ -1,4 +1,4 @@
-"""Making room for more requests in the records of SGLang's scheduler."""
+"""Growth of the lists of SGLang's scheduler with one record per request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
-    """Make the scheduler's records of more requests."""
+    """Add the scheduler's records for ``count`` more requests."""
     scheduler = state.engines.sglang
     more_rows(state, memory, scheduler, "progress", Progress, n, count)
     if state.kv.radix.has_states:
@@ -30,7 +30,7 @@ def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
 def more_rows(
     state: Replica, memory: Memory, owner: Any, name: str, kind: Any, n: int, count: int
 ) -> None:
-    """Make room for more records of one kind beside those of requests."""
+    """Extend a list with one record per request by ``count`` records."""
     known: Any = getattr(owner, name)
     if not memory.compiled:
         known.extend(memory.records(kind, count))

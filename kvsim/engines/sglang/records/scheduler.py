@@ -51,49 +51,49 @@ CONTINUE, NO_TOKEN, OTHER = map(int, Verdict)
 
 @dataclass(slots=True)
 class Progress(Record):
-    """The progress of a request; its other record holds ``num_computed_tokens``.
+    """The progress of a request; its common record holds ``num_computed_tokens``.
 
-    ``prefix`` tokens are matched or computed when its next chunk is built, up to ``end``. The first
-    ``num_shared`` tokens lie in the tree, on the path of ``node``; behind them come its own pages.
+    Its next chunk starts after ``prefix`` matched or computed tokens and stops at ``end``. The
+    first ``num_shared`` tokens are in the tree, on the path to ``node``; then come its own pages.
     """
 
     max_new: Short = 0
-    most: Short = 0  # tokens with as many outputs as it may generate
+    most: Short = 0  # prompt tokens plus ``max_new``
     ignores_eos: bool = False
     prefix: Short = 0
     end: Short = 0
     num_known: Short = 0  # tokens known when its batch was built
     num_shared: Short = 0
     num_inserted: Short = 0
-    node: Short = 0  # that it holds
+    node: Short = 0  # last node that it locks
     row: Short = NONE
     page: Short = 0
     last_page: Short = 0
-    before_last: Short = 0  # the page before it; 0 if nobody remembers
+    before_last: Short = 0  # the page before the last one; 0 if unknown
     num_pages: Short = 0
-    num_slots: Short = 0  # of its row, with those in reserve for drafts; 0 without
-    num_on_device: Short = 0  # outputs that the steps under way will have yielded
+    num_slots: Short = 0  # of its row, the reserve for drafts included; 0 without drafts
+    num_on_device: Short = 0  # outputs, those of steps in flight included
     num_internal: Short = 0  # slots in its last page that it will not use
-    dead: Short = 0  # its first tokens, of which it has no window slots
-    dead_page: Short = 0  # its own page behind them, if some are its own
-    branch: Short = 0  # tokens that a match passed without a window to go on from; 0 for none
-    edge: int = 0  # mark up to which it holds windows
-    num_middle: Short = 0  # batches to come from which it gets no token
+    dead: Short = 0  # its first tokens, which have no window slots
+    dead_page: Short = 0  # own page after these tokens, if some of them are in own pages
+    branch: Short = 0  # tokens that a match passed, if it could not resume after them; else 0
+    edge: int = 0  # mark up to which it locks window slots
+    num_middle: Short = 0  # batches in flight that yield no token for it
     num_extends: Short = 0  # prefills since it was admitted
     num_loaded: Short = 0  # tokens that its last load brought from the host
     has_decoded: bool = False  # since its last prefill
     number: int = 0  # of its last entry into the queue
-    seen: int = 0  # tokens processed when it entered
-    waits_since: float = 0.0  # when it entered, as adapters count time
+    seen: int = 0  # tokens processed by the replica when it entered
+    waits_since: float = 0.0  # when it entered, in the time of adapter loads
     is_retracted: bool = False
     is_aborted: bool = False  # ends with its next token
     is_listed: bool = False  # in the running batch or the last one
-    tried_known: int = 0  # as the last attempt to admit it left them
-    tried_prefix: int = 0
+    tried_known: int = 0  # tokens at the last attempt to admit it
+    tried_prefix: int = 0  # tokens matched then
     is_victim: bool = False
-    is_late: bool = False  # deferred: another one with the same beginning goes first
-    group: int = 0  # of requests with the same beginning
-    matched: int = 0  # the node that its last match in the queue ended at
+    is_late: bool = False  # deferred after another request with the same first tokens
+    group: int = 0  # key of requests with the same first tokens
+    matched: int = 0  # last node of its last match in the queue
     num_match: int = 0
     first: float = 0.0  # sort keys
     second: float = 0.0
@@ -121,52 +121,52 @@ class Sglang(Record):
     init_ratio: float = 0.7
     min_ratio: float = 0.14
     decay: float = 0.0
-    max_new_tokens: int = 0  # that requests say they generate at most; 0: what they do
+    max_new_tokens: int = 0  # of every request; 0: the request's output length
     ignore_eos: bool = False
-    max_queued: int = 0  # requests that wait at most; 0 for no limit
+    max_queued: int = 0  # most waiting requests; 0 for no limit
     recv_interval: int = 1  # passes that only decode, before requests are received
     decode_interval: int = 0  # passes without prefill after a prefill
-    decode_interval_min: int = 0  # running requests below which it is ended
-    min_free_slots: int = 0  # free places below which nobody is admitted beside running ones
+    decode_interval_min: int = 0  # running requests below which that interval ends
+    min_free_slots: int = 0  # free places that admission needs while requests are running
     words: list[int] = field(default_factory=list)  # of the generator, under policy random
     num_drawn: int = 0  # of these words
 
-    progress: list[Progress] = field(default_factory=list)  # beside the requests
+    progress: list[Progress] = field(default_factory=list)  # one per request
     speculation: Speculation = field(default_factory=Speculation)
     adapters: Adapters = field(default_factory=Adapters)
-    held: list[Holding] = field(default_factory=list)  # beside the requests, of states
+    held: list[Holding] = field(default_factory=list)  # slots of states, one per request
     ratio: float = 0.7
-    is_full: bool = False  # of the running batch
+    is_full: bool = False  # the running batch takes no more requests
     running: list[int] = field(default_factory=list)
     num_running: int = 0
-    running_tokens: int = 0  # that the running batch extended when it was a prefill
+    running_tokens: int = 0  # of the prefill from which the running batch was made
     last: list[int] = field(default_factory=list)  # the last batch, if a prefill
     num_last: int = 0
     last_mode: int = NO_BATCH
     last_tokens: int = 0
     last_chunked: int = NONE
     chunked: int = NONE
-    rows: list[int] = field(default_factory=list)  # free ones
+    rows: list[int] = field(default_factory=list)  # free rows
     num_rows: int = 0
     num_entries: int = 0  # into the queue so far
     processed: int = 0
     sorts_by_tree: bool = False
-    num_sorts: int = 0  # that matched nothing
-    has_ended: bool = False  # somebody who may be listed as running
-    may_finish: bool = False  # somebody's next token may be the last
+    num_sorts: int = 0  # sorts without matches
+    has_ended: bool = False  # a request has ended that may be listed as running
+    may_finish: bool = False  # the next token of a request may be its last
     is_idle: bool = True
     is_deaf: bool = False  # requests that arrive are not received before the next pass
-    num_deaf: int = 0  # passes since any were, a prefill as 1000
+    num_deaf: int = 0  # passes since requests were received; a prefill counts as 1000
     num_decodes_due: int = 0  # before the next prefill
     is_dead: bool = False  # out of memory in a prefill
     num_retractions: int = 0
-    order_now: list[int] = field(default_factory=list)  # scratch: who is sorted
+    order_now: list[int] = field(default_factory=list)  # scratch: requests to sort
     merged: list[int] = field(default_factory=list)  # scratch
     admitted: list[int] = field(default_factory=list)
     num_admitted: int = 0
-    preempted: list[int] = field(default_factory=list)  # in the pass under way
+    preempted: list[int] = field(default_factory=list)  # in this pass
     num_preempted: int = 0
-    num_fruitless: int = 0  # passes that preempted, since anybody got a token
+    num_fruitless: int = 0  # passes that preempted since a request last got a token
 
     budget: float = 0.0  # tot: tokens promised so far in the pass
     current: int = 0  # cur: tokens taken so far in the pass
@@ -174,6 +174,6 @@ class Sglang(Record):
     rem_chunk: int = 0
     num_mixed: int = 0
     window_budget: int = 0  # window slots promised so far in the pass
-    num_states: int = -1  # of the outlook; -1 until it is made
+    num_states: int = -1  # entries of the outlook; -1 until it is made
     states_left: list[float] = field(default_factory=list)
     states_held: list[int] = field(default_factory=list)

@@ -9,9 +9,9 @@ from kvsim.records.record import Record, Short
 
 @dataclass(slots=True)
 class Holding(Record):
-    """The slots of a request, 0 for none: its present state, and places for states of its past.
+    """The state slots of a request, 0 for none: its current state, and two for earlier states.
 
-    A step writes into the place ``next``, and the last state that was written is in ``last``.
+    A step writes into place ``next``; the last written state is in place ``last``.
     """
 
     own: Short = 0
@@ -24,7 +24,7 @@ class Holding(Record):
     tracked: Short = 0  # depth that its last prefill wrote
     is_hit: bool = False  # its newest step is a decode that writes a state
     hit_place: Short = 0  # where the last such step writes it
-    is_given_back: bool = False  # the slot for that, as the batch is mixed
+    is_given_back: bool = False  # the slot for it is freed at once, since the batch is mixed
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class States(Record):
 
     num_slots: int = 0
     free: list[int] = field(default_factory=list)
-    first: int = 0  # the next one out
+    first: int = 0  # index of the next slot to allocate
     num_left: int = 0
-    group: list[int] = field(default_factory=list)  # taken out for the pass under way
+    group: list[int] = field(default_factory=list)  # reserved for this pass
     group_at: int = 0
     num_grouped: int = 0
     most_per_path: int = -1  # states from the root to a node; -1 for no limit
-    num_places: int = 0  # of a request
+    num_places: int = 0  # places per request for earlier states
     is_lazy: bool = False  # the second place is filled when a decode writes into it
     chunk: int = 64  # tokens after which the kernels have a state
     step: int = 64  # the same in whole pages
-    interval: int = 256  # tokens of a decode's states
+    interval: int = 256  # tokens between the states that a decode writes

@@ -24,16 +24,16 @@ BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = map(int, StopRule)
 class Read(Record):
     """A read of one request from storage into pages of the host."""
 
-    num_tokens: int = 0  # 0 for nothing
-    start: int = 0  # the first of these tokens in the prompt
+    num_tokens: int = 0  # 0 without a read
+    start: int = 0  # index of the first of these tokens in the prompt
     page: int = 0
     last_page: int = 0
-    node: int = 0  # that is held on the host meanwhile; 0 for none
-    node_start: int = 0  # where it began; splits make more of it
-    asked: float = 0.0  # when
-    begins: float = -1.0  # -1 while others are before it
-    base: float = 0.0  # seconds of the read, and of a token of it
-    token_time: float = 0.0
+    node: int = 0  # locked on the host meanwhile; 0 for none
+    node_start: int = 0  # its start when it was locked; later splits move its start
+    asked: float = 0.0  # when the read was queued, s
+    begins: float = -1.0  # start of the read, s; -1 while it is queued
+    base: float = 0.0  # fixed seconds of the read
+    token_time: float = 0.0  # seconds per token
     is_done: bool = False
 
 
@@ -44,20 +44,20 @@ class Storage(Record):
     is_on: bool = False
     stop_rule: int = BEST_EFFORT
     least: int = 256  # tokens, hicache_storage_prefetch_threshold
-    timeout: float = 1.0  # seconds, and of a token
-    timeout_per_token: float = 0.0
-    offered: list[int] = field(default_factory=list)  # by row: first tokens that are there
-    held: list[int] = field(default_factory=list)  # by row: that both tiers had then
-    base: list[float] = field(default_factory=list)  # by row: seconds to read what is beyond
-    token_time: list[float] = field(default_factory=list)  # and of a token of it
-    reads: list[Read] = field(default_factory=list)  # beside the requests
+    timeout: float = 1.0  # seconds
+    timeout_per_token: float = 0.0  # more seconds per token
+    offered: list[int] = field(default_factory=list)  # by row: prompt tokens that can be had
+    held: list[int] = field(default_factory=list)  # by row: tokens that both tiers had then
+    base: list[float] = field(default_factory=list)  # by row: fixed seconds of the read
+    token_time: list[float] = field(default_factory=list)  # by row: seconds per token
+    reads: list[Read] = field(default_factory=list)  # one per request
     queue: Queue = field(default_factory=Queue)  # reads that have not ended, in order
     places: list[Neighbours] = field(default_factory=list)
-    free_time: float = 0.0  # of the link
-    num_reads: int = 0  # that brought anything
-    num_tokens: int = 0  # that they brought
-    num_refused: int = 0  # that found no room on the host
-    seconds: float = 0.0  # that those which ended on the link took there
+    free_time: float = 0.0  # when the link is free, s
+    num_reads: int = 0  # reads that brought tokens
+    num_tokens: int = 0  # tokens that they brought
+    num_refused: int = 0  # reads without room on the host
+    seconds: float = 0.0  # time of ended reads on the link
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """SGLang's abort: a waiting request ends at once, a running one with its next token.
 
-One that is computed in chunks ends with the next pass.
+A request that is being computed in chunks ends with the next pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LoRA adapters under SGLang: requests that may join a batch, and buffers of its adapters."""
+"""LoRA adapters under SGLang: which requests may join a batch, and the adapters' buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def place_in(rows: list[int], count: int, adapter: int) -> int:
-    """Return the first place of an adapter among the first items of a list, or NONE."""
+    """Return the first index of an adapter among the first items of a list, or NONE."""
     for place in range(count):
         if rows[place] == adapter:
             return place
@@ -56,7 +56,7 @@ def may_join(state: Replica, adapter: int) -> bool:
 
 
 def time_of_loads(state: Replica) -> float:
-    """Return the time that loads of adapters go by."""
+    """Return the time in which adapter loads are measured: seconds, or passes in cases."""
     adapters = state.engines.sglang.adapters
     return float(adapters.num_passes) if adapters.by_passes else state.clock
 
@@ -73,9 +73,9 @@ def end_adapter_loads(adapters: Adapters, now: float) -> None:
 
 
 def list_wanted(adapters: Adapters, adapter: int) -> bool:
-    """List the adapters of the batch, those being loaded and one more; return if they fit.
+    """List the adapters of the batch, those being loaded and one more; return True if all fit.
 
-    One that the batch has fits; pinned ones keep their buffers.
+    An adapter of the batch always fits; pinned adapters keep their buffers.
     """
     adapters.num_wanted = 0
     for place in range(adapters.num_batch):
@@ -96,7 +96,7 @@ def list_wanted(adapters: Adapters, adapter: int) -> bool:
 
 
 def want_adapter(adapters: Adapters, adapter: int) -> None:
-    """Insert an adapter into those wanted, in their order."""
+    """Insert an adapter into the sorted list of wanted adapters."""
     if place_in(adapters.wanted, adapters.num_wanted, adapter) != NONE:
         return
     place = adapters.num_wanted
@@ -121,7 +121,7 @@ def load_batch(state: Replica, batch: Batch) -> float:
 
 
 def load_wanted(state: Replica) -> None:
-    """Mark the wanted adapters as used, and put those that have no buffer into one."""
+    """Mark the wanted adapters as used, and load those without a buffer into one."""
     adapters = state.engines.sglang.adapters
     for place in range(adapters.num_wanted):
         mark_adapter(adapters, adapters.wanted[place])
@@ -154,7 +154,7 @@ def leave_order(adapters: Adapters, place: int) -> None:
 
 
 def buffer_for(adapters: Adapters) -> int:
-    """Return the lowest empty buffer, or that of an evicted adapter, the base model last."""
+    """Return the first empty buffer, or that of an adapter that it evicts, the base model last."""
     place = place_in(adapters.buffers, adapters.most, NONE)
     if place != NONE:
         return place

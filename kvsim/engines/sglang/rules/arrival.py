@@ -12,7 +12,7 @@ from kvsim.records.request import FINISHED
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: Of an answer that ends by EOS after a number of tokens that nobody limits.
+#: max_tokens from which on the length of an output that ends by EOS counts as unlimited.
 NO_LIMIT = 2**24
 
 

@@ -64,7 +64,7 @@ def window_need(state: Replica, num_tokens: int, max_new: int) -> int:
 
 
 def verdict_of(state: Replica) -> int:
-    """Return the verdict on whether the budget leaves room for more."""
+    """Return CONTINUE if the budget leaves room for more, else the reason why it does not."""
     scheduler = state.engines.sglang
     if rem_total(state) <= 0 or rem_current(state) <= 0:
         return NO_TOKEN

@@ -1,8 +1,8 @@
 """Use of the slots of a radix cache, by cause.
 
 Tokens of requests count once, in the tree or outside. Unlocked tokens in the tree may be evicted:
-they are unallocated, and cached. Future output tokens hold nothing, so only the rest of a request's
-last page is reserved, or internal where it will never be written.
+they are unallocated, and cached. Future output tokens hold no slots. So only the rest of a
+request's last page counts as reserved, or as internal if it will never be written.
 """
 
 from __future__ import annotations

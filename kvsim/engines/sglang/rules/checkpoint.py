@@ -60,7 +60,7 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
 def checkpoint_state(
     tree: Radix, request: Request, mine: Progress, held: Holding, upto: int
 ) -> None:
-    """Insert a request's tokens up to its last saved state, and that state; nothing without one."""
+    """Insert a request's tokens up to its last saved state, with that state; without one, none."""
     num_tokens = min(upto, mine.num_known)
     if tree.states.num_places > 0:
         if held.depth == 0:
@@ -84,7 +84,7 @@ def insert_with_state(
 
 
 def keep_last_state(state: Replica, k: int, owned: int) -> int:
-    """Insert a finished request's tokens up to its last state; returns the slot of that state."""
+    """Insert a finished request's tokens up to its last state; return the slot of that state."""
     request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
     slot = slot_at_end(state, k, owned) if tree.enabled else 0
     if slot == 0:

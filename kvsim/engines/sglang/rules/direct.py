@@ -27,8 +27,8 @@ NO_ROOM, EXISTS = 1, 2
 def operate(state: Replica, command: int, argument: int) -> int:
     """Execute an operation; ``argument`` is a row of the trace, a node, or a number of tokens.
 
-    Returns the tokens evicted, or 1 where an insert found no room. ``tree.node`` and
-    ``tree.num_found`` say what was matched.
+    Return the tokens evicted or loaded, the states evicted, or the result of an insert (0:
+    success). ``tree.node`` and ``tree.num_found`` are the last node and the tokens of a match.
     """
     tree, request = state.kv.radix, state.probe
     if command == LOCK:
@@ -57,7 +57,7 @@ def operate(state: Replica, command: int, argument: int) -> int:
 def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int:
     """Allocate pages for the unmatched tokens and insert all; NO_ROOM if there are not enough.
 
-    With states the last node gets one, or EXISTS is returned.
+    With states the last node gets a state; EXISTS is returned if it has one already.
     """
     size = tree.pages.page_size
     num_tokens = floor_page(request.num_prompt_tokens, size)

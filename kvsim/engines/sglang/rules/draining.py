@@ -1,4 +1,4 @@
-"""Draining of LoRA adapters: a running one admits no long requests while another one waits."""
+"""Draining of LoRA adapters: a running adapter admits no long requests while another one waits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvsim.records.record import NONE
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: Part of the longest remaining output up to which a request of a draining adapter is admitted.
+#: A draining adapter admits requests with outputs up to this times its longest remaining output.
 DRAIN_SLACK = 1.2
 
 
 def begin_drains(state: Replica) -> None:
-    """End drains of adapters that run no more; begin one for each adapter that waits too long."""
+    """End drains of adapters that no longer run; start one for each adapter that waits too long."""
     scheduler, adapters = state.engines.sglang, state.engines.sglang.adapters
     kept = 0
     for place in range(adapters.num_draining):
@@ -44,7 +44,7 @@ def begin_drains(state: Replica) -> None:
 
 
 def longest_waiting(state: Replica) -> int:
-    """Return the adapter that waits longest, and too long, of those that none drains for."""
+    """Return the adapter that waits longest, and too long, and for which none drains; or NONE."""
     adapters, k = state.engines.sglang.adapters, state.waiting.head
     since, found = time_of_loads(state) - adapters.drain_wait, NONE
     while k != NONE:
@@ -83,7 +83,7 @@ def longest_left(state: Replica, adapter: int) -> int:
 
 
 def outlasts_drain(state: Replica, k: int) -> bool:
-    """Return True if a request would run longer than its adapter, which drains."""
+    """Return True if a request's adapter drains, and the request would run too long for that."""
     adapters, adapter = state.engines.sglang.adapters, state.requests[k].lora
     if place_in(adapters.draining, adapters.num_draining, adapter) == NONE:
         return False

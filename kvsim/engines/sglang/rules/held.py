@@ -84,7 +84,7 @@ def own_tokens(request: Request, mine: Progress) -> int:
 
 
 def offer_pages(tree: Radix, request: Request, mine: Progress, num_tokens: int) -> int:
-    """Insert a request's first tokens into the tree; returns their last node."""
+    """Insert a request's first tokens into the tree; return their last node."""
     tree.page = mine.page
     tree.last_page = mine.last_page
     tree.before_last = mine.before_last
@@ -96,7 +96,7 @@ def offer_pages(tree: Radix, request: Request, mine: Progress, num_tokens: int) 
 
 
 def move_to_node(tree: Radix, request: Request, mine: Progress, last: int, num_tokens: int) -> None:
-    """Let a request hold the tokens up to a node there instead of in pages of its own."""
+    """Let a request hold its tokens up to a node in the tree instead of in its own pages."""
     unlock_path(tree, mine.node, mine.edge)
     mine.edge = lock_path(tree, last)
     shed_pages(tree, mine, num_tokens - mine.num_shared)
@@ -117,7 +117,7 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
 
 
 def forget_progress(request: Request, mine: Progress) -> None:
-    """Reset a request to the state without computed tokens."""
+    """Reset the progress of a request, which then has no computed tokens."""
     mine.num_pages = 0
     mine.num_slots = 0
     mine.num_internal = 0

@@ -89,7 +89,7 @@ def count_sent(state: Replica, before: int) -> None:
 
 
 def drop_chunk(state: Replica) -> None:
-    """End the request that is computed in chunks if it was aborted; its last chunk is lost."""
+    """End the chunked request if it was aborted; its last chunk is lost."""
     k = state.engines.sglang.chunked
     if k == NONE or not state.engines.sglang.progress[k].is_aborted:
         return
@@ -101,7 +101,7 @@ def drop_chunk(state: Replica) -> None:
 
 
 def keep_chunk(state: Replica) -> None:
-    """Insert the last chunk of the request that is computed in chunks into the tree."""
+    """Insert the last chunk of the request that is being computed in chunks into the tree."""
     if state.engines.sglang.chunked == NONE:
         return
     k = state.engines.sglang.chunked
@@ -168,9 +168,9 @@ def rest(state: Replica) -> None:
         if tree.emits_events:
             tell_copies(state)
     elif state.storage.is_on and waits_for_read(state):
-        state.resume_time = next_read(state)  # or an arrival, before
+        state.resume_time = next_read(state)  # or an earlier arrival
     elif scheduler.adapters.num_loading > 0:
-        state.resume_time = scheduler.adapters.ready[0]  # the others began later
+        state.resume_time = scheduler.adapters.ready[0]  # later loads end later
     elif scheduler.num_decodes_due > 0 and state.waiting.length > 0:
         return  # the next pass may prefill
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
@@ -178,7 +178,7 @@ def rest(state: Replica) -> None:
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
         scheduler.ratio = scheduler.init_ratio
         scheduler.is_idle = True
-        if not state.never_reject:  # a case counts idle passes by itself
+        if not state.never_reject:  # the player of a case counts idle passes itself
             scheduler.num_decodes_due = 0
 
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
-    """Return True if a request and the others fit until they end, the shortest first.
+    """Return True if a request and all admitted ones fit until they end, the shortest first.
 
-    The list of the others is made once in a pass; a request tried later joins it.
+    The list of these requests is made once in a pass; a request tried later joins it.
     """
     scheduler = state.engines.sglang
     if scheduler.num_states < 0:
@@ -67,7 +67,7 @@ def add_outlook(state: Replica, k: int, place: int) -> None:
 
 
 def sort_outlooks(state: Replica) -> None:
-    """Sort the list by tokens left; equals keep their order."""
+    """Sort the list by tokens left; equal entries keep their order."""
     scheduler = state.engines.sglang
     for place in range(1, scheduler.num_states):
         left, held, at = scheduler.states_left[place], scheduler.states_held[place], place

@@ -1,4 +1,4 @@
-"""Waits of the loop: passes that receive nothing, decodes between prefills, places left free."""
+"""Intervals of the loop: passes that receive no requests, and decodes between prefills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvsim.engines.sglang.records.scheduler import DECODE, NO_BATCH
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.scheduler import Sglang
 
-#: What a pass that prefills counts, towards the interval in which requests are received.
+#: Passes as which a prefill counts in the interval between receptions of requests.
 WEIGHT_OF_PREFILL = 1000
 
 
@@ -23,7 +23,7 @@ def count_pass(scheduler: Sglang) -> None:
 
 
 def decodes_first(scheduler: Sglang) -> bool:
-    """Return True if decodes still have their turn after a prefill."""
+    """Return True if this pass is one of those that only decode after a prefill; count it."""
     if scheduler.num_decodes_due == 0:
         return False
     if scheduler.num_running < scheduler.decode_interval_min:

@@ -49,7 +49,7 @@ def pool_bins(state: Replica) -> int:
 def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
     """Mark the pages of a node; window pages come after all others.
 
-    A node that only the host has is on no page: its former pages belong to others now.
+    A node on the host only has no pages: its former pages are free, or belong to others.
     """
     if node.on_host_only:
         return

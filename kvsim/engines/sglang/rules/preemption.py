@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 
-#: Passes in a row that preempt while no request gets a token. SGLang has no limit: if preempted
-#: requests go first again, and the preempting one is not admitted, it loops for ever (D100).
+#: Most consecutive passes that preempt while no request gets a token. SGLang has no limit: if
+#: preempted requests go first again, and the preempting one is not admitted, it never ends (D100).
 MOST_FRUITLESS = 32
 
 

@@ -85,7 +85,7 @@ def num_places(state: Replica, num_rows_held: int) -> int:
 
 
 def go_on_with_chunked(state: Replica) -> None:
-    """Admit the next chunk of the request that is computed in chunks, regardless of free slots."""
+    """Admit the next chunk of the request that is being computed in chunks, even without room."""
     scheduler, k = state.engines.sglang, state.engines.sglang.chunked
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     left = request.num_tokens - mine.prefix
@@ -166,7 +166,7 @@ def is_tried(state: Replica, k: int) -> bool:
 
 
 def try_prefill(state: Replica, k: int) -> int:
-    """Admit a waiting request if there is room; return whether and how the pass continues."""
+    """Admit a waiting request if there is room; return the verdict on the rest of the pass."""
     scheduler, tree, size = state.engines.sglang, state.kv.radix, state.engines.sglang.page_size
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     match_prefix(tree, request, request.num_tokens - 1)
@@ -244,9 +244,9 @@ def note_fetch(state: Replica, num_tokens: int) -> None:
 
 
 def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> int:
-    """Return how many of the ``left`` tokens of a prompt, which no tier has, to compute now.
+    """Return the number of tokens of a prompt to compute now, of ``left`` that no tier has.
 
-    0 if the budget of the step is spent, NO_ROOM if the prompt does not fit beside the others.
+    It is 0 if the budget of the step is spent, and NO_ROOM if the prompt does not fit now.
     ``needed`` are the tokens that the GPU does not have.
     """
     scheduler, request, mine = (

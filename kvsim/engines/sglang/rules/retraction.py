@@ -26,7 +26,7 @@ def decodes_fit(state: Replica) -> bool:
     if scheduler.speculation.is_on:
         return verifications_fit(state)
     if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
-        return True  # a page for each
+        return True  # a page for each request
     for place in range(scheduler.num_running):
         computed = state.requests[scheduler.running[place]].num_computed_tokens
         num_pages += computed % scheduler.page_size == 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def slots_of_row(request: Request, mine: Progress) -> int:
-    """Return the slots of a request's row, those in reserve included."""
+    """Return the slots of a request's row, the reserve for drafts included."""
     return max(mine.num_slots, request.num_computed_tokens)
 
 
@@ -63,9 +63,9 @@ def reserve_slots(state: Replica) -> None:
 
 
 def plan_verification(state: Replica, entry: Entry, mine: Progress, is_mixed: bool) -> None:
-    """Plan the step of a request, and the tokens that it will yield; one in a mixed batch.
+    """Plan the step of a request, and the tokens that it will yield; in a mixed batch it is one.
 
-    They are a function of the outputs that the device has by then.
+    The accepted drafts depend on the number of outputs, those of steps in flight included.
     """
     request, speculation = state.requests[entry.request], state.engines.sglang.speculation
     entry.num_accepted = 0
@@ -80,7 +80,7 @@ def plan_verification(state: Replica, entry: Entry, mine: Progress, is_mixed: bo
 def accepted_after(state: Replica, request: Request, num_outputs: int) -> int:
     """Return the drafts accepted by a verification after a number of outputs: recorded or drawn.
 
-    Of a tree of drafts one path is drawn.
+    Only one path of a tree of drafts is drawn.
     """
     trace, row, speculation = state.trace, request.request_id, state.engines.sglang.speculation
     if trace.has_accepts and trace.accept_offsets[row] < trace.accept_offsets[row + 1]:
@@ -91,7 +91,7 @@ def accepted_after(state: Replica, request: Request, num_outputs: int) -> int:
 
 
 def commit(state: Replica, k: int, entry: Entry) -> int:
-    """Commit the tokens of a step; return the number of those that the request keeps.
+    """Commit the tokens of a step; return the number of tokens that the request keeps.
 
     In a mixed batch the last token of a request is not committed.
     """

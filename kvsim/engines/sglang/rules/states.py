@@ -1,4 +1,4 @@
-"""States of requests: the present one, two slots for earlier ones, and those put in the tree."""
+"""States of requests: the current state, two for earlier tokens, and those put in the tree."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def copy_state(state: Replica, k: int) -> None:
 
 
 def return_copy(state: Replica, k: int) -> None:
-    """Free the copy of a request that was refused."""
+    """Free the copied state of a request that was refused."""
     held = state.engines.sglang.held[k]
     if held.own != 0:
         free_state(state.kv.radix.states, held.own)
@@ -75,7 +75,7 @@ def room_for_states(state: Replica) -> None:
 
 
 def num_at_first(states: States) -> int:
-    """Return the places that a new request fills."""
+    """Return the number of places that a new request fills."""
     return min(states.num_places, 1) if states.is_lazy else states.num_places
 
 
@@ -97,9 +97,9 @@ def give_states(state: Replica) -> None:
 
 
 def track_prefill(states: States, mine: Progress, held: Holding) -> None:
-    """Note where a prefill writes a state, and of which depth.
+    """Record the place into which a prefill writes a state, and the state's depth in tokens.
 
-    That is the last whole step of the chunk, or a branch of the tree before it.
+    The depth is the last whole step of the chunk, or a branch of the tree before it.
     """
     held.is_hit = False
     held.tracked = 0
@@ -120,7 +120,7 @@ def track_prefill(states: States, mine: Progress, held: Holding) -> None:
 
 
 def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
-    """Note whether a decode writes a state, and where. Decodes of mixed batches write none."""
+    """Record if a decode writes a state, and the place. Decodes of mixed batches write none."""
     held.is_given_back = False
     if states.num_places == 0:
         return
@@ -142,7 +142,7 @@ def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> Non
 
 
 def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
-    """Take over the state that a decode has written."""
+    """Record the state that a decode has written as the last one."""
     if states.num_places == 0:
         return
     is_written = end % states.interval == 0 and not is_mixed
@@ -161,7 +161,7 @@ def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None
 
 
 def slot_for_chunk(tree: Radix, mine: Progress, held: Holding) -> int:
-    """Return the slot that the tree gets of a request that goes on; it keeps another one."""
+    """Return the state slot that a continuing request gives to the tree; it gets another one."""
     slot = take_state(tree.states)
     if slot == 0:
         if tree.states.is_lazy and mine.edge != 0:
@@ -177,9 +177,9 @@ def slot_for_chunk(tree: Radix, mine: Progress, held: Holding) -> int:
 
 
 def slot_at_end(state: Replica, k: int, owned: int) -> int:
-    """Return the slot that the tree gets of a request that ends, 0 for none.
+    """Return the state slot that an ending request gives to the tree, 0 for none.
 
-    Of a lazy one, it gets none that its next step, already launched, overwrites.
+    With lazy buffers it gives no slot that its step in flight overwrites.
     """
     held, states = state.engines.sglang.held[k], state.kv.radix.states
     if states.num_places == 0:
@@ -193,7 +193,7 @@ def slot_at_end(state: Replica, k: int, owned: int) -> int:
 
 
 def free_holding(states: States, held: Holding, given: int) -> None:
-    """Free all slots of a request but the one that the tree has."""
+    """Free all state slots of a request except for the one given to the tree."""
     for place in range(-1, 2):
         slot = held.own if place < 0 else slot_in(held, place)
         if slot not in (0, given):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_MATCHED = 128
 #: Requests that begin with this many equal tokens are not prefilled together.
 EQUAL_TOKENS = 32
-#: Sorted passes between those that keep waiting prefixes recent.
+#: Sorts of the queue between two that mark the prefixes of waiting requests as used.
 REFRESH_INTERVAL = 32
 
 
@@ -52,7 +52,7 @@ def enter_queue(state: Replica, k: int) -> None:
 
 
 def displaces(state: Replica, k: int) -> bool:
-    """Turn away the least urgent waiting request, if one that enters is more urgent."""
+    """Turn away the least urgent waiting request and return True, if ``k`` is more urgent."""
     scheduler, requests = state.engines.sglang, state.requests
     if not scheduler.by_priority:
         return False
@@ -149,7 +149,7 @@ def match_waiting(state: Replica) -> None:
 
 
 def beginning_of(request: Request) -> int:
-    """Compute a key of a request's first tokens, independent of their division into pieces."""
+    """Compute a key of a request's first tokens, independent of their division into segments."""
     key, missing, segment = mix(1, request.cache_salt), EQUAL_TOKENS, 0
     piece, piece_start, piece_length = 0, 0, 0
     while missing > 0:
@@ -167,7 +167,7 @@ def beginning_of(request: Request) -> int:
 
 
 def defer_equals(state: Replica) -> None:
-    """Mark requests as late that begin like an earlier one and have little KV in the tree."""
+    """Mark requests with little KV in the tree as late if an earlier one has equal first tokens."""
     count = list_waiting(state)
     for place in range(count):
         mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
@@ -193,7 +193,7 @@ def rank_by_priority(state: Replica) -> None:
 
 
 def rank_by_length(state: Replica) -> None:
-    """Rank by the longest output first, after priority if it is enabled."""
+    """Rank the longest output first; with priorities, within each priority."""
     k = state.waiting.head
     while k != NONE:
         mine, by = state.engines.sglang.progress[k], int(state.engines.sglang.by_priority)
@@ -233,7 +233,7 @@ def missing_tokens(state: Replica, k: int) -> int:
 
 
 def list_waiting(state: Replica) -> int:
-    """Write the queue into the scratch list; returns its length."""
+    """Write the queue into the scratch list; return its length."""
     count, k = 0, state.waiting.head
     while k != NONE:
         state.engines.sglang.order_now[count] = k
@@ -243,14 +243,14 @@ def list_waiting(state: Replica) -> int:
 
 
 def sort_waiting(state: Replica) -> None:
-    """Sort the queue by its keys; equals keep their order."""
+    """Sort the queue by its keys; requests with equal keys keep their order."""
     count = list_waiting(state)
     sort_listed(state, count)
     queue_listed(state, count)
 
 
 def shuffle_waiting(state: Replica) -> None:
-    """Shuffle the queue as Python does: from the end on, swap each request with one before."""
+    """Shuffle the queue as Python does: from the end, swap each with a random earlier request."""
     rows, count = state.engines.sglang.order_now, list_waiting(state)
     for place in range(count - 1, 0, -1):
         other = draw_below(state.engines.sglang, place + 1)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class SglangScheduler(Scheduler):
     """Prefills requests that can be admitted, in chunks, while decodes wait; else all decode.
 
-    A request is admitted if its prompt and all it may generate fit beside what the running ones are
-    expected to take. When decodes do not fit, those with the fewest outputs are retracted. Over
-    ``radix`` alone. The rules are in :mod:`kvsim.engines.sglang.rules`.
+    A request is admitted if its prompt and its longest possible output fit, together with the
+    expected need of the running requests. When decodes do not fit, those with the fewest outputs
+    are retracted. It needs ``radix``. The rules are in :mod:`kvsim.engines.sglang.rules`.
     """
 
     rules_of = SGLANG

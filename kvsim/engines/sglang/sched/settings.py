@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
 
-#: Those that ask the tree about every waiting request.
+#: Policies that match every waiting request with the tree.
 CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 
-#: SGLang's environment constants: the ratio at first, its floor, and steps from one to the other.
+#: SGLang's environment constants: initial ratio, factor for its minimum, steps between the two.
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 
 
 @dataclass(frozen=True)
 class StateSettings:
-    """Slots for states, and what the tree gets of them (mamba_radix_cache_strategy).
+    """Slots for states, and the strategy that caches them in the tree (mamba_radix_cache_strategy).
 
-    ``chunk`` is the kernels' (mamba_chunk_size), ``track_interval`` tokens between the states of a
-    decode, ``max_states_per_path`` -1 no limit.
+    ``chunk`` is the kernels' mamba_chunk_size, ``track_interval`` the tokens between two states of
+    a decode; ``max_states_per_path`` -1 is no limit.
     """
 
     slots: int
@@ -45,7 +45,7 @@ class StateSettings:
     max_states_per_path: int = -1
 
     def lay_out(self, tree: Radix, memory: Memory, *, overlap: bool) -> None:
-        """Make a free pool beside a tree that is laid out."""
+        """Add a free pool of states to a tree that is laid out."""
         tree.has_states, states, size = True, tree.states, tree.pages.page_size
         tree.recent_places = memory.room(Neighbours, tree.pages.num_pages + 2)
         states.num_slots = states.num_left = self.slots
@@ -61,11 +61,11 @@ class StateSettings:
 
 @dataclass(frozen=True)
 class SglangSettings(EngineSettings):
-    """Settings of SGLang's scheduler; names and defaults are its own, but for None.
+    """Settings of SGLang's scheduler; names and defaults are SGLang's, except for None.
 
     ``chunked_prefill_size`` None: no chunking; ``prefill_max_requests`` and
     ``max_queued_requests`` None: no limit.
-    ``max_new_tokens`` is what requests say they generate at most, None what they do.
+    ``max_new_tokens`` is that of every request; None: the request's output length.
     """
 
     page_size: int
@@ -168,4 +168,4 @@ class SglangSettings(EngineSettings):
 
     def check_open_trace(self) -> None:
         if self.storage is not None:
-            raise ValueError("hicache_storage_backend: needs a trace; simulate takes it")
+            raise ValueError("hicache_storage_backend: needs a trace; use simulate")

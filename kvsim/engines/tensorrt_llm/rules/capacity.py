@@ -2,7 +2,7 @@
 
 GUARANTEED_NO_EVICT starts a request only if it and all running ones can be completed: no started
 request is ever paused. MAX_UTILIZATION reserves only the blocks of the next step, and pauses the
-request started last when they run out; that is the loop of vLLM's rules as it stands.
+request started last when they run out, as the loop of vLLM's rules does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def can_complete(state: Replica, request: Request, hit: int) -> bool:
-    """Return True if a waiting request can run to its end without pausing any.
+    """Return True if a waiting request and all running ones can run to their ends.
 
-    The blocks of its hit count unless running requests hold them, too.
+    The blocks of its hit count as needed unless running requests hold them, too.
     """
     kv = state.kv
     own_blocks = kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
@@ -41,7 +41,7 @@ def blocks_to_end(kv: KV, request: Request) -> int:
 
 
 def blocks_left(kv: KV, request: Request) -> int:
-    """Return the blocks that a running request still takes until its last token."""
+    """Return the blocks that a running request still allocates until its last token."""
     left, slots = 0, min(request.known_end - 1, kv.max_model_len)
     for g in range(kv.num_groups):
         table = kv.request_blocks[request.own_blocks].tables[g]
@@ -50,7 +50,7 @@ def blocks_left(kv: KV, request: Request) -> int:
 
 
 def blocks_in_use(kv: KV, own_blocks: RequestBlocks, hit: int) -> int:
-    """Return how many blocks of a hit on the GPU have references, so that they are not free."""
+    """Return the number of blocks of a hit that are on the GPU and have references."""
     shared = 0
     for g in range(kv.num_groups):
         table = own_blocks.tables[g]
@@ -62,7 +62,7 @@ def blocks_in_use(kv: KV, own_blocks: RequestBlocks, hit: int) -> int:
 
 
 def whole_units(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Return the tokens of a context chunk: whole blocks, unless it is the prompt's last."""
+    """Return the tokens of a context chunk: whole blocks, except for the prompt's last chunk."""
     if computed + num_tokens >= request.num_tokens:
         return num_tokens
     return num_tokens - num_tokens % state.limits.chunk_unit

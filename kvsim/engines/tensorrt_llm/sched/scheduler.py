@@ -8,11 +8,11 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("tensorrt-llm")
 class TensorrtLlmScheduler(Scheduler):
-    """Decodes first, then prompts in chunks of whole blocks, as the capacity policy admits.
+    """Schedules decodes first, then prompts in chunks of whole blocks, by a capacity policy.
 
     ``capacity_scheduler_policy`` guaranteed_no_evict admits a request only if it and all running
     ones can be completed; max_utilization admits a request if its next chunk fits, and pauses
-    the one admitted last when decodes find no block. The rules are in
+    the request admitted last if decodes find no block. The rules are in
     :mod:`kvsim.engines.tensorrt_llm.rules.capacity`; the loop is vLLM's.
     """
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def evict_copies(tree: Radix, num_tokens: int) -> int:
     """Free ``num_tokens`` slots of the host, or as many as possible; return the number.
 
-    Under write_back, nodes also on the GPU lose their copies first, leaves of the GPU last.
-    Then leaves that only the host has are dropped whole, by rank.
+    Under write_back, nodes that are also on the GPU lose their copies first, the GPU's leaves last
+    of these. Then leaves that are on the host only leave the tree, in the order of their rank.
     """
     freed = 0
     if tree.write_policy == WRITE_BACK:
@@ -32,7 +32,7 @@ def evict_copies(tree: Radix, num_tokens: int) -> int:
 
 
 def drop_queued(tree: Radix, num_tokens: int, spares_leaves: bool) -> int:
-    """Drop copies of nodes on both tiers in the order of their queue; returns the tokens."""
+    """Drop copies of nodes on both tiers in the order of their queue; return the tokens freed."""
     k, freed = tree.queued.head, 0
     while k != NONE and freed < num_tokens:
         node, at = tree.nodes[k], k
@@ -67,7 +67,7 @@ def drop_descendants(tree: Radix, k: int) -> None:
 
 
 def back_up(tree: Radix, k: int) -> bool:
-    """Copy a node to the host, if there is or can be made room."""
+    """Copy a node to the host; return False if no room can be made."""
     size = tree.pages.page_size
     short = tree.nodes[k].span - tree.host_pages.num_left * size
     if short > 0 and evict_copies(tree, short) < short:

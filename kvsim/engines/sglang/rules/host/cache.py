@@ -1,7 +1,7 @@
 """Host copies of nodes: their pages, the order of their eviction, and moves between the tiers.
 
-A node has slots on the GPU, a copy on the host, or both; those without slots on the GPU lie below
-all that have some.
+A node has slots on the GPU, a copy on the host, or both. No node with slots on the GPU is below a
+node without them.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def drop_copy(tree: Radix, k: int) -> int:
 
 
 def join_copies(tree: Radix, k: int) -> None:
-    """Append a node on both tiers to the queue that loses copies under write_back.
+    """Under write_back, append a node on both tiers to the queue of copies that may be dropped.
 
-    A node that is queued already keeps its place.
+    A node that is already in the queue keeps its position.
     """
     node = tree.nodes[k]
     if tree.write_policy != WRITE_BACK or node.is_queued:

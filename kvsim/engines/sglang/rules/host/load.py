@@ -75,7 +75,7 @@ def see_copies_done(tree: Radix, now: float) -> None:
         copy = end_copy(tree.loads)
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.top:
-            if tree.nodes[at].has_copy:  # it may have lost it since, by an old place in the queue
+            if tree.nodes[at].has_copy:  # the copy may have been dropped by an old queue entry
                 join_copies(tree, at)
             if tree.nodes[at].start >= copy.start:
                 tree.nodes[at].num_host_locks -= 1

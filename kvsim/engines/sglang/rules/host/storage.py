@@ -1,10 +1,9 @@
-"""HiCache's L3: a storage behind the host, from which prompts are read while requests wait.
+"""HiCache's L3: a storage from which prompts are read into host memory while requests wait.
 
-For an arriving request, the storage is searched for tokens of its prompt beyond both tiers. If they
-are worth it, the request gets pages of the host, and its read is queued. At the request's turn to
-be admitted, the rule of the replica decides whether it continues with the tokens read so far, which
-join the tree as if the host had always had them, or is skipped. docs/sglang-rules.md describes the
-rules in words.
+For an arriving request, the storage is searched for tokens of its prompt that both tiers lack. If
+there are enough, the request gets pages of the host, and its read is queued. When the request is
+tried for admission, a rule decides if it is skipped or continues with the tokens read so far, which
+join the tree as if the host had always had them. docs/sglang-rules.md describes the rules.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def begin_read(state: Replica, k: int) -> None:
-    """Start reading a new request's stored tokens beyond both tiers, if it is worth it.
+    """Queue a read of a new request's stored tokens that both tiers lack, if they are enough.
 
     A read begins at the root, or below a node that the host has as well, since SGLang locks no GPU
     slots for it. Under write_back it begins only at the root: the host may lack the nodes above.
@@ -47,7 +46,7 @@ def begin_read(state: Replica, k: int) -> None:
     start, best = tree.num_walked, tree.best
     num_tokens = storage.offered[row] - start
     if num_tokens < storage.least or start < storage.held[row]:
-        return  # in the latter case, tokens in between may be missing
+        return  # in the second case, tokens in between may be missing
     if not has_copy(tree, tree.node) or (tree.write_policy == WRITE_BACK and best != 0):
         return
     hold_node(tree, read, best)
@@ -151,7 +150,7 @@ def settle_read(state: Replica, k: int) -> bool:
 
 
 def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
-    """Insert the tokens read of a prompt into the tree, and free the other pages."""
+    """Insert the first ``num_tokens`` tokens of a read into the tree, and free its other pages."""
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, size, pages = storage.reads[k], tree.pages.page_size, tree.host_pages
     if not read.is_done:
@@ -176,7 +175,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
     had, parent = tree.num_walked, tree.best
     known = (had - read.start) // size
     if had < read.start or not has_copy(tree, parent):
-        known = number  # its predecessor is gone, or only on the GPU
+        known = number  # the node before the read is gone, or only on the GPU
     known = min(known, number)
     if known > 0:
         end = page_behind(pages, page, known - 1)
@@ -211,7 +210,7 @@ def add_copy(
 
 
 def next_read(state: Replica) -> float:
-    """Return when the first request that waits for a read may continue, ``inf`` if none waits."""
+    """Return the time at which the first request that waits for a read may continue, or ``inf``."""
     storage, first = state.storage, math.inf
     advance_reads(storage, max(state.clock, state.kv.radix.held_until))
     k = storage.queue.head
@@ -224,9 +223,9 @@ def next_read(state: Replica) -> float:
 
 
 def tell_copies(state: Replica) -> None:
-    """Log the tokens copied to the host since the last pass, for the storage behind it.
+    """Log the tokens copied to the host since the last pass, for the storage.
 
-    The storage itself keeps no list of what each replica evicts.
+    Evictions are not logged: the storage does not follow the hosts' contents.
     """
     tree, log = state.kv.radix, state.kv.pool.log
     for place in range(tree.num_told):

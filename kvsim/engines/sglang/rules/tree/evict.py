@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def evict_leaf(tree: Radix, k: int) -> int:
     """Free all slots of an evictable leaf; return its number of tokens.
 
-    It leaves the tree, unless the host has a copy. Under write_back it gets one now, if the host
-    has room: the next batch waits for it.
+    The leaf is removed from the tree, unless the host has a copy. Under write_back it is copied
+    now, if the host has room, and the next batch waits for the copy.
     """
     node = tree.nodes[k]
     parent, num_tokens = node.parent, node.span
@@ -49,7 +49,7 @@ def evict_tokens(tree: Radix, num_tokens: int) -> int:
 
 
 def evict_for(tree: Radix, num_tokens: int) -> None:
-    """Evict leaves until ``num_tokens`` slots are free or none is evictable; then windows, too."""
+    """Evict leaves, then window slots, until ``num_tokens`` are free or none is evictable."""
     while tree.pages.num_unused_slots < num_tokens and tree.leaves.count > 0:
         evict_leaf(tree, tree.leaves.heap[1])
     if tree.window > 0:
@@ -57,7 +57,7 @@ def evict_for(tree: Radix, num_tokens: int) -> None:
 
 
 def evict_windows(tree: Radix, num_tokens: int) -> None:
-    """Free window slots of the least recently used nodes until enough are free; leaves go whole."""
+    """Free window slots, least recently used first, until enough are free; evict leaves whole."""
     k = tree.recent.tail
     while k != NONE and tree.window_pages.num_unused_slots < num_tokens:
         node, at = tree.nodes[k], k

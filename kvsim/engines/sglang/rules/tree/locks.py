@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def lock_path(tree: Radix, k: int) -> int:
-    """Lock a node and all above it; returns the mark where its window begins, if it has one.
+    """Lock a node and all above it; return the mark at the start of its window, 0 for none.
 
-    With states the mark says that the node's state is locked, too.
+    With states, the mark 1 means that the node's state is locked, too.
     """
     end = k
     while k != 0:
@@ -24,7 +24,7 @@ def lock_path(tree: Radix, k: int) -> int:
             tree.num_evictable -= node.span
             tree.num_protected += node.span
         node.num_locks += 1
-        if tree.write_policy != NO_HOST:  # the last one on the GPU may have others below it
+        if tree.write_policy != NO_HOST:  # a leaf of the GPU may have nodes on the host below it
             settle_leaf(tree, k)
         k = node.parent
     settle_leaf(tree, end)

@@ -1,4 +1,4 @@
-"""Nodes with window slots, most recently used first; slots are freed from the end."""
+"""Nodes with window slots or a state, most recently used first; both are freed from the end."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kvsim.engines.sglang.records.scheduler import Progress
     from kvsim.records.engine import Replica
 
-#: Tokens of decodes after which a window moves on.
+#: Decoded tokens after which a window moves.
 DECODE_GAP = 128
 
 
 def num_slid(mine: Progress) -> int:
-    """Return the tokens of a request, outside the tree, without window slots."""
+    """Return the tokens of a request in its own pages that have no window slots."""
     return max(mine.dead - mine.num_shared, 0)
 
 
@@ -47,7 +47,7 @@ def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
 
 
 def slide_decodes(state: Replica) -> None:
-    """Move the windows of running requests that have advanced enough; frees slots as one block."""
+    """Move the windows of running requests that have advanced enough; free slots as one block."""
     scheduler, tree = state.engines.sglang, state.kv.radix
     open_groups(tree)
     for place in range(scheduler.num_running):

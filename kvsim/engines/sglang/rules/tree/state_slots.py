@@ -1,4 +1,4 @@
-"""Slots of states: the ring of free ones, the group of a pass, and those of nodes."""
+"""Slots of states: the ring of free slots, the group reserved for a pass, the slots of nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def take_state(states: States) -> int:
-    """Take a slot: of the group while there are some, else of the ring; 0 if none is free."""
+    """Allocate a slot, from the group first, then from the ring; 0 if none is free."""
     if states.num_grouped > 0:
         slot = states.group[states.group_at]
         states.group_at += 1
@@ -43,7 +43,7 @@ def open_states(states: States, count: int) -> None:
 
 
 def close_states(states: States) -> None:
-    """Return what is left of the group to the end of the ring."""
+    """Return the unused slots of the group to the end of the ring."""
     while states.num_grouped > 0:
         free_state(states, take_state(states))
 
@@ -57,7 +57,7 @@ def lose_state(tree: Radix, k: int) -> None:
 
 
 def touch_state(tree: Radix, k: int) -> None:
-    """Move a node with a state to the front of those that have one."""
+    """Move a node with a state to the front of the recently used nodes."""
     if k != 0:
         leave_recent(tree, k)
         join_recent(tree, k, NONE)

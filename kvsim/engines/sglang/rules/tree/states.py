@@ -1,7 +1,7 @@
-"""States in the radix tree: a node may hold that of the tokens from the root to its end.
+"""States in the radix tree: a node may hold the state after the tokens from the root to its end.
 
-Nodes with a state stand in ``tree.recent``, the last used first. Free slots are a ring: they are
-taken from its front and come back to its end.
+``tree.recent`` lists the nodes with a state, the last used first. Free slots form a ring: they are
+taken from its front and return to its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def put_state(tree: Radix, k: int, slot: int) -> bool:
-    """Put a state on a node, which counts as just used; False if the node has one, or is the root.
+    """Put a state on a node, and mark the node as used; False if it has one, or is the root.
 
     If False, the caller keeps the slot.
     """
@@ -42,9 +42,9 @@ def put_state(tree: Radix, k: int, slot: int) -> bool:
 
 
 def thin_path(tree: Radix, last: int) -> None:
-    """Drop states of the path to a node from the top down, until no more are left than allowed.
+    """Drop states on the path to a node, from the root down, until ``most_per_path`` are left.
 
-    Locked ones, and those where the tree branches, stay.
+    Locked states, and states at which the tree branches, stay.
     """
     excess, k = -tree.states.most_per_path, last
     while k != 0:
@@ -65,7 +65,7 @@ def thin_path(tree: Radix, last: int) -> None:
 
 
 def evict_states(tree: Radix, count: int) -> int:
-    """Free the slots of the least recently used states; leaves go whole. Returns how many went."""
+    """Free the least recently used states, and evict leaves whole; return the number of states."""
     k, evicted = tree.recent.tail, 0
     while k != NONE and evicted < count:
         node, at = tree.nodes[k], k

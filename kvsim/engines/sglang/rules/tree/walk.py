@@ -41,9 +41,10 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
 
 
 def root_salt(tree: Radix, request: Request) -> int:
-    """Return what tells apart the first nodes of requests, beside their tokens.
+    """Return the salt of the key of the first node on a request's path.
 
-    With pairs as keys, the tree holds the second token of each; the first one of all stands here.
+    With pairs of tokens as keys, the tree holds the second token of each pair; the salt then
+    includes the first token of all.
     """
     if tree.ahead == 0:
         return request.cache_salt
@@ -52,9 +53,9 @@ def root_salt(tree: Radix, request: Request) -> int:
 
 
 def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
-    """Find the child that begins with the request's next page, and the number of shared tokens.
+    """Return the child that begins with the request's next page, 0 if there is none.
 
-    ``left`` is how many tokens the walk still has. Returns 0 if there is no such child.
+    ``left`` is the number of tokens left to walk; ``tree.num_same`` is set to the shared tokens.
     """
     tree.num_same = 0
     if left == 0:
@@ -77,12 +78,12 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
 
 
 def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
-    """Find the longest prefix of a request's first tokens; sets ``tree.node``, ``tree.num_found``.
+    """Find the longest prefix of a request's first tokens; set ``tree.node``, ``tree.num_found``.
 
     A node that matches only in part is split there, and the whole path is touched. With sliding
     windows a request can resume only after a whole window, with states only at a node with a state.
-    Tokens that only the host has extend the prefix to ``tree.best``; ``tree.num_walked`` counts
-    them.
+    Tokens that are on the host only extend the prefix to ``tree.best``, and ``tree.num_walked``
+    includes them.
     """
     tree.node = 0
     tree.best = 0
@@ -156,7 +157,7 @@ def touch_path(tree: Radix, k: int) -> None:
 def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
     """Count an insert of ``num_tokens`` tokens through a node, and copy it to the host if due.
 
-    The number of a write policy is the hit count at which it copies a node.
+    The integer of a write policy is the hit count from which it copies a node.
     """
     node = tree.nodes[k]
     node.priority = max(node.priority, priority)
@@ -172,10 +173,10 @@ def insert_key(
 ) -> None:
     """Insert a request's first tokens, in whole pages; set ``tree.node`` to the last node.
 
-    The path down to the node ``known`` is the request's already. Its own pages begin there, from
-    ``tree.page`` to ``tree.last_page``: pages with tokens the tree has are freed, the rest becomes
-    a leaf. ``tree.page`` is left at the first page after. ``tree.num_found`` are the tokens that
-    the tree had. Of its first ``tree.dead`` tokens the request has no window slots.
+    The request already holds the path down to the node ``known``. Its own pages follow, from
+    ``tree.page`` to ``tree.last_page``: pages whose tokens the tree has are freed, the others
+    become a leaf. Afterwards ``tree.page`` is the first page after them, and ``tree.num_found`` the
+    tokens that the tree had. The request's first ``tree.dead`` tokens have no window slots.
     """
     tree.nodes[0].last_access = tick(tree)
     tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
@@ -225,7 +226,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
     """Insert a request's own pages as a leaf after a node; the walk is at their first token.
 
     Every leaf starts with one hit, since its tokens follow those that the request has inserted
-    before; nodes that are cut off it for a window do not.
+    before; nodes split off it for a window start without.
     """
     start, page = tree.nodes[parent].end, tree.page
     last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
@@ -253,7 +254,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
 def find_last(tree: Radix, num_pages: int) -> int:
     """Return the last one of an insert's first ``num_pages`` pages.
 
-    Usually it is the insert's last page, or the one before if a token was computed since.
+    Usually it is the insert's last page, or the page before that if a token was computed since.
     """
     if num_pages == tree.num_pages:
         return tree.last_page

@@ -33,7 +33,7 @@ def is_visited_before(tree: Radix, a: int, b: int) -> bool:
         if end_b >= end_a:
             child_b = b
             b = tree.nodes[b].parent
-    if child_a == a or child_b == b:  # one is above the other, or they are the same
+    if child_a == a or child_b == b:  # one node is above the other, or both are the same
         return child_a != a
     if tree.nodes[child_a].weight != tree.nodes[child_b].weight:
         return tree.nodes[child_a].weight > tree.nodes[child_b].weight

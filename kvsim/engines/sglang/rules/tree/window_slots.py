@@ -1,7 +1,7 @@
-"""Window slots of nodes: the slots of the layers with a sliding window, in a pool of their own.
+"""Window slots of nodes: the slots of sliding-window layers, in a separate pool.
 
-A node without them is a tombstone: whole sequences still pass through it, but none can resume
-there. A lock covers the window before its node's end; a mark says where that begins.
+A node without window slots is a tombstone: a match can pass through it, but not end there. A lock
+covers the window before its node's end; a mark on a node records where that window begins.
 """
 
 from __future__ import annotations
