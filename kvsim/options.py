@@ -172,6 +172,18 @@ class Options(TypedDict, total=False):
     min_free_slots_delay: int
     """sglang: requests that the running batch must have room for before a prefill."""
 
+    enable_prefill_delayer: bool
+    """sglang: delay prefills until many requests can be admitted at once."""
+
+    prefill_delayer_token_usage_low_watermark: float | None
+    """sglang: share of the KV pool below which no prefill is delayed."""
+
+    prefill_delayer_queue_min_ratio: float | None
+    """sglang: waiting requests per running one that a prefill is delayed for [only for places]."""
+
+    prefill_delayer_max_delay_ms: float
+    """sglang: maximum delay for prefill-delayer-queue-min-ratio, ms."""
+
     scheduler_recv_interval: int
     """sglang: decode passes before new requests are received."""
 

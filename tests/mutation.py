@@ -25,6 +25,7 @@ TESTS = (
     "endings",
     "sglang_rules",
     "sglang_pools",
+    "sglang_delayer",
     "storage",
     "fairness",
     "planner",

@@ -203,6 +203,18 @@ def sglang_waits(draw: random.Random) -> Options:
     )
 
 
+def sglang_delays(draw: random.Random) -> Options:
+    """Return options of SGLang whose prefills are delayed."""
+    return sglang_waits(draw) | one(
+        draw,
+        disable_overlap_schedule=(False,),
+        enable_prefill_delayer=(True,),
+        prefill_delayer_token_usage_low_watermark=(None, 0.3),
+        prefill_delayer_queue_min_ratio=(None, 0.5, 2.0),
+        prefill_delayer_max_delay_ms=(5000.0, 30.0),
+    )
+
+
 def sglang_states(draw: random.Random) -> Options:
     """Return options of SGLang for a model with states, every few tokens one."""
     options = sglang(draw) | one(
@@ -341,6 +353,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     },
     "sglang": sglang,
     "sglang waits": sglang_waits,
+    "sglang delays": sglang_delays,
     "sglang states": sglang_states,
     "sglang adapters": sglang_adapters,
     "sglang drafts": sglang_drafts,

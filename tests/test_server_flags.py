@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Most flags that affect memory or schedule and are refused, by server.
-MOST_REFUSED = {"vllm": 15, "sglang": 26}
+MOST_REFUSED = {"vllm": 15, "sglang": 18}
 GIB = 2**30
 
 
@@ -101,6 +101,36 @@ def test_a_line_with_attention_by_ranks_is_divided_among_them() -> None:
     assert words[words.index("--tensor-parallel-size") + 1] == "2"
     with pytest.raises(ValueError, match="must be a multiple of --dp-size"):
         translate([*line.replace("8", "6").split(), "--enable-dp-attention"], cli)
+
+
+def test_the_newer_name_of_attention_by_ranks_is_the_same() -> None:
+    line = "run python -m sglang.launch_server --model-path m --tp 8"
+    older = translate([*line.split(), "--enable-dp-attention", "--dp-size", "4"], cli).words
+    newer = translate([*line.split(), "--attn-dp-size", "4"], cli).words
+    assert newer == older
+    assert (
+        "--enable-dp-attention" not in translate([*line.split(), "--attn-dp-size", "1"], cli).words
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--swa-prefix-tails 64", "no layers of compressed KV"),
+        ("--enable-decoder-swa-bounded-replay", "no layers of compressed KV"),
+        ("--moe-dp-size 2", "no context parallelism"),
+        ("--prefill-only-disable-kv-cache", "admission counts the tokens of a pool"),
+        ("--enable-streaming-session", "no request belongs to a session of the server's"),
+    ],
+)
+def test_what_changes_nothing_without_another_part_is_taken_with_a_note(
+    given: str, said: str
+) -> None:
+    """They act on models, flags or requests that a run beside this engine cannot have."""
+    line = f"run python -m sglang.launch_server --model-path m {given}"
+    (note,) = translate(line.split(), cli).notes()
+    assert said in note
+    assert given in note
 
 
 def test_ranks_of_attention_divide_the_limits_and_share_the_experts() -> None:

@@ -323,6 +323,9 @@ class _Reader:
             self._sizes(value, said)
         elif name == "--enable-expert-parallel":  # some servers say over how many ranks
             self.line.words += [] if flag.is_default(value) or value == "1" else [name]
+        elif name == "--enable-dp-attention" and name in self.own:  # likewise
+            ranks = [name, "--data-parallel-size", value]
+            self.line.words += [] if flag.is_default(value) else ranks
         elif name not in self.own:
             self.line.unused.append(said)
         elif name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:

@@ -134,6 +134,22 @@ class SglangOptions(BaseModel, defer_build=True):
     min_free_slots_delay: Whole = Field(
         0, description="sglang: requests that the running batch must have room for before a prefill"
     )
+    enable_prefill_delayer: bool = Field(
+        False, description="sglang: delay prefills until many requests can be admitted at once"
+    )
+    prefill_delayer_token_usage_low_watermark: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="sglang: share of the KV pool below which no prefill is delayed"
+    )
+    prefill_delayer_queue_min_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = (
+        Field(
+            None,
+            description="sglang: waiting requests per running one that a prefill is delayed for "
+            "[only for places]",
+        )
+    )
+    prefill_delayer_max_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        5000.0, description="sglang: maximum delay for prefill-delayer-queue-min-ratio, ms"
+    )
     scheduler_recv_interval: Count = Field(
         1, description="sglang: decode passes before new requests are received"
     )

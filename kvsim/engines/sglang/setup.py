@@ -23,6 +23,7 @@ from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import page_size_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
+from kvsim.engines.sglang.sched.delayer import DelayerSettings
 from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
 from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.engines.sglang.states import (
@@ -285,6 +286,7 @@ def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) 
         ),
         "states": _state_settings(config, memory, pools, overlap=overlap),
         "adapters": _adapter_settings(config, memory),
+        "delayer": _delayer_settings(config, pools, overlap=overlap),
         "speculation": speculation_settings(config),
     }
     return SglangSettings(
@@ -318,6 +320,28 @@ def _state_settings(
         chunk=chunk,
         track_interval=config.mamba_track_interval,
         max_states_per_path=config.mamba_max_states_per_path,
+    )
+
+
+def _delayer_settings(config: Config, pools: Pools, *, overlap: bool) -> DelayerSettings | None:
+    """Return the limits of the prefill delayer, None without one."""
+    flag, low = "enable_prefill_delayer", config.prefill_delayer_token_usage_low_watermark
+    if not config.enable_prefill_delayer:
+        return None
+    if not overlap:
+        raise ValueError(f"{flag}: needs steps that overlap; SGLang does not start without")
+    if ranks_of(config) > 1:
+        raise ValueError(
+            f"{flag}: ranks would have to step together and compare their queues; it is modelled "
+            "for one rank, without enable_dp_attention"
+        )
+    if low is not None and pools.states:
+        raise ValueError(
+            "prefill_delayer_token_usage_low_watermark: the use of a pool of states is not "
+            "counted; leave it out"
+        )
+    return DelayerSettings(
+        low, config.prefill_delayer_queue_min_ratio, config.prefill_delayer_max_delay_ms
     )
 
 

@@ -26,10 +26,10 @@ OF_SGLANG = frozenset(
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
     (
-        *("sglang.adapters", "sglang.draining", "sglang.speculation", "sglang.states"),
+        *("sglang.adapters", "sglang.delayer", "sglang.draining", "sglang.speculation"),
         *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
         *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
-        *("sglang.tree.states", "sglang.tree.state_slots"),
+        *("sglang.states", "sglang.tree.states", "sglang.tree.state_slots"),
         *("sglang.tree.window_slots", "vllm.speculation"),
     )
 )
@@ -61,6 +61,7 @@ def variants(specialized: Mapping[str, int]) -> Variants:
         "BlockPool.has_events": 0,
         "Limits.has_loras": 0,
         "Adapters.is_on": 0,
+        "Delayer.is_on": 0,
         "Speculation.is_on": 0,
         "Radix.ahead": 0,
         "Cost.has_drafts": 0,
@@ -82,5 +83,6 @@ def _has_rule(variant: str, module: str) -> bool:
 def _variant_of(state: Replica) -> str:
     tree = state.kv.radix
     has_pools = tree.window or tree.write_policy or tree.has_states or state.limits.has_loras
-    has_pools = has_pools or state.engines.sglang.speculation.is_on
+    scheduler = state.engines.sglang
+    has_pools = has_pools or scheduler.speculation.is_on or scheduler.delayer.is_on
     return "sglang-pools" if has_pools else "sglang"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.engines.sglang.records.adapters import Adapters
+from kvsim.engines.sglang.records.delayer import Delayer
 from kvsim.engines.sglang.records.speculation import Speculation
 from kvsim.engines.sglang.records.states import Holding
 from kvsim.records.record import NONE, Record, Short
@@ -134,6 +135,7 @@ class Sglang(Record):
     progress: list[Progress] = field(default_factory=list)  # one per request
     speculation: Speculation = field(default_factory=Speculation)
     adapters: Adapters = field(default_factory=Adapters)
+    delayer: Delayer = field(default_factory=Delayer)
     held: list[Holding] = field(default_factory=list)  # slots of states, one per request
     ratio: float = 0.7
     is_full: bool = False  # the running batch takes no more requests

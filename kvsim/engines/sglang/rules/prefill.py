@@ -17,6 +17,7 @@ from kvsim.engines.sglang.rules.budget import (
     verdict_of,
     window_need,
 )
+from kvsim.engines.sglang.rules.delayer import delays_prefill, open_delay
 from kvsim.engines.sglang.rules.draining import begin_drains, outlasts_drain
 from kvsim.engines.sglang.rules.host.load import load_path
 from kvsim.engines.sglang.rules.host.storage import settle_read
@@ -46,6 +47,8 @@ NO_ROOM = -1
 def choose_prefills(state: Replica) -> bool:
     """List the requests to admit; False if there are none."""
     scheduler = state.engines.sglang
+    if scheduler.delayer.is_on:
+        open_delay(scheduler.delayer)
     if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
         scheduler.is_full = False
     if scheduler.chunked == NONE:
@@ -69,6 +72,7 @@ def choose_prefills(state: Replica) -> bool:
         enter_queue(state, scheduler.preempted[place])
     if scheduler.num_preempted > 0:
         scheduler.num_fruitless += 1
+    scheduler.delayer.most_at_once = max(scheduler.delayer.most_at_once, scheduler.num_admitted)
     return scheduler.num_admitted > 0
 
 
@@ -182,6 +186,8 @@ def try_prefill(state: Replica, k: int) -> int:
     mine.tried_known = request.num_tokens
     mine.tried_prefix = mine.prefix
     state.refused = False
+    if scheduler.delayer.is_on and delays_prefill(state):
+        return OTHER
     if 0 < scheduler.prefill_max_requests <= scheduler.num_admitted:
         return OTHER
     mine.edge = lock_path(tree, mine.node)

@@ -12,6 +12,7 @@ from kvsim.engines.sglang.records.scheduler import Order
 from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
 from kvsim.engines.sglang.rules.pacing import count_pass
 from kvsim.engines.sglang.sched.adapters import AdapterSettings  # noqa: TC001 - likewise
+from kvsim.engines.sglang.sched.delayer import DelayerSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.sched.speculation import SpeculationSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
 from kvsim.engines.sglang.states import Strategy  # noqa: TC001 - likewise
@@ -96,6 +97,7 @@ class SglangSettings(EngineSettings):
     storage: Storage | None = None
     states: StateSettings | None = None
     adapters: AdapterSettings | None = None
+    delayer: DelayerSettings | None = None
     speculation: SpeculationSettings | None = None
 
     def __post_init__(self) -> None:
@@ -154,6 +156,8 @@ class SglangSettings(EngineSettings):
             self.states.lay_out(state.kv.radix, memory, overlap=overlap)
         if self.adapters is not None:
             self.adapters.lay_out(state, memory)
+        if self.delayer is not None:
+            self.delayer.lay_out(scheduler.delayer)
         if self.speculation is not None:
             self.speculation.lay_out(state, memory)
         scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
