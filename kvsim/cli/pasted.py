@@ -42,6 +42,11 @@ CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
 OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
+#: Switches for which some servers give a number of ranks, and its words beside the switch.
+OVER_RANKS = {
+    "--enable-expert-parallel": (),
+    "--enable-dp-attention": ("--data-parallel-size", "{}"),
+}
 #: LMCache's host memory if nothing is said of it.
 LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
@@ -321,11 +326,9 @@ class _Reader:
             self._compilation(value, said)
         elif name == "--cudagraph-capture-sizes":
             self._sizes(value, said)
-        elif name == "--enable-expert-parallel":  # some servers say over how many ranks
-            self.line.words += [] if flag.is_default(value) or value == "1" else [name]
-        elif name == "--enable-dp-attention" and name in self.own:  # likewise
-            ranks = [name, "--data-parallel-size", value]
-            self.line.words += [] if flag.is_default(value) else ranks
+        elif name in OVER_RANKS:
+            words = [name, *(word.format(value) for word in OVER_RANKS[name])]
+            self.line.words += [] if flag.is_default(value) or value == "1" else words
         elif name not in self.own:
             self.line.unused.append(said)
         elif name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:

@@ -47,8 +47,7 @@ NO_ROOM = -1
 def choose_prefills(state: Replica) -> bool:
     """List the requests to admit; False if there are none."""
     scheduler = state.engines.sglang
-    if scheduler.delayer.is_on:
-        open_delay(scheduler.delayer)
+    open_delay(scheduler.delayer)
     if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
         scheduler.is_full = False
     if scheduler.chunked == NONE:
