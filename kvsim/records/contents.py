@@ -1,4 +1,4 @@
-"""Records of contents that are remembered by key: a FIFO queue with a hash map."""
+"""Records of contents by key: a FIFO queue with a hash map."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kvsim.records.queue import Queue
 from kvsim.records.record import Record, Short
 
-NO_CONTENT = 0  # a place that is never taken, so that untouched memory reads as empty
+NO_CONTENT = 0  # an index that is never used, so that zeroed memory reads as empty
 
 
 @dataclass(slots=True)
@@ -18,8 +18,8 @@ class Content(Record):
     next: Short = 0
     previous: Short = 0
     chain: Short = 0  # next content in the bucket, or next free record
-    pinned: Short = 0  # 1 for one that must stay
-    count: Short = 0  # of offers, where they are counted
+    pinned: Short = 0  # 1 if it must not be evicted
+    count: Short = 0  # how often it was offered, if offers are counted
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class Contents(Record):
     queue: Queue = field(default_factory=Queue)
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
-    first_free: int = NO_CONTENT  # of the records given back
-    num_made: int = 0  # records in use or given back
+    first_free: int = NO_CONTENT  # first record of the free list
+    num_made: int = 0  # records in use or in the free list
 
 
 @dataclass(slots=True)

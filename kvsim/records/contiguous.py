@@ -52,15 +52,15 @@ class AddressSpace(Record):
     placement: int = BUDDY
     by_order: list[HolesOfSize] = field(default_factory=list)  # under BUDDY, by log2 of the size
     num_orders: int = 0
-    holes: list[Hole] = field(default_factory=list)  # else: by address, never touching
+    holes: list[Hole] = field(default_factory=list)  # other placements: by address, not adjacent
     num_holes: int = 0
 
 
 @dataclass(slots=True)
 class Allocations(Record):
-    """The pieces of a request: one per sequence, all alike.
+    """The extents of a request: one per sequence, all of ``size`` slots.
 
-    Of ``size`` slots it asked for ``asked``, and will have used ``last`` by its end.
+    Of these, ``asked`` were requested, and ``last`` will have been used when the request ends.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -78,8 +78,8 @@ class Contiguous(Record):
     num_slots: int = 0
     slot_bytes: int = 0
     has_samples: bool = False  # some request has several sequences
-    window: int = 0  # of a rolling buffer, 0 for none
-    pieces: list[Allocations] = field(default_factory=list)  # by holding
-    num_size: int = 0
-    num_asked: int = 0
+    window: int = 0  # tokens of a rolling buffer, 0 for none
+    pieces: list[Allocations] = field(default_factory=list)  # by index of `KV.request_blocks`
+    num_size: int = 0  # slots of all extents
+    num_asked: int = 0  # slots of them that were requested
     num_last: int = 0  # slots that live requests will have used by their end

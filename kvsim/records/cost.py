@@ -12,7 +12,7 @@ from kvsim.records.record import Record
 
 
 class Price(IntEnum):
-    """The cost model of steps. PYTHON is one written in Python, OWN has rules of a user's."""
+    """The cost model of steps. PYTHON is a class in Python, OWN a user's compiled rules."""
 
     PYTHON = 0
     CONSTANT = 1
@@ -27,7 +27,8 @@ PRICED_IN_PYTHON, CONSTANT, ROOFLINE, PRICED_BY_OWN_RULES = (int(price) for pric
 class Layers(Record):
     """Layers with attention to the same tokens, and their work in a step.
 
-    ``kv_bytes`` per token; FLOPs per query-key pair of a decode and of a prompt.
+    ``kv_bytes`` is per token; ``pair_flops`` is per query-key pair of a decode, and
+    ``prompt_pair_flops`` per pair of a prompt.
     """
 
     kind: int = FULL
@@ -36,7 +37,7 @@ class Layers(Record):
     pair_flops: float = 0.0
     prompt_pair_flops: float = 0.0
     decode_keys: int = 0
-    draft_pairs: int = 0  # of drafts, which read those keys too
+    draft_pairs: int = 0  # query-key pairs of drafts, which read the keys of the decodes
     prefill_keys: int = 0
     prefill_pairs: int = 0
 
@@ -45,12 +46,13 @@ class Layers(Record):
 class Gemms(Record):
     """GEMMs of all layers with weights of one format, on one GPU.
 
-    ``rate`` of the arithmetic, FLOP/s; ``stream_rate`` of the weights, bytes per second.
+    ``rate`` is that of the arithmetic, in FLOP/s; ``stream_rate`` that of reading weights, in
+    bytes per second.
     """
 
-    num_bytes: float = 0.0  # of the weights
+    num_bytes: float = 0.0  # bytes of the weights
     token_flops: float = 0.0
-    token_bytes: float = 0.0  # activations read and written
+    token_bytes: float = 0.0  # activations read and written per token
     stream_rate: float = math.inf
     rate: float = math.inf
     falloff: float = 0.0
@@ -61,8 +63,9 @@ class Gemms(Record):
 class Experts(Record):
     """Routed experts, on the GPU with the most work; ``num_layers`` is 0 for a dense model.
 
-    ``touched`` experts of a layer by tokens in the step; per layer, ``token_rows`` rows of the
-    GEMMs per token and ``block`` rows of padding per touched expert.
+    ``touched`` is the expected number of experts of a layer that a step reads, by its tokens. Per
+    layer, the GEMMs have ``token_rows`` rows per token, and ``block`` rows of padding per such
+    expert.
     """
 
     num_layers: float = 0.0
@@ -75,16 +78,17 @@ class Experts(Record):
     block: float = 0.0
     stream_rate: float = math.inf
     rate: float = math.inf
-    power: float = 1.0  # of the soft maximum of memory and arithmetic
+    power: float = 1.0  # exponent of the soft maximum of memory time and arithmetic time
 
 
 @dataclass(slots=True)
 class Work(Record):
-    """The work of a step, all pipeline stages together, on one GPU of each.
+    """The work of a step, summed over the pipeline stages, on one GPU of each.
 
-    Tokens and requests are counts; of the requests, ``num_sampled`` get a token and
-    ``num_decodes`` compute one token, over ``num_context_tokens`` tokens in all. Bytes are reads:
-    weights of the layers (``weight_bytes``) and of the LM head, KV by decodes and by prompts.
+    Tokens and requests are counts: ``num_sampled`` of the requests get a token, and
+    ``num_decodes`` compute one token each, with attention to ``num_context_tokens`` tokens in
+    total. Bytes are reads: weights of the layers (``weight_bytes``), weights of the LM head, KV of
+    decodes, and KV of prompts.
     """
 
     num_requests: int = 0
@@ -92,12 +96,12 @@ class Work(Record):
     num_sampled: int = 0
     num_decodes: int = 0
     num_context_tokens: int = 0
-    num_drafts: int = 0  # of the tokens, those that are only proposed
-    num_drafted: int = 0  # tokens to propose after it, per request
-    touched: float = 0.0  # experts of a layer
+    num_drafts: int = 0  # drafts among the tokens
+    num_drafted: int = 0  # drafts to propose after the step, per request
+    touched: float = 0.0  # experts of a layer that the step reads
     num_encoded: int = 0  # tokens that an encoder computes
-    num_adapters: int = 0  # LoRA adapters of the requests that run
-    draft_pairs: int = 0  # query-key pairs of drafts, beside those of the tokens before them
+    num_adapters: int = 0  # different LoRA adapters of the running requests
+    draft_pairs: int = 0  # query-key pairs of drafts; those of other tokens are not counted here
     draft_keys: int = 0  # tokens whose KV the drafter reads
     weight_bytes: float = 0.0
     gemm_flops: float = 0.0
@@ -107,34 +111,34 @@ class Work(Record):
     decode_flops: float = 0.0
     prefill_bytes: float = 0.0
     prefill_flops: float = 0.0
-    chunks: object = None  # first and past-the-end token of every prompt, or chunk of one
-    swapped_bytes: int = 0  # between GPU and host before the step starts
+    chunks: object = None  # (first token, end) of every prompt or prompt chunk
+    swapped_bytes: int = 0  # copied between GPU and host before the step starts
 
     @property
     def num_prefill_tokens(self) -> int:
-        """Tokens of prompts, or of chunks of them."""
+        """Tokens of prompts and prompt chunks."""
         return self.num_tokens - self.num_decodes - self.num_drafts
 
 
 @dataclass(slots=True)
 class Cost(Record):
-    """Constants of a model on a GPU, seconds and bytes; see :class:`kvsim.cost.roofline`."""
+    """Constants of a model on a GPU, in seconds and bytes; see :mod:`kvsim.cost.roofline`."""
 
     price: int = CONSTANT
-    seconds: float = 0.0  # of every step, under CONSTANT
-    flops: float = 0.0  # of the step priced last
+    seconds: float = 0.0  # time of every step, under CONSTANT
+    flops: float = 0.0  # FLOPs and bytes of the step priced last
     bytes: float = 0.0
     work: Work = field(default_factory=Work)
-    python: object = None  # a cost model that is not a rule, or its rules as Python
-    part: Part = field(default_factory=Part)  # rules of a user's
+    python: object = None  # a cost model in Python, or a user's rules as Python
+    part: Part = field(default_factory=Part)  # a user's rules
     is_refused: bool = False  # a user's cost model returned a value that is not a time
     refused_time: float = 0.0
 
     layers: list[Layers] = field(default_factory=list)
     num_layers: int = 0
     has_samples: bool = False  # some request has several sequences
-    wide: Gemms = field(default_factory=Gemms)  # 16-bit weights, the LM head's kind
-    narrow: Gemms = field(default_factory=Gemms)  # quantised ones
+    wide: Gemms = field(default_factory=Gemms)  # 16-bit weights, as the LM head has
+    narrow: Gemms = field(default_factory=Gemms)  # quantised weights
     experts: Experts = field(default_factory=Experts)
     num_stages: float = 1.0
     kv_token_bytes: int = 0  # written per token
@@ -143,13 +147,13 @@ class Cost(Record):
     logit_bytes: float = 0.0
     step_time: float = 0.0
     request_time: float = 0.0
-    captured_tokens: int = 0  # most of a step that a CUDA graph covers
-    uncaptured_time: float = 0.0  # least time of a longer one, requests' share aside
+    captured_tokens: int = 0  # largest step that a CUDA graph covers
+    uncaptured_time: float = 0.0  # least time of a larger step, before its time per request
     kv_rate: float = math.inf
     prefill_rate: float = math.inf
     decode_time: float = 0.0
     decode_time_per_request: float = 0.0
-    decode_falloff: float = 0.0  # of ``kv_rate``, by the seconds that decodes read
+    decode_falloff: float = 0.0  # relative loss of ``kv_rate`` per second that decodes read
     mixed_decode: float = 0.0
     mixed_tokens: float = 1.0
     prefill_time: float = 0.0
@@ -160,21 +164,21 @@ class Cost(Record):
     two_shot: float = 0.0
     two_shot_token: float = 0.0
     encoder_launch: float = 0.0  # least time of a pass of an image or audio encoder
-    encoder_bytes: float = 0.0  # of its weights
+    encoder_bytes: float = 0.0  # bytes of the encoder's weights
     encoder_token_flops: float = 0.0
-    adapter_launch: float = 0.0  # of a step with any LoRA adapter
-    adapter_bytes: float = 0.0  # of one
-    adapter_flops: float = 0.0  # per token
+    adapter_launch: float = 0.0  # time that a step with any LoRA adapter adds
+    adapter_bytes: float = 0.0  # bytes of one adapter
+    adapter_flops: float = 0.0  # FLOPs per token
     link_bytes_per_s: float = math.inf  # between GPU and host, one way
-    copy_round: float = 0.0  # a copy per tensor of each layer
+    copy_round: float = 0.0  # fixed time of a copy of every tensor of each layer
     copy_round_per_byte: float = 0.0
-    copy_share: float = 0.0  # of the GPU's memory bandwidth, by a copy over that link
+    copy_share: float = 0.0  # share of the GPU's memory bandwidth that a copy over the link takes
     fault_time: float = 0.0
     has_drafts: bool = False
-    draft_share: float = 0.0  # of a step's time, on the host
+    draft_share: float = 0.0  # drafting on the host, as a share of the step's time
     draft_passes: int = 0  # most passes of the drafter per step
-    draft_pass_time: float = 0.0  # fixed, of each
+    draft_pass_time: float = 0.0  # fixed time of each pass
     draft_bytes: float = 0.0  # weights that a pass reads
     draft_token_flops: float = 0.0
-    draft_head_flops: float = 0.0  # per token that is drafted
-    draft_key_bytes: float = 0.0  # KV per token
+    draft_head_flops: float = 0.0  # FLOPs of the LM head per drafted token
+    draft_key_bytes: float = 0.0  # bytes of the drafter's KV per token

@@ -21,33 +21,33 @@ class Item(Record):
 class Encoded(Record):
     """The entry of the encoder cache for a content."""
 
-    num_tokens: int = 0  # as it was entered
+    num_tokens: int = 0  # tokens of the item that was encoded
     is_cached: bool = False
-    num_references: int = 0  # of items of requests that still need it
-    next: int = NONE  # among those that nobody needs
+    num_references: int = 0  # items of requests that still need it
+    next: int = NONE  # neighbours in `Encoder.unneeded`
     previous: int = NONE
 
 
 @dataclass(slots=True)
 class Encoder(Record):
-    """The encoder cache, and its use by the step that is scheduled."""
+    """The encoder cache, and its use by the step being scheduled."""
 
     budget: int = 0  # tokens that the step may still encode
-    budget_before: int = 0  # the request at hand
-    num_free_tokens: int = 0  # tokens of the cache
-    num_reclaimable_tokens: int = 0  # free ones, and those of contents that nobody needs
+    budget_before: int = 0  # the budget before the current request
+    num_free_tokens: int = 0  # free tokens of the cache
+    num_reclaimable_tokens: int = 0  # free tokens, and those of contents without references
     contents: list[Encoded] = field(default_factory=list)
-    unneeded: Queue = field(default_factory=Queue)  # the next one out first
+    unneeded: Queue = field(default_factory=Queue)  # contents without references, in eviction order
     is_needed: list[int] = field(default_factory=list)  # by item of the trace
-    chosen: list[int] = field(default_factory=list)  # items to encode for the request at hand
+    chosen: list[int] = field(default_factory=list)  # items to encode for the current request
     num_chosen: int = 0
     num_chosen_tokens: int = 0
-    duplicates: list[int] = field(default_factory=list)  # its items of the same contents
+    duplicates: list[int] = field(default_factory=list)  # its items that repeat a chosen content
     num_duplicates: int = 0
-    encoded: list[int] = field(default_factory=list)  # items of the step
-    owners: list[int] = field(default_factory=list)  # and whose they are
+    encoded: list[int] = field(default_factory=list)  # items that the step encodes
+    owners: list[int] = field(default_factory=list)  # the request of each
     num_encoded: int = 0
-    num_step_tokens: int = 0  # that the step encodes
-    is_met: list[int] = field(default_factory=list)  # by item: some step has looked for it
-    evicted: list[int] = field(default_factory=list)  # contents, since the last step
+    num_step_tokens: int = 0  # tokens that the step encodes
+    is_met: list[int] = field(default_factory=list)  # by item: 1 once a step has looked it up
+    evicted: list[int] = field(default_factory=list)  # contents evicted since the last step
     num_evicted: int = 0

@@ -1,4 +1,4 @@
-"""Records of a replica: its queues, its steps in flight, and its tables."""
+"""Records of a replica: its queues, its steps in flight, and the rows of its result tables."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kvsim.records.request import Request, Segment
 
 
 class Outcome(IntEnum):
-    """The reason why a replica returned to the host."""
+    """The reason for which a replica returned to the host."""
 
     DONE = 0  # nothing more to do up to the horizon
-    PAUSED = 1  # after the most steps asked for
+    PAUSED = 1  # the maximum number of steps was reached
     STUCK = 2  # it has work but schedules none of it
-    NEEDS_REQUESTS = 3  # a request has arrived and no record is free
+    NEEDS_REQUESTS = 3  # a request has arrived, but no record is free
     NEEDS_STEPS = 4  # the table of steps is full
     SCHEDULED = 5  # a watched replica has scheduled a step
-    COMPLETED = 6  # or taken in the output of one
+    COMPLETED = 6  # a watched replica has processed a step's output
     NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
-    NEEDS_STATES = 8  # more requests may meet the host cache than there are records for
-    DIED = 9  # out of memory where the real scheduler dies of it
+    NEEDS_STATES = 8  # too few records for the requests that may use the host cache
+    DIED = 9  # out of memory, where the real scheduler crashes
 
 
 (
@@ -50,7 +50,7 @@ class Outcome(IntEnum):
 
 
 class Pause(IntEnum):
-    """The pause of a replica: NEW admits no new request, ALL schedules nothing."""
+    """The pause of a replica: under NEW it admits no request, under ALL it schedules nothing."""
 
     NONE = 0
     NEW = 1
@@ -61,7 +61,7 @@ NO_PAUSE, PAUSED_NEW, PAUSED_ALL = (int(pause) for pause in Pause)
 
 
 class Operation(IntEnum):
-    """Commands of the host to a radix tree."""
+    """Commands that the host sends to a radix tree."""
 
     MATCH = 16
     INSERT = 17
@@ -84,24 +84,24 @@ class Entry(Record):
     request: Short = 0
     num_tokens: Short = 0
     end: Short = 0
-    unfinished: Tiny = 0  # the step does not complete its known tokens: nothing is sampled
-    num_drafts: Tiny = 0  # of its tokens, those that are only proposed
-    num_accepted: Tiny = 0  # of those, once the step is done
-    behind: Tiny = 0  # pipeline stages: calls since its token in flight was scheduled, 0 without
+    unfinished: Tiny = 0  # 1 if known tokens remain after the step, so that nothing is sampled
+    num_drafts: Tiny = 0  # drafts among its tokens
+    num_accepted: Tiny = 0  # accepted drafts, set when the step has ended
+    behind: Tiny = 0  # pipeline stages: calls of schedule since its token in flight, 0 without one
 
 
 @dataclass(slots=True)
 class Batch(Record):
-    """A step in flight, and the time of its output."""
+    """A step in flight; its output is available at ``end``, in seconds."""
 
     end: float = 0.0
     size: int = 0
-    num_drafts: int = 0  # to propose after the step, per request
-    num_extends: int = 0  # its first entries, which are prompts or parts of them
-    number: int = 0  # among those with tokens; with a connector only
-    call: int = 0  # of schedule, likewise
+    num_drafts: int = 0  # drafts to propose after the step, per request
+    num_extends: int = 0  # leading entries that are prompts or prompt chunks
+    number: int = 0  # with a connector: its number among steps with tokens
+    call: int = 0  # with a connector: its number among all calls of schedule
     entries: list[Entry] = field(default_factory=list)
-    python: object = None  # the plan of a scheduler that is not a rule
+    python: object = None  # the plan of a scheduler in Python
 
 
 @dataclass(slots=True)
@@ -115,13 +115,11 @@ class Admission(Record):
 
 @dataclass(slots=True)
 class Limits(Record):
-    """Limits and switches of a scheduler; names and meanings are vLLM's."""
+    """Limits and switches of a scheduler; fields with vLLM's names have vLLM's meaning."""
 
     scheduler: int = VLLM
-    in_python: bool = False  # a user's class decides
-    has_own_loop: bool = (
-        False  # the engine's rules replace the loop's, kvsim.engines.rules.own_loop
-    )
+    in_python: bool = False  # a user's class schedules
+    has_own_loop: bool = False  # rules of kvsim.engines.rules.own_loop replace those of the loop
     max_model_len: int = 0
     max_num_seqs: int = 0
     max_active: int = 0
@@ -130,42 +128,42 @@ class Limits(Record):
     adaptive: bool = False
     enable_chunked_prefill: bool = True
     by_priority: bool = False
-    has_own_priority: bool = False  # by rules of a user's
-    reranks: bool = False  # whose priorities change while requests wait
-    has_own_victim: bool = False  # of preemption
-    fairness: int = 0  # how service is shared out between tenants
+    has_own_priority: bool = False  # a user's rules set priorities
+    reranks: bool = False  # these priorities change while requests wait
+    has_own_victim: bool = False  # a user's rules choose the request to preempt
+    fairness: int = 0  # a `Fairness`
     swaps: bool = False
     asynchronous: bool = False
     max_num_scheduled_tokens: int = 0
     prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
-    max_num_queued_reqs: int = 0  # requests that the front end admits, 0: any number
-    max_num_queued_tokens: int = 0  # tokens of prompts without a first token, likewise
+    max_num_queued_reqs: int = 0  # most unfinished requests of the front end, 0: no limit
+    max_num_queued_tokens: int = 0  # most prompt tokens without a first token, 0: no limit
     has_loras: bool = False
-    max_loras: int = 0  # different adapters of one batch
+    max_loras: int = 0  # most different adapters of one batch
     has_grammars: bool = False
-    has_pauses: bool = False  # the host may pause it
-    has_sessions: bool = False  # requests go on with further inputs
-    has_drops: bool = False  # output under way may be dropped, and tokens are numbered
+    has_pauses: bool = False  # the host may pause the replica
+    has_sessions: bool = False  # requests may continue with further inputs
+    has_drops: bool = False  # output in flight may be dropped, so output tokens are numbered
     num_drafts: int = 0  # vLLM's num_speculative_tokens, 0 without speculation
-    num_draft_slots: int = 0  # of a step's input, per request
-    num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
+    num_draft_slots: int = 0  # slots of a step's input for drafts, per request
+    num_prefill_lookahead_tokens: int = 0  # tokens after a chunk that the drafter reads
     num_draft_rows: int = 0
-    draw_seed: int = 0  # of how many drafts are accepted
+    draw_seed: int = 0  # seed of the numbers of accepted drafts
     has_encoder: bool = False
     encoder_budget: int = 0  # tokens that a step may encode
     encoder_cache_size: int = 0
     whole_items: bool = False  # vLLM's disable_chunked_mm_input
-    completes_all: bool = False  # requests start only if they and all that run can be completed
-    chunk_unit: int = 0  # chunks of prompts are multiples of so many tokens, 0: of any length
-    backlog: int = 0  # no records are made while so many requests wait in the queue; 0: always
-    clock_ties: bool = False  # arrival times may be equal, as in records of steps
-    depth: int = 1  # steps that may be under way at once
+    completes_all: bool = False  # admit only if the new and all running requests can complete
+    chunk_unit: int = 0  # prompt chunks are multiples of this number of tokens, 0: of any length
+    backlog: int = 0  # most requests of the queue with records, 0: no limit
+    clock_ties: bool = False  # arrival times may be equal, as in recorded cases
+    depth: int = 1  # most steps in flight
     num_stages: int = 1
 
 
 @dataclass(slots=True)
 class Phase(Record):
-    """Running requests that allocate or fill a block at the same steps of a run."""
+    """Linked list of running requests that allocate or fill a block at the same steps of a run."""
 
     first: int = NONE
     last: int = NONE
@@ -186,7 +184,7 @@ class Totals(Record):
     heap_active_seconds: float = 0.0
     heap_reserved_seconds: float = 0.0
     running_seconds: float = 0.0
-    busy_seconds: float = 0.0  # in which anybody ran
+    busy_seconds: float = 0.0  # time with at least one running request
     waiting_seconds: float = 0.0
     refused_seconds: float = 0.0
     running_while_refused_seconds: float = 0.0
@@ -204,19 +202,19 @@ class Totals(Record):
     num_drafts: int = 0  # verifications, as vLLM's spec_decode_num_drafts counts them
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_external_queries: int = 0  # tokens asked of a connector, for requests never preempted
-    num_external_tokens: int = 0  # that it had
-    num_loads: int = 0  # that requests waited for
-    loading_seconds: float = 0.0  # requests that waited for loads, over time
-    num_encoder_items: int = 0  # of prompts, when they were first scheduled
-    num_found_items: int = 0  # of those, the ones whose contents were encoded already
+    num_external_queries: int = 0  # tokens queried from a connector, without preempted requests
+    num_external_tokens: int = 0  # tokens of these that the connector had
+    num_loads: int = 0  # loads that requests waited for
+    loading_seconds: float = 0.0  # number of requests in the second queue, integrated over time
+    num_encoder_items: int = 0  # items of prompts, counted when they are first looked up
+    num_found_items: int = 0  # items among these that were in the encoder cache
     num_encoded_items: int = 0
     num_encoded_tokens: int = 0
-    num_adapter_switches: int = 0  # that joined a batch
-    num_turned_away: int = 0  # requests for which the queue had no place
-    num_copied_blocks: int = 0  # by sequences about to write into a shared one
-    entry_seconds: float = 0.0  # blocks in the tables of sequences that fork, over time
-    forked_seconds: float = 0.0  # and the different ones among them
+    num_adapter_switches: int = 0  # adapters that joined a batch
+    num_turned_away: int = 0  # requests that the front end rejected
+    num_copied_blocks: int = 0  # shared blocks that were copied before a write
+    entry_seconds: float = 0.0  # block-table entries of forked sequences, integrated over time
+    forked_seconds: float = 0.0  # distinct blocks of these entries, integrated over time
 
 
 @dataclass(slots=True)
@@ -271,7 +269,7 @@ class RequestRow(Record):
 
 @dataclass(slots=True)
 class Trace(Record):
-    """The requests of a trace, by row, and the arrivals at this replica."""
+    """The requests of a trace, by row, and the arrivals at this replica, in order."""
 
     num_prompt_tokens: list[int] = field(default_factory=list)
     max_tokens: list[int] = field(default_factory=list)
@@ -283,55 +281,55 @@ class Trace(Record):
     has_samples: bool = False
     num_samples: list[int] = field(default_factory=list)  # if any request has several
     has_ranks: bool = False
-    id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
+    id_rank: list[int] = field(default_factory=list)  # rank of ids as text, with priorities only
     has_loras: bool = False
-    lora: list[int] = field(default_factory=list)  # with adapters only
+    lora: list[int] = field(default_factory=list)  # number of the adapter, 0 for none
     has_tenants: bool = False
-    tenant: list[int] = field(default_factory=list)  # numbered from 0, nobody is one, too
+    tenant: list[int] = field(default_factory=list)  # number of the tenant; no tenant counts as one
     has_rates: bool = False
-    accept_rate: list[float] = field(default_factory=list)  # of every draft, NONE for the replica's
+    accept_rate: list[float] = field(default_factory=list)  # per draft; NONE: the replica's rates
     has_accepts: bool = False
-    accepts: list[int] = field(default_factory=list)  # by verification, over and over
+    accepts: list[int] = field(default_factory=list)  # accepted drafts by verification, cyclic
     accept_offsets: list[int] = field(default_factory=list)
     next_accept: list[int] = field(default_factory=list)  # by row
     has_drafts: bool = False
-    drafts: list[int] = field(default_factory=list)  # drafts proposed, time by time
+    drafts: list[int] = field(default_factory=list)  # proposed drafts by step, cyclic
     draft_offsets: list[int] = field(default_factory=list)
     next_draft: list[int] = field(default_factory=list)
-    ready_time: list[float] = field(default_factory=list)  # of grammars
+    ready_time: list[float] = field(default_factory=list)  # time at which the grammar is compiled
     has_grammar_times: bool = False
-    grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
-    items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
+    grammar_time: list[float] = field(default_factory=list)  # seconds to compile it, NONE without
+    items: list[Item] = field(default_factory=list)  # encoder inputs of each row, by offset
     item_offsets: list[int] = field(default_factory=list)
     has_skips: bool = False
-    skips_reading: list[int] = field(default_factory=list)  # of the prefix cache
-    drops_stale: list[int] = field(default_factory=list)  # by row, where that may be
-    numbers: list[int] = field(default_factory=list)  # of output tokens, as they were sampled
+    skips_reading: list[int] = field(default_factory=list)  # 1 if it skips the prefix cache
+    drops_stale: list[int] = field(default_factory=list)  # with `Limits.has_drops` only
+    numbers: list[int] = field(default_factory=list)  # sampling number of each output token
     number_offsets: list[int] = field(default_factory=list)  # by row
     next_number: list[int] = field(default_factory=list)
-    has_eos: bool = False  # some answers end before the tokens that were asked for
-    asked_tokens: list[int] = field(default_factory=list)  # max_tokens, as the scheduler knows it
-    has_stops: bool = False  # requests say what they ask for beside the output's length
+    has_eos: bool = False  # some outputs end before their max_tokens
+    asked_tokens: list[int] = field(default_factory=list)  # max_tokens that the scheduler knows
+    has_stops: bool = False  # requests have ``stop_at`` and ``ignores_eos``
     has_carried: bool = False
     carried: list[int] = field(default_factory=list)  # tokens that another replica has generated
-    stop_at: list[int] = field(default_factory=list)  # the output that is EOS, 0 for none
-    session: list[int] = field(default_factory=list)  # by row: whether more inputs may come
+    stop_at: list[int] = field(default_factory=list)  # number of the output token EOS, 0 for none
+    session: list[int] = field(default_factory=list)  # 1 if more inputs may come, 2 after the last
     session_stop: list[int] = field(default_factory=list)  # number of its stop token, 0 for none
-    session_area: list[int] = field(default_factory=list)  # of segments, where its prompt grows
-    num_inputs: list[int] = field(default_factory=list)  # by row, that have come
-    next_input: list[int] = field(default_factory=list)  # of those, the first that is not taken
-    input_offsets: list[int] = field(default_factory=list)  # by row, in the lists of inputs
+    session_area: list[int] = field(default_factory=list)  # index in ``segments`` for its prompt
+    num_inputs: list[int] = field(default_factory=list)  # inputs that have arrived
+    next_input: list[int] = field(default_factory=list)  # the first of these not yet used
+    input_offsets: list[int] = field(default_factory=list)  # by row, in the next lists
     input_tokens: list[int] = field(default_factory=list)
     input_max_tokens: list[int] = field(default_factory=list)
     input_time: list[float] = field(default_factory=list)
-    input_segments: list[int] = field(default_factory=list)  # offsets of their segments
+    input_segments: list[int] = field(default_factory=list)  # offsets in ``segments``
     ignores_eos: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
+    ids: list[int] = field(default_factory=list)  # rows in order of arrival
     arrival_time: list[float] = field(default_factory=list)
-    entry_time: list[float] = field(default_factory=list)  # when the engine sees them
+    entry_time: list[float] = field(default_factory=list)  # time at which the engine sees it
     num_arrivals: int = 0
-    seen: int = 0  # of the arrivals, the first one that has not come yet
-    next: int = 0  # and the first one without a record; those between wait behind the queue
+    seen: int = 0  # the first arrival that is still in the future
+    next: int = 0  # the first arrival without a record; those up to ``seen`` wait, too
 
 
 @dataclass(slots=True)
@@ -340,47 +338,47 @@ class Replica(Record):
 
     index: int = 0
     clock: float = 0.0
-    horizon: float = math.inf  # the outside may reach it from then on
-    end_time: float = math.inf  # it starts no step from then on
-    until_finish: bool = False  # stop at the first time at which a request ends
+    horizon: float = math.inf  # earliest time at which another part can affect the replica
+    end_time: float = math.inf  # no step starts at this time or later
+    until_finish: bool = False  # stop when a request ends
     watched: bool = False  # stop after every step
-    stage_free_time: float = 0.0  # when the first pipeline stage can start a step
-    stage_free: list[float] = field(default_factory=list)  # when each can, if there are several
+    stage_free_time: float = 0.0  # time at which the first pipeline stage can start a step
+    stage_free: list[float] = field(default_factory=list)  # by stage, if there are several
     last_token_time: float = math.nan
     requests: list[Request] = field(default_factory=list)
     free_requests: list[int] = field(default_factory=list)
     num_free_requests: int = 0
-    num_requests: int = 0  # records
-    next_event_time: float = math.inf  # as last asked for
-    never_reject: bool = False  # neither rejects nor gives up when it stands still
-    probe: Request = field(default_factory=Request)  # a prompt to look up, not a request here
-    found_tokens: int = 0  # of the prompt looked up last
-    scraped_waiting: int = 0  # requests, when the host last asked for the load
-    scraped_usage: float = 0.0  # share of blocks in use, likewise
-    num_started: int = 0  # first tokens so far
-    num_prompts_tokens: int = 0  # of the prompts of those
+    num_requests: int = 0  # records in ``requests``, free ones included
+    next_event_time: float = math.inf  # as of the last command that computes it
+    never_reject: bool = False  # rejects no request, and does not stop without progress
+    probe: Request = field(default_factory=Request)  # scratch request for look-ups of prompts
+    found_tokens: int = 0  # result of the last such look-up
+    scraped_waiting: int = 0  # waiting requests when the host last read the load
+    scraped_usage: float = 0.0  # share of blocks in use at that time
+    num_started: int = 0  # requests that have got their first token
+    num_prompts_tokens: int = 0  # prompt tokens of these requests
     num_generated_tokens: int = 0  # output tokens so far
-    published_waiting: int = 0  # requests, when a step's output was last taken in
+    published_waiting: int = 0  # metrics after the last processed output
     published_running: int = 0
     published_usage: float = 0.0
-    num_outstanding: int = 0  # submitted and not ended
-    num_ended: int = 0  # since the host last looked
-    last_end_time: float = -math.inf  # when a request last ended, if the front end counts them
-    num_ended_last: int = 0  # these, and the prompts of those whose first token came then
-    num_tokens_last: int = 0
+    num_outstanding: int = 0  # requests submitted and not ended
+    num_ended: int = 0  # requests that ended since the host last read this counter
+    last_end_time: float = -math.inf  # last end of a request, if the front end has limits
+    num_ended_last: int = 0  # requests that ended at that time
+    num_tokens_last: int = 0  # their prompt tokens, if their first token came at that time, too
     running: list[int] = field(default_factory=list)
     num_running: int = 0
     waiting: Queue = field(default_factory=Queue)
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
-    order: Part = field(default_factory=Part)  # rules of a user's over queue and preemption
-    ranks: list[float] = field(default_factory=list)  # priorities by these, a place per request
-    shares: Shares = field(default_factory=Shares)  # of tenants in a fair queue
-    skipped: list[int] = field(default_factory=list)  # scratch, a place per request
-    growing: list[int] = field(default_factory=list)  # who takes a block in the next step
+    order: Part = field(default_factory=Part)  # a user's rules for priority and preemption
+    ranks: list[float] = field(default_factory=list)  # by request: its priority by these rules
+    shares: Shares = field(default_factory=Shares)  # the state of a fair queue
+    skipped: list[int] = field(default_factory=list)  # scratch, by request
+    growing: list[int] = field(default_factory=list)  # requests that allocate in the next step
     num_growing: int = 0
     swapped: list[int] = field(default_factory=list)  # requests in host memory
     num_swapped: int = 0
-    ended: list[int] = field(default_factory=list)  # of a static batch that still runs
+    ended: list[int] = field(default_factory=list)  # ended requests of a running static batch
     num_retired: int = 0
     is_full: bool = False  # a request could not grow, and none has ended since
     kv: KV = field(default_factory=KV)
@@ -395,33 +393,31 @@ class Replica(Record):
     preempted: list[int] = field(default_factory=list)
     num_preempted: int = 0
     swapped_bytes: int = 0
-    refused: bool = False  # the last admission attempt failed for lack of KV room
+    refused: bool = False  # the last admission attempt was refused for lack of KV memory
     head_lookup_failed: bool = False
-    decode_only: bool = False  # nothing but decodes went on in the last step
-    num_empty_steps: int = 0  # in a row
+    decode_only: bool = False  # the last step computed only decodes
+    num_empty_steps: int = 0  # consecutive empty steps
     pause: int = NO_PAUSE
-    num_calls: int = 0  # of schedule
+    num_calls: int = 0  # calls of schedule
     num_executed: int = 0  # steps with at least one token
-    last_prefill: int = 0  # of the executed steps, the last that carried prefill
-    budget: int = 0  # tokens that the step being decided may still schedule
-    input_budget: int = 0  # and slots of its input
-    carries_prefill: bool = False  # the step being decided
-    carries_chunk: bool = False  # of a request that was running already
+    last_prefill: int = 0  # number of the last executed step with prefill
+    budget: int = 0  # tokens that the current step may still schedule
+    input_budget: int = 0  # slots of the current step's input that are left
+    carries_prefill: bool = False  # the current step has prefill
+    carries_chunk: bool = False  # the current step has a chunk of a running request
     has_scheduled_running: bool = False
-    is_prefill_full: bool = False  # requests that could be admitted had to wait
+    is_prefill_full: bool = False  # requests still waited after the last step open to prefill
     num_idle: int = 0  # sessions that wait for an input
-    num_deferred: int = 0  # waiting requests that were set aside
-    loras: list[int] = field(default_factory=list)  # adapters of the step being decided
+    num_deferred: int = 0  # waiting requests that were skipped
+    loras: list[int] = field(default_factory=list)  # adapters of the current step
     num_loras: int = 0
-    num_next_drafts: int = 0  # to propose after the step scheduled last
-    accept_rates: list[float] = field(default_factory=list)  # of drafts up to each position
-    draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
-    ready_clock: float = 0.0  # grammars are compiled up to this time
+    num_next_drafts: int = 0  # drafts to propose after the last scheduled step, per request
+    accept_rates: list[float] = field(default_factory=list)  # P(all drafts up to it are accepted)
+    draft_rows: list[int] = field(default_factory=list)  # (first, last, drafts) by size of a step
+    ready_clock: float = 0.0  # time up to which grammars are compiled
     offloading: Offloading = field(default_factory=Offloading)
-    resume_time: float = -math.inf  # nothing can be scheduled before
-    surplus_since: float = (
-        math.inf
-    )  # all requests have ended by then, only surplus steps came after
+    resume_time: float = -math.inf  # nothing can be scheduled before this time
+    surplus_since: float = math.inf  # end of the last request; later steps were surplus
     connector: Connector = field(default_factory=Connector)
     encoder: Encoder = field(default_factory=Encoder)
     engines: EngineStates = field(default_factory=EngineStates)
@@ -430,18 +426,18 @@ class Replica(Record):
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)
     phase_next: list[int] = field(default_factory=list)
-    due: list[int] = field(default_factory=list)  # by place: the step of a run at which to grow
-    reached: list[int] = field(default_factory=list)  # and the step that counts are of, else 0
+    due: list[int] = field(default_factory=list)  # by running request: step of a run that grows it
+    reached: list[int] = field(default_factory=list)  # step of a run that its counts describe
     samples: list[MemorySample] = field(default_factory=list)
     num_samples: int = 0
-    stride: int = 1  # every stride-th step is sampled, a power of two
-    gaps: list[int] = field(default_factory=list)
+    stride: int = 1  # every stride-th step is sampled; a power of two
+    gaps: list[int] = field(default_factory=list)  # tokens by bin of the gap before them
     rows: list[RequestRow] = field(default_factory=list)
     record_steps: bool = False
     steps: list[StepRow] = field(default_factory=list)
     num_step_rows: int = 0
     max_step_rows: int = 0
-    num_bins: int = 0  # of the memory map
+    num_bins: int = 0  # bins of the memory map
     maps: list[Tiny] = field(default_factory=list)  # causes, by sample and bin
     scheduler: object = None  # a scheduler in Python
-    plan_of: object = None  # makes the plan that a cost model in Python prices
+    plan_of: object = None  # function that makes the plan for a cost model in Python

@@ -9,9 +9,9 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class EventKind(IntEnum):
-    """The kind of an entry. UPDATE ends the events that one scheduler update publishes.
+    """The kind of an event. UPDATE ends the events that one scheduler update publishes.
 
-    CLEARED: no key is left.
+    CLEARED says that all keys are removed.
     """
 
     STORED = 0
@@ -29,13 +29,13 @@ class Event(Record):
 
     kind: Short = 0
     group: Short = 0
-    row: Short = 0  # of the trace: whose tokens
+    row: Short = 0  # the request whose tokens are stored, as a row of the trace
     block_size: Short = 0
-    first: int = 0  # its tokens from here
+    first: int = 0  # its first stored token, and the end of the stored ones
     stop: int = 0
     has_parent: Tiny = 0
-    key: int = 0  # of the block before
-    first_key: int = 0  # of the log's keys: those that came, or went
+    key: int = 0  # key of the block before, if there is one
+    first_key: int = 0  # index in `EventLog.keys` of the first key stored or removed
     key_count: int = 0
     time: float = 0.0
 
@@ -46,10 +46,10 @@ class EventLog(Record):
 
     events: list[Event] = field(default_factory=list)
     num_events: int = 0
-    is_open: bool = False  # the last one does not end an update
+    is_open: bool = False  # the last event does not end an update
     keys: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # of their blocks in the request, if they came
+    places: list[int] = field(default_factory=list)  # by key: its block in the request, if stored
     num_keys: int = 0
-    room: int = 0  # for events, and for keys
-    reserve: int = 0  # of that, what a step may need
-    num_lost: int = 0  # for which there was no room
+    room: int = 0  # capacity of each list
+    reserve: int = 0  # entries of each list that one step may need
+    num_lost: int = 0  # events and keys that found no room

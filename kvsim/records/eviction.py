@@ -9,7 +9,7 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class Eviction(IntEnum):
-    """The policy that names the next victim. PYTHON is one written in Python, without rules."""
+    """The policy that names the next victim. PYTHON is a user's policy."""
 
     LRU = 0
     FIFO = 1
@@ -27,10 +27,10 @@ LRU, FIFO, LFU, S3FIFO, SIEVE, PYTHON_POLICY = (int(policy) for policy in Evicti
 class Note(Record):
     """The data of a policy other than LRU about a block that carries a key."""
 
-    rank: int = 0  # the smallest goes first; no two blocks have the same
-    num_hits: Short = 0  # those that still count
-    ranking: Tiny = 0  # which one is the block's
-    has_entry: Tiny = 0  # 1 while it has one there
+    rank: int = 0  # unique; the smallest is evicted first
+    num_hits: Short = 0  # hits that still count
+    ranking: Tiny = 0  # index of the block's ranking
+    has_entry: Tiny = 0  # 1 while the block has an entry in that ranking
 
 
 @dataclass(slots=True)
@@ -43,10 +43,10 @@ class Ranked(Record):
 
 @dataclass(slots=True)
 class Ranking(Record):
-    """Free blocks by rank, the smallest first: a binary heap, a place for every block.
+    """Free blocks by rank, the smallest first: a binary heap with room for every block.
 
-    Where the policy has queues of all cached blocks, the ranking stands for one of them:
-    ``num_queued`` counts its blocks, those in use included.
+    If the policy has queues of cached blocks, the ranking stands for one queue: ``num_queued``
+    counts the queue's blocks, those in use included.
     """
 
     entries: list[Ranked] = field(default_factory=list)

@@ -28,11 +28,11 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 class Tenant(Record):
     """One tenant at one replica."""
 
-    counter: int = 0  # VTC: service, lifted when it comes back
-    deficit: int = 0  # DLPM: tokens that it may still be served
+    counter: int = 0  # VTC: service received; lifted when the tenant returns from idleness
+    deficit: int = 0  # DLPM: tokens of service left
     queue: Queue = field(default_factory=Queue)  # VTC: its waiting requests
-    num_running: int = 0  # as counted for a run of steps
-    price: int = 1  # VTC: of a unit of service; in inverse proportion to the tenant's weight
+    num_running: int = 0  # its running requests, as counted for a run of steps
+    price: int = 1  # VTC: charge for a unit of service, inversely proportional to its weight
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Shares(Record):
 
     tenants: list[Tenant] = field(default_factory=list)
     num_tenants: int = 0
-    last_active: int = NONE  # the tenant that left the queue last
-    refused: int = NONE  # the request that found no room last
-    quantum: int = 0  # DLPM: tokens by which an exhausted tenant is refilled
-    matched: list[int] = field(default_factory=list)  # DLPM: tokens hit, by place of the request
+    last_active: int = NONE  # the tenant whose queue became empty last
+    refused: int = NONE  # the request that was refused last
+    quantum: int = 0  # DLPM: tokens that a refill adds to a tenant's deficit
+    matched: list[int] = field(default_factory=list)  # DLPM: cached tokens, by place of the request

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def more_requests(state: Replica, memory: Memory, count: int) -> None:
-    """Make ``count`` more free records of requests; those in use keep their indices."""
+    """Add ``count`` free records of requests; records in use keep their indices."""
     n = state.num_requests
     if memory.compiled:
         if n + count > len(state.requests):
-            known = state.trace.num_arrivals - state.trace.next  # what nobody touches takes no room
+            known = state.trace.num_arrivals - state.trace.next  # untouched records take no memory
             room: Any = memory.blank(Request, n + max(count, known))
             if n:
                 room.array[:n] = state.requests[:n].array  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
     memory.replace(state, free_requests=next(lists), heap=next(lists), ranks=next(lists))
     memory.replace(state, skipped=memory.ints(n + count), growing=memory.ints(n + count))
     state.num_growing = 0
-    if state.limits.fairness == DLPM:  # looked up anew in every step
+    if state.limits.fairness == DLPM:  # recomputed in every step, so old values are not copied
         memory.replace(state.shares, matched=memory.ints(n + count))
     engine_by_policy(state.limits.scheduler).grow(state, memory, n, count)
     state.num_requests = n + count
@@ -56,7 +56,7 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
 
 
 def adopt(state: Replica, request: Request) -> int:
-    """Assign an index to a request that was made in Python; return it. Python objects only."""
+    """Add a Python request to a replica of Python records; return its index."""
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1

@@ -1,4 +1,4 @@
-"""Records of a KV cache, whichever manager runs it."""
+"""Records of a KV cache, under any manager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvsim.records.virtual import Virtual
 
 
 class Manager(IntEnum):
-    """The manager of a KV cache. PYTHON is one without rules, OWN has rules of a user's."""
+    """The manager of a KV cache. PYTHON is a class in Python, OWN a user's compiled rules."""
 
     PYTHON = 0
     PAGED = 1
@@ -31,7 +31,7 @@ PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX, OWN = (int(manager) for manag
 
 @dataclass(slots=True)
 class Usage(Record):
-    """KV memory at one instant, in bytes; the first five sum to the total."""
+    """KV bytes at one instant; ``cached`` is part of ``unallocated``, the others sum to all."""
 
     token_states: int = 0
     reservation: int = 0
@@ -68,17 +68,17 @@ class KV(Record):
     num_request_blocks: int = 0
     num_held: int = 0  # requests that hold memory
     num_filled: int = 0  # tokens of live requests
-    dead_bytes: int = 0  # of windows of live requests, as if none were shared
-    dead_rate: int = 0  # more of them with every step of a run under way
-    num_cpu_free: int = 0  # blocks of host memory for swapped requests
+    dead_bytes: int = 0  # bytes before the windows of live requests, as if no block were shared
+    dead_rate: int = 0  # growth of ``dead_bytes`` per step of the current run
+    num_cpu_free: int = 0  # free blocks of host memory for swapped requests
     usage: Usage = field(default_factory=Usage)
     dead_ends: list[float] = field(default_factory=list)  # scratch of the memory map, by block
     live_ends: list[float] = field(default_factory=list)
     last_ends: list[float] = field(default_factory=list)
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
-    num_copied_blocks: int = 0  # by sequences about to write into a shared one
-    num_entries: int = 0  # of the tables of sequences that fork
+    num_copied_blocks: int = 0  # shared blocks that were copied before a write
+    num_entries: int = 0  # entries of the block tables of forked sequences
     parents: list[int] = field(default_factory=list)  # scratch, by sequence
     column: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # scratch, by block
@@ -87,27 +87,27 @@ class KV(Record):
     virtual: Virtual = field(default_factory=Virtual)
     radix: Radix = field(default_factory=Radix)
     own: OwnMemory = field(default_factory=OwnMemory)
-    python: object = None  # a manager that is not a rule
+    python: object = None  # a manager in Python
 
-    alignment: int = 1  # of hits, tokens
-    scheduler_block_size: int = 1  # what all blocks' sizes divide; the same, unless hits end inside
+    alignment: int = 1  # hits are multiples of it, in tokens
+    scheduler_block_size: int = 1  # tokens; a multiple of the block size of every group
     hash_block_size: int = 1
     bytes_per_block: int = 0
     max_model_len: int = 0
     watermark_blocks: int = 0
-    num_lookahead_tokens: int = 0  # slots to own beyond those of the scheduled tokens
-    num_hash_lookahead_tokens: int = 0  # after a block that its key covers
-    num_unnamed_tokens: int = 0  # at the end of what is computed, not named yet
-    drops_last_block: bool = False  # of a hit: a drafter has no state of it
-    segment: int = 0  # tokens between the window ends that stay cached, 0 for none
-    keeps_boundaries: bool = False  # also the window before a prompt's end stays cached
+    num_lookahead_tokens: int = 0  # slots to allocate beyond the scheduled tokens
+    num_hash_lookahead_tokens: int = 0  # tokens after a block that its key covers
+    num_unnamed_tokens: int = 0  # last computed tokens whose blocks get no key yet
+    drops_last_block: bool = False  # the last block of a hit is not reused: a drafter lacks it
+    segment: int = 0  # retention interval: tokens between cached window ends, 0 for none
+    keeps_boundaries: bool = False  # the window before a prompt's end stays cached, too
     reserve_full_isl: bool = True
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
-    names_by_group: bool = False  # each group names its blocks at a pace of its own
-    has_states: bool = False  # of Mamba layers, that later requests can take up
+    names_by_group: bool = False  # each group sets keys up to its own token count
+    has_states: bool = False  # states of Mamba layers are cached for later requests
     matches_partially: bool = False  # a hit may end inside a block
     states: States = field(default_factory=States)
-    replay_window: int = 0  # tokens computed again behind a hit; 0: no group asks for it
-    beam_switch: float = 0.0  # share of beams that continue another one, per step
+    replay_window: int = 0  # last tokens of a hit that are recomputed, 0 for none
+    beam_switch: float = 0.0  # share of beams that continue another beam, per step

@@ -1,7 +1,7 @@
 """The memory of records: Python objects, or flat memory that compiled code shares.
 
-Both memories make the same things, so one text lays out a replica in either. Flat records read and
-write like objects; that is slow, and for the host only.
+Both have the same methods, so the same code lays out a replica in either. The host reads and writes
+flat records through views that act like objects, which is slow.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Record)
 
-#: How a field lies in flat memory; ABSENT: it exists in Python only.
+#: The layout of a field in flat memory; ABSENT: it exists in Python only.
 ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
-#: Most records of a list as Python objects: making them takes ten seconds, and gigabytes.
+#: Most records in a list of Python objects: that many take ten seconds to make, and gigabytes.
 MOST_OBJECTS = 20_000_000
-#: Bytes from which on memory is asked of the system itself.
+#: Arrays of at least so many bytes are mapped from the operating system.
 MAPPED = 1 << 20
 
 
@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Make a long list of records in which only touched ones take memory."""
 
     def blank(self, record: type[R], count: int) -> list[R]:
-        """Make a list of uninitialised records; the code that first uses one fills it."""
+        """Make a list of records without initial values; their first user fills them."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; untouched memory is not allocated."""
@@ -61,15 +61,16 @@ class Memory(Protocol):
         """Make a list of zeros."""
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:
-        """Make a list of given numbers; an array is shared if possible, not copied."""
+        """Make a list of the given numbers; an array is shared, not copied, if possible."""
 
     def replace(self, record: Record, **lists: Any) -> None:
         """Replace lists of a record; the old ones are released."""
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
-        """Set a list of ``count`` new records, or zeros if ``item`` is a number, in every record.
+        """Set field ``name`` of every row to a new list of ``count`` items.
 
-        Returns the items of all, one after another.
+        The items are records, or zeros if ``item`` is a number. Returns the items of all lists, one
+        list after another.
         """
 
 
@@ -81,7 +82,7 @@ class Zeros(dict[int, int]):
 
 
 class Scrap(list[Any]):
-    """A list of records that keeps nothing."""
+    """A list that returns one scratch record at every index, and so keeps nothing."""
 
     def __init__(self, record: type[Record]) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ class Room(dict[int, R]):
 
 
 class Objects:
-    """Records are Python objects, lists are lists."""
+    """The memory in which records are Python objects and lists are Python lists."""
 
     compiled = False
 
@@ -148,19 +149,19 @@ class Objects:
 
 
 class Flat:
-    """Records and lists are NumPy memory, kept alive here; see :class:`View`."""
+    """The memory in which records and lists are NumPy arrays, which it keeps alive."""
 
     compiled = True
 
     def __init__(self) -> None:
         self.lists: dict[int, Numbers | Views] = {}  # by address
-        self.objects: dict[tuple[int, str], Any] = {}  # of fields that exist in Python only
-        self._shared: list[tuple[int, int, Numbers | Views]] = []  # address, items of each, whole
+        self.objects: dict[tuple[int, str], Any] = {}  # values of fields that exist in Python only
+        self._shared: list[tuple[int, int, Numbers | Views]] = []  # address, items per list, array
 
     def list_at(self, address: int) -> Any:
-        """Return the list at an address; () for none.
+        """Return the list at an address, () for address 0.
 
-        Shares of one list are made when they are asked for: there may be a million.
+        A list made by ``share_out`` is created here on demand: there may be a million of them.
         """
         if address in self.lists or not address:
             return self.lists.get(address, ())
@@ -198,7 +199,7 @@ class Flat:
             old = int(record._array[name]["address"][0])
             setattr(record, name, new)
             if old:
-                self.lists.pop(old, None)  # two names may share a list
+                self.lists.pop(old, None)  # absent if another field shared it and was replaced
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
         total = len(rows) * count
@@ -219,16 +220,16 @@ class Flat:
 
 
 def items_of(memory: Memory, item: Any, count: int) -> Any:
-    """Make a list of records, or of zeros in 32 or 64 bits."""
+    """Make a list of ``count`` records, or of zeros of 32 or 64 bits, by the type of item."""
     if is_record(item):
         return memory.records(item, count)
     return memory.shorts(count) if item is Short else memory.ints(count)
 
 
 def untouched(num_bytes: int) -> NDArray[np.uint8]:
-    """Return zeroed bytes; large arrays take memory and time only where they are touched.
+    """Return zeroed bytes; a large array takes memory and time only where it is touched.
 
-    What the C library hands out again it has to clear, however little of it will be used.
+    The C library would clear all of a reused allocation, even if little of it is used.
     """
     if num_bytes < MAPPED:
         return np.zeros(num_bytes, np.uint8)
@@ -244,7 +245,7 @@ def _mapped(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def zeros(record: type[Record], count: int) -> NDArray[Any]:
-    """Return zeroed bytes for ``count`` records, from the beginning of a cache line on."""
+    """Return zeroed bytes for ``count`` records, aligned to a cache line of 64 bytes."""
     size = count * record.dtype().itemsize
     try:
         raw = untouched(size + 64)
@@ -256,7 +257,7 @@ def zeros(record: type[Record], count: int) -> NDArray[Any]:
 
 
 def filled(record: type[Record], count: int) -> NDArray[Any]:
-    """Return the memory of new records."""
+    """Return an array of ``count`` records with initial values."""
     array, initial = zeros(record, count), record.initial().view(np.uint8)
     if initial.any():
         array.reshape(count, len(initial))[:] = initial
@@ -302,7 +303,7 @@ class Views:
 
 
 class View:
-    """A record in flat memory, by attributes. A list's address changes when it is replaced."""
+    """A record in flat memory with fields as attributes; a list field holds an address."""
 
     __slots__ = ("_array", "_memory", "_record")
 
@@ -353,7 +354,7 @@ class View:
 
 @cache
 def _form_of(record: type[Record], name: str) -> int:
-    """Return the layout of a field in flat memory, cached because hosts read millions."""
+    """Return the layout of a field, such as LIST; cached, as a host reads millions of fields."""
     kind = record.kinds().get(name)
     if kind is None:
         return ABSENT
@@ -364,7 +365,7 @@ def _form_of(record: type[Record], name: str) -> int:
 
 
 def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
-    """Return one field of all records of a list, or of the first ones."""
+    """Return one field of the first ``count`` records of a list; None: of all."""
     if isinstance(rows, Views):
         values: list[Any] = rows.array[name][:count].tolist()
         return values
@@ -374,7 +375,7 @@ def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
 
 
 def head(numbers: Any, count: int) -> list[Any]:
-    """Return the first numbers of a list."""
+    """Return the first ``count`` numbers of a list."""
     if isinstance(numbers, Numbers):
         values: list[Any] = numbers.array[:count].tolist()
         return values
@@ -382,7 +383,7 @@ def head(numbers: Any, count: int) -> list[Any]:
 
 
 def assign(record: Any, settings: object) -> None:
-    """Set the numbers of a record to the settings of the same names, if these are set."""
+    """Set each number of a record to the setting of the same name, unless that is None."""
     for name, kind in getattr(record, "_record", record).kinds().items():
         value = getattr(settings, name, None)
         if value is not None and strip_width(kind) in (int, float, bool):

@@ -1,4 +1,4 @@
-"""Records of native CPU offloading: requests' parts of the host cache, and copies in flight."""
+"""Records of native CPU offloading: the state of each request, and the copies in flight."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from kvsim.records.host_cache import HostCache
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
-# What a request has had to do with a chunk.
+# Marks of a request on a chunk: it found it missing, hit it, or stored it.
 MISSED, REUSED, STORED = 1, 2, 4
 
 
 @dataclass(slots=True)
 class OffloadGroup(Record):
-    """Chunks of a KV-cache group: ``blocks_per_chunk`` of its blocks each."""
+    """Chunks of a KV-cache group, each of ``blocks_per_chunk`` blocks."""
 
     chunk_tokens: int = 0
     keys_per_chunk: int = 1
-    first_chunk: int = 0  # of the group in a request's lists by chunk
-    first_block: int = 0  # and in those by block
+    first_chunk: int = 0  # index of the group's first chunk in a request's lists by chunk
+    first_block: int = 0  # index of the group's first block in a request's lists by block
     window: int = 0  # tokens of a sliding window, 0 for full attention
-    num_needed: int = 0  # blocks that a hit's end needs, in a window
-    run: int = 0  # chunks that it needs
-    blocks_per_segment: int = 0  # between ends that later hits may have, 0 for none
-    keeps_all: bool = True  # every block may be the end of a hit, or near it
+    num_needed: int = 0  # blocks of a window that a hit needs before its end
+    run: int = 0  # chunks of a window that a hit needs before its end
+    blocks_per_segment: int = 0  # blocks between possible ends of later hits, 0 for none
+    keeps_all: bool = True  # a later hit may need any block
 
 
 @dataclass(slots=True)
 class OffloadState(Record):
-    """A request's side of offloading, from its first admission until it has been stored."""
+    """The offloading state of a request, from its first admission to its last store."""
 
     row: int = NONE  # in the trace
-    number: int = 0  # its rank among requests that met the host cache, 0 before
-    num_jobs: int = 0  # copies under way
-    first_job: int = NONE  # its stores under way
-    num_tokens: int = 0  # when it finished
+    number: int = 0  # by which its chunks rank under LRU; 0 before it uses the host cache
+    num_jobs: int = 0  # its copies in flight
+    first_job: int = NONE  # first of its stores in flight
     num_prompt_tokens: int = 0
-    num_stored_tokens: int = 0  # most that a finished request stores
+    num_stored_tokens: int = 0  # tokens that are stored once it has finished
     shared_prefix_boundary: int = 0
     keys: list[int] = field(default_factory=list)  # by chunk, group after group
-    marks: list[int] = field(default_factory=list)
-    num_keys: list[int] = field(default_factory=list)  # by group
-    cursors: list[int] = field(default_factory=list)  # the next chunk to store
-    num_known: list[int] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)  # as scheduled, group after group
-    since: list[int] = field(default_factory=list)  # the step in which it got each
+    marks: list[int] = field(default_factory=list)  # by chunk: MISSED, REUSED, STORED
+    num_keys: list[int] = field(default_factory=list)  # by group: known keys
+    cursors: list[int] = field(default_factory=list)  # by group: the next chunk to store
+    num_known: list[int] = field(default_factory=list)  # by group: known blocks
+    blocks: list[int] = field(default_factory=list)  # GPU blocks, group after group
+    since: list[int] = field(default_factory=list)  # by block: the step that allocated it
 
 
 @dataclass(slots=True)
@@ -57,18 +56,18 @@ class Job(Record):
     row: int = NONE
     is_load: bool = False
     is_sync: bool = False
-    step: int = 0  # that began it
+    step: int = 0  # the step that started it
     num_blocks: int = 0
-    due: float = 0.0  # reported with the first step from then on
-    latest: float = 0.0  # due without a flush
+    due: float = 0.0  # step or time at which it is reported
+    latest: float = 0.0  # ``due`` if it is not flushed
     flushed: int = NONE  # the last step that waited for it
     first_block: int = NONE
     last_block: int = NONE
     first_chunk: int = NONE
     last_chunk: int = NONE
-    next: int = NONE  # by due
+    next: int = NONE  # neighbours in the queue by ``due``
     previous: int = NONE
-    next_of_state: int = NONE  # among the stores of its request, or the next free record
+    next_of_state: int = NONE  # next store of its request, or next free record
     previous_of_state: int = NONE
 
 
@@ -78,10 +77,10 @@ class JobBlock(Record):
 
     block: Short = 0
     job: Short = NONE
-    next: Short = NONE  # of the job, or the next free record
-    next_watch: Short = NONE  # of those who read the same block
+    next: Short = NONE  # next block of the job, or next free record
+    next_watch: Short = NONE  # neighbours among the jobs that watch the block
     previous_watch: Short = NONE
-    watched: Tiny = 0  # the job has to end before somebody else uses the block
+    watched: Tiny = 0  # 1 if the job must end before another request uses the block
     is_window: Tiny = 0
 
 
@@ -100,56 +99,54 @@ class Offer(Record):
     key: int = 0
     order: int = 0
     group: Short = 0
-    place: Short = 0  # in the group
-    chunk: Short = 0  # where it is in host memory
+    place: Short = 0  # index of the chunk in the group
+    chunk: Short = 0  # index of its record in the host cache
     is_missing: Tiny = 0
 
 
 @dataclass(slots=True)
 class Offloading(Record):
-    """The whole state of offloading, laid out if it is on."""
+    """The whole state of offloading; empty if offloading is off."""
 
     host: HostCache = field(default_factory=HostCache)
     groups: list[OffloadGroup] = field(default_factory=list)
     num_groups: int = 0
     by_need: list[int] = field(default_factory=list)  # groups: full ones, then longest windows
-    num_full: int = 0  # of these
+    num_full: int = 0  # groups of full attention among them
     blocks_per_chunk: int = 1
     segment: int = 0  # tokens: ends of hits are multiples of it
     prompt_only: bool = True
-    keeps_boundaries: bool = True  # ends that later hits may have follow from prompts
-    sync_load_budget: int = 0  # tokens of a step's loads that the step itself waits for
-    num_sync_tokens: int = 0  # of the step being decided
-    load_steps: int = 1
+    keeps_boundaries: bool = True  # later hits may end where prompts or shared prefixes end
+    sync_load_budget: int = 0  # most tokens of loads that a step waits for
+    num_sync_tokens: int = 0  # such tokens of the step being scheduled
+    load_steps: int = 1  # steps that a load takes, if copies are not timed
     store_steps: int = 1
     timed: bool = False  # copies take time on a link, instead of steps
     block_time: float = 0.0  # seconds to copy a block one way
-    copy_time: float = 0.0  # fixed, of a job
-    load_free_time: float = 0.0  # when the link is free, to the GPU
-    store_free_time: float = 0.0  # and to the host
-    store_begin_time: float = 0.0  # since when it has been copying without a pause, to the host
-    now: float = 0.0  # when the step being decided is decided
-    ready_time: float = 0.0  # and when its results are there
-    wait_time: float = 0.0  # it must not start before
-    slow_time: float = 0.0  # what stores under way add to it
-    num_loaded_blocks: int = 0  # by jobs of the step being decided
+    copy_time: float = 0.0  # fixed seconds of a job
+    load_free_time: float = 0.0  # time at which the link to the GPU is free
+    store_free_time: float = 0.0  # time at which the link to the host is free
+    store_begin_time: float = 0.0  # start of the stores that have followed without a pause
+    now: float = 0.0  # time at which the step is scheduled
+    ready_time: float = 0.0  # time at which the step's KV can be stored
+    wait_time: float = 0.0  # earliest start of the step: loads and flushes end by then
+    slow_time: float = 0.0  # seconds that stores in flight add to the step
+    num_loaded_blocks: int = 0  # by jobs of the step being scheduled
     num_stored_blocks: int = 0
     states: list[OffloadState] = field(default_factory=list)
-    state_of: list[int] = field(default_factory=list)  # by row of the trace, plus 1; 0 for none
-    next_bookkeeping_at: list[int] = field(
-        default_factory=list
-    )  # by request: tokens, as of its last store
+    state_of: list[int] = field(default_factory=list)  # by row: index of its state + 1, 0 for none
+    next_bookkeeping_at: list[int] = field(default_factory=list)  # by request: tokens
     free_states: list[int] = field(default_factory=list)
     num_free_states: int = 0
     finished: list[int] = field(default_factory=list)  # states, since the last step
     num_finished: int = 0
-    has_unpublished: bool = False  # a request has ended since the last schedule
+    has_unpublished: bool = False  # a request has ended since the last step was scheduled
     offers: list[Offer] = field(default_factory=list)  # scratch
     jobs: list[Job] = field(default_factory=list)
     free_job: int = NONE
     num_made_jobs: int = 0
-    last_job: int = NONE  # number given last
-    loads: Queue = field(default_factory=Queue)  # under way, by due
+    last_job: int = NONE  # number of the newest job
+    loads: Queue = field(default_factory=Queue)  # jobs in flight, by ``due``
     stores: Queue = field(default_factory=Queue)
     blocks: list[JobBlock] = field(default_factory=list)
     free_block: int = NONE
@@ -157,8 +154,8 @@ class Offloading(Record):
     chunks: list[JobChunk] = field(default_factory=list)
     free_chunk: int = NONE
     num_made_chunks: int = 0
-    watchers: list[int] = field(default_factory=list)  # by GPU block, the first one plus 1
-    got: list[int] = field(default_factory=list)  # by GPU block, the step that handed it out
+    watchers: list[int] = field(default_factory=list)  # by GPU block: first watching `JobBlock` + 1
+    got: list[int] = field(default_factory=list)  # by GPU block: the step that allocated it last
     num_states: int = 0
-    reported: list[int] = field(default_factory=list)  # jobs, with the last step taken in
+    reported: list[int] = field(default_factory=list)  # jobs that ended with the last step's output
     num_reported: int = 0

@@ -16,9 +16,9 @@ class OwnMemory(Record):
     block_size: int = 1
     num_slots: int = 0
     slot_bytes: int = 0
-    num_spared: int = 0  # slots that admissions leave free while others run
-    rooms: list[int] = field(default_factory=list)  # of each request, by its `own_blocks`
+    num_spared: int = 0  # slots that admissions leave free while other requests run
+    rooms: list[int] = field(default_factory=list)  # by `Request.own_blocks`: its slots
     num_allocated: int = 0  # their sum
-    num_last: int = 0  # of these, what live requests will have used by their end
-    is_overdrawn: bool = False  # the rules gave out more than there is
-    num_quiet_steps: int = 0  # of a run under way: until then no request needs more room
+    num_last: int = 0  # allocated slots that live requests will have used when they end
+    is_overdrawn: bool = False  # the rules allocated more slots than there are
+    num_quiet_steps: int = 0  # steps of the current run before any request needs more slots

@@ -11,8 +11,8 @@ from kvsim.records.record import NONE, Record
 class Part(Record):
     """A user's rules, called by address; a part in plain Python has no addresses."""
 
-    address: int = 0  # of the state that they declare
+    address: int = 0  # address of the state that the rules declare
     calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none
-    python: object = None  # the same rules, for Python
-    wrong: int = NONE  # the first operation that returned what it may not; then none is called
-    returned: float = 0.0  # what that was
+    python: object = None  # the same rules as Python
+    wrong: int = NONE  # first operation that returned an invalid value; no call follows it
+    returned: float = 0.0  # that value

@@ -9,7 +9,7 @@ from kvsim.records.record import NONE, Record, Short
 
 @dataclass(slots=True)
 class Queue(Record):
-    """A list threaded through records that have ``next`` and ``previous``."""
+    """A linked list through records with the fields ``next`` and ``previous``."""
 
     head: int = NONE
     tail: int = NONE
@@ -29,6 +29,6 @@ class ArrayQueue(Record):
     """Array-backed queue: indices of records, and NONE where one was removed."""
 
     entries: list[Short] = field(default_factory=list)
-    first: int = 0  # nobody stands before it
+    first: int = 0  # no entry before this index is used
     stop: int = 0
     size: int = 0

@@ -2,7 +2,7 @@
 
 A field is an int, a float, a bool, another record (embedded), or a list of ints, floats or records.
 Compiled code sees a list as the address of its first item and its length. A field annotated
-``object`` exists in Python only. Rules read and write fields by name, whichever form they are in.
+``object`` exists in Python only. Rules read and write fields by name in either form.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Annotated, Any, ClassVar, TypeAlias, get_args, get_origin, ge
 
 import numpy as np
 
-#: No block, no request, no table: a place, not a reference.
+#: The index that stands for no block, no request or no table.
 NONE = -1
 
-#: An int that compiled code keeps in 32 bits: one that every step uses, and another.
+#: An int of 32 bits in compiled code. Every step uses Short fields, few steps use Rare ones.
 Short: TypeAlias = Annotated[int, 32]
 Rare: TypeAlias = Annotated[int, 32, "rare"]
-#: And in 8 bits.
+#: An int of 8 bits in compiled code.
 Tiny: TypeAlias = Annotated[int, 8]
-#: A float that compiled code keeps beside the short ints.
+#: A float that compiled code stores next to the Short fields.
 Hot: TypeAlias = Annotated[float, 64]
 
 #: A list in memory.

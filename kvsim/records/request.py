@@ -10,7 +10,7 @@ from kvsim.records.record import NONE, Hot, Rare, Record, Short, Tiny
 
 
 class Status(IntEnum):
-    """The state of a request. SWAPPED belongs to the PagedAttention paper's swap preemption."""
+    """The state of a request. SWAPPED: preempted by swapping, as in the PagedAttention paper."""
 
     WAITING = 0
     RUNNING = 1
@@ -21,7 +21,7 @@ class Status(IntEnum):
     WAITING_FOR_INPUT = 6
 
 
-# Rules compare with these; compiled code takes a module's ints for constants.
+# Rules use these ints instead of the enum: compiled code treats a module's ints as constants.
 WAITING, RUNNING, PREEMPTED, SWAPPED, FINISHED, WAITING_FOR_REMOTE_KVS, WAITING_FOR_INPUT = map(
     int, Status
 )
@@ -38,17 +38,17 @@ class Segment(Record):
 
 @dataclass(slots=True, eq=False)
 class Request(Record):
-    """One request's progress, as vLLM keeps it.
+    """A request on a replica, with the counts that vLLM keeps.
 
     There is no prefill or decode phase: ``num_computed_tokens`` catches up with ``num_tokens``.
 
     Parameters
     ----------
-    request_id : its row in the trace
-    num_prompt_tokens, max_tokens : tokens in, and tokens to generate before it stops
-    segments : content of the prompt, (content_id, start, num_tokens) front to back
-    output_content_id : content of the output, token by token from 0
-    num_samples : sequences, all of the same length
+    request_id : row of the request in the trace
+    num_prompt_tokens, max_tokens : tokens of the prompt, and most tokens to generate
+    segments : content of the prompt as (content_id, start, num_tokens), in order
+    output_content_id : content of the output, with tokens numbered from 0
+    num_samples : parallel sequences, all of the same length
     """
 
     request_id: Short = NONE
@@ -60,37 +60,37 @@ class Request(Record):
     priority: int = 0
     cache_salt: int = 0
     num_samples: Rare = 1
-    first_segment: Rare = 0  # of `segments`, which it may share with others
+    first_segment: Rare = 0  # index of its first segment: requests may share the list
     num_segments: Short = NONE
 
-    num_tokens: Short = NONE  # prompt and generated so far
-    num_computed_tokens: Short = 0  # scheduled so far, in flight or done
-    num_placeholders: Short = 0  # sampled in a step still in flight: counted, not yet known
-    next_bookkeeping_at: Short = 0  # up to this many tokens nothing but num_filled changes
-    num_filled: Short = 0  # tokens whose slots are written once the scheduled steps are done
-    max_computed_tokens: Short = 0  # high-water mark: computing below it again is waste
-    num_in_flight_tokens: Short = 0  # scheduled, output not processed yet
-    num_stale_tokens: Short = 0  # in flight when preempted
+    num_tokens: Short = NONE  # tokens of the prompt and of the output so far
+    num_computed_tokens: Short = 0  # tokens scheduled so far, those in flight included
+    num_placeholders: Short = 0  # tokens that steps in flight sample: counted, not yet known
+    next_bookkeeping_at: Short = 0  # up to this token count nothing but num_filled changes
+    num_filled: Short = 0  # tokens with KV once the steps in flight have ended
+    max_computed_tokens: Short = 0  # most tokens ever computed; fewer are recomputation
+    num_in_flight_tokens: Short = 0  # tokens scheduled, with their output not processed yet
+    num_stale_tokens: Short = 0  # tokens that were in flight at a preemption
     status: Short = WAITING
-    own_blocks: Short = NONE  # what it holds of the KV cache
-    next: Rare = NONE  # in the waiting queue
+    own_blocks: Short = NONE  # index of its `KV.request_blocks`, NONE without memory
+    next: Rare = NONE  # neighbours in the waiting queue
     previous: Rare = NONE
-    end: Short = NONE  # tokens at which it stops
-    is_chunk: Tiny = 0  # its last scheduled tokens left known ones to compute
-    num_drafts: Tiny = 0  # tokens proposed, to be verified with its next step
-    is_deferred: Tiny = 0  # was set aside in the queue, and has not been admitted since
+    end: Short = NONE  # token count at which it stops
+    is_chunk: Tiny = 0  # 1 if known tokens remained to compute after its last scheduled ones
+    num_drafts: Tiny = 0  # drafts to be verified in its next step
+    is_deferred: Tiny = 0  # 1 if it was skipped in the queue and has not been admitted since
     last_token_time: Hot = math.nan
     num_preemptions: Rare = 0
-    num_cached_tokens: Rare = 0  # hit at first admission
-    shared_prefix_boundary: Rare = 0  # longer prefix that some KV-cache groups still hold
+    num_cached_tokens: Rare = 0  # tokens of the hit at its first admission
+    shared_prefix_boundary: Rare = 0  # tokens of a longer prefix that only some groups hold
     first_scheduled_time: float = math.nan
     first_token_time: float = math.nan
     finish_time: float = math.nan
-    place: Rare = NONE  # in the replica's list of requests
-    id_rank: Rare = NONE  # of its id among all, as text
-    lora: Rare = 0  # its adapter, 0 for none
-    known_end: Rare = NONE  # tokens at which the scheduler knows beforehand that it stops
-    next_call: Rare = 0  # pipeline stages: not scheduled again before this call of schedule
+    place: Rare = NONE  # index in the replica's list of requests
+    id_rank: Rare = NONE  # rank of its id among all ids, compared as text
+    lora: Rare = 0  # number of its LoRA adapter, 0 for none
+    known_end: Rare = NONE  # token count at which it stops as far as the scheduler knows
+    next_call: Rare = 0  # pipeline stages: the first call of schedule that may schedule it again
 
     def __post_init__(self) -> None:
         if self.num_tokens == NONE:
@@ -108,7 +108,7 @@ class Request(Record):
 
     @property
     def max_slots(self) -> int:
-        """KV slots filled at its end; the last token's KV is never written."""
+        """KV slots filled when the request ends; the last token's KV is never written."""
         return self.end - 1
 
     @property

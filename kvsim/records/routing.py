@@ -9,54 +9,54 @@ from kvsim.records.record import NONE, Record
 
 @dataclass(slots=True)
 class Draws(Record):
-    """Random words of 64 bits, drawn in bulk: the lower half of each, then its upper half."""
+    """Random words of 64 bits, drawn in bulk and stored as halves, the lower half first."""
 
     halves: list[int] = field(default_factory=list)
     num_words: int = 0
     next_word: int = 0
-    upper: int = NONE  # of the last word, if only its lower half was used
+    upper: int = NONE  # upper half of the last word, if only its lower half was used
 
 
 @dataclass(slots=True)
 class Candidate(Record):
-    """A replica as a gateway sees it; counts are of requests, and of tokens."""
+    """A replica as a gateway sees it; names with ``tokens`` count tokens, others requests."""
 
     index: int = 0
     num_outstanding: int = 0
-    num_prompt_tokens: int = 0  # of this gateway's requests there
-    num_uncached_tokens: int = 0  # predicted, of those without a first token
-    as_of: float = 0.0  # time of the last scrape
+    num_prompt_tokens: int = 0  # prompts of this gateway's requests on the replica
+    num_uncached_tokens: int = 0  # predicted, for such requests without a first token
+    as_of: float = 0.0  # time of the last scrape, which set the next five values
     num_waiting: int = 0
     num_running: int = 0
     kv_usage: float = 0.0
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt to place, predicted
-    num_entries: int = 0  # in the index of prefixes
-    num_blocks: int = 0  # different ones of the prompts there
+    cached_tokens: int = 0  # predicted hit of the request to place
+    num_entries: int = 0  # the replica's entries in the index of prefixes
+    num_blocks: int = 0  # distinct blocks of the prompts on the replica
 
 
 @dataclass(slots=True)
 class Placement(Record):
-    """A request, the replicas that may serve it, and the choice of the last one."""
+    """A request, and the replicas that may serve it."""
 
     request_id: int = 0
     num_prompt_tokens: int = 0
-    num_entries: int = 0  # of the prompt in the index of prefixes
-    entry_tokens: int = 1
+    num_entries: int = 0  # entries that the prompt has in the index of prefixes
+    entry_tokens: int = 1  # tokens of an entry
     least_held: int = 0  # tokens of the shortest and the longest match of any replica
     most_held: int = 0
-    ring_key: int = 0  # its place on a hash ring
+    ring_key: int = 0  # position of the request on a hash ring
     candidates: list[Candidate] = field(default_factory=list)
     num_candidates: int = 0
     costs: list[float] = field(default_factory=list)  # scratch, by candidate
     draws: Draws = field(default_factory=Draws)
-    branch: int = 0  # the rule that made the choice, of those that the router names
+    branch: int = 0  # the branch of the router's rule that made the choice
 
 
 @dataclass(slots=True)
 class CountedSince(Record):
-    """State of vllm-dp: requests sent to each replica since the last count of its queue."""
+    """State of vllm-dp: requests sent to each replica since its last scrape."""
 
     counts_sent: bool = True
     sent: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class CountedSince(Record):
 
 @dataclass(slots=True)
 class TokenRates(Record):
-    """State of aibrix-throughput: counters at the last scrape of each replica, and its rate."""
+    """State of aibrix-throughput: each replica's counters at its last scrape, and its rate."""
 
     as_of: list[float] = field(default_factory=list)
     prompt_tokens: list[int] = field(default_factory=list)
@@ -85,12 +85,12 @@ class BoundedRing(Record):
 
 @dataclass(slots=True)
 class Balance(Record):
-    """Parameters of routers that follow matches until loads are far apart."""
+    """Parameters of routers that choose by match unless the loads differ too much."""
 
-    least_match: float = 0.0  # share of the prompt
-    imbalance: float = 0.0  # requests, most less fewest
-    ratio: float = 0.0  # most by fewest
-    deviations: float = 0.0  # of the mean load, allowed above it
+    least_match: float = 0.0  # shortest match that counts, as a share of the prompt
+    imbalance: float = 0.0  # allowed difference of the most and the fewest requests
+    ratio: float = 0.0  # allowed ratio of the most to the fewest requests
+    deviations: float = 0.0  # allowed standard deviations above the mean load
 
 
 @dataclass(slots=True)
@@ -114,13 +114,13 @@ class ScoreWeights(Record):
     active: float = 0.0
     tokens: float = 0.0
     load: float = 0.0
-    among_holders: bool = False  # score matches between the shortest and the longest
-    is_random: bool = False  # pick at random
+    among_holders: bool = False  # score a match relative to the shortest and the longest one
+    is_random: bool = False  # choose at random, without scores
 
 
 @dataclass(slots=True)
 class TokenBound(Record):
     """Parameters of llm-d's token-aware routing."""
 
-    affinity: float = 0.0
-    most_ahead: float = 0.0  # tokens in flight that a cached prefix may be worth
+    affinity: float = 0.0  # share of the prompt from which on a replica counts as warm
+    most_ahead: float = 0.0  # most extra tokens in flight that a warm replica may have

@@ -1,4 +1,4 @@
-"""Samples of a request: their largest number, and the ends of their outputs."""
+"""Samples of a request: the most sequences, and the ways in which an output ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, get_args
 #: Most sequences of one request.
 MAX_SAMPLES = 64
 
-#: By its number of tokens, which the engine knows, or by EOS (or a stop token), which it does not.
+#: An output ends at a length that the engine knows, or by EOS or a stop token that it does not.
 EndsBy: TypeAlias = Literal["length", "eos"]
-#: Meanings of the numbers in ``Trace.ends_by``: 0 is length, 1 is eos.
+#: Names of the numbers in ``Trace.ends_by``.
 ENDINGS: tuple[EndsBy, ...] = get_args(EndsBy)
 LENGTH, EOS = range(len(ENDINGS))

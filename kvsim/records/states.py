@@ -10,17 +10,17 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class States(Record):
-    """States at ends of blocks, which later requests reuse, and copies of states inside a block."""
+    """Cached states at block ends, and copies of states that end inside a block."""
 
-    block_size: int = 0  # the configured one: chunks of a prompt end at its multiples
-    checkpoint_alignment: int = 0  # of states inside a chunk, tokens from its start; 0: none
-    keeps_shared: bool = False  # also the state where a shared prefix ends, inside a block or not
+    block_size: int = 0  # configured block size: chunks of a prompt end at its multiples
+    checkpoint_alignment: int = 0  # tokens from the start of a chunk; 0: no states inside a chunk
+    keeps_shared: bool = False  # also cache the state at the exact end of a shared prefix
     step: int = 1  # number of the step being scheduled
-    named_in: list[int] = field(default_factory=list)  # by block: the step that gave it its key
-    pending: list[int] = field(default_factory=list)  # by holding and group: place to copy, or NONE
-    checkpoints: list[int] = field(default_factory=list)  # by group: place left by this chunk
-    checkpoint_end: int = 0  # tokens that the state there covers
+    named_in: list[int] = field(default_factory=list)  # by block: the step that set its key
+    pending: list[int] = field(default_factory=list)  # by `RequestBlocks` and group: slot to copy
+    checkpoints: list[int] = field(default_factory=list)  # by group: slot of the chunk's checkpoint
+    checkpoint_end: int = 0  # tokens that the checkpoint covers
     copies: BlockTable = field(default_factory=BlockTable)  # of this step: copy, source, copy, ...
     copy_groups: list[int] = field(default_factory=list)
     num_copies: int = 0
-    num_held: int = 0  # of them, whose blocks are held still
+    num_held: int = 0  # copies with blocks that are still held

@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class TensorKind(Record):
-    """Tensors mapped alike: their number, bytes per token of one, and its window or 0."""
+    """Tensors that are mapped alike; ``token_bytes`` is per tensor, and ``window`` 0 for none."""
 
     num_tensors: int = 0
     token_bytes: int = 0
@@ -18,10 +18,10 @@ class TensorKind(Record):
 
 @dataclass(slots=True)
 class MappedRows(Record):
-    """Rows of pages behind a request's tensors of one kind; a row is a page of each tensor.
+    """Rows ``first`` to ``end`` of pages behind a request's tensors of one kind.
 
-    The pages of a row stand side by side, those of row 0 first. Tokens before ``seen_from`` are out
-    of the window.
+    A row is one page of each tensor. ``pages`` lists them row by row. Tokens before ``seen_from``
+    are out of the window.
     """
 
     first: int = 0
@@ -32,26 +32,26 @@ class MappedRows(Record):
 
 @dataclass(slots=True)
 class VirtualRange(Record):
-    """A request's virtual memory: rows by kind."""
+    """A request's virtual memory: its rows of pages, by kind of tensor."""
 
     rows: list[MappedRows] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Virtual(Record):
-    """Pages, the ranges of requests over them, and sums over live requests."""
+    """Physical pages, the virtual ranges mapped to them, and sums over live requests."""
 
     tensors: list[TensorKind] = field(default_factory=list)
     num_kinds: int = 0
-    num_tensors: int = 0  # of all kinds
-    token_bytes: int = 0  # of all tensors
+    num_tensors: int = 0  # tensors of all kinds
+    token_bytes: int = 0  # bytes per token of all tensors
     page_bytes: int = 1
     num_pages: int = 0
-    free_pages: list[int] = field(default_factory=list)  # a stack: the next one out is last
+    free_pages: list[int] = field(default_factory=list)  # a stack: the last entry is used next
     num_free_pages: int = 0
     num_free_host_pages: int = 0
-    num_spared: int = 0  # pages that admissions leave free while others run
+    num_spared: int = 0  # pages that admissions leave free while other requests run
     max_in_flight_tokens: int = 0
-    virtual_ranges: list[VirtualRange] = field(default_factory=list)  # by holding
-    dead_bytes: int = 0  # out of their windows
-    last_bytes: int = 0  # of mapped memory, up to where requests will have written by their end
+    virtual_ranges: list[VirtualRange] = field(default_factory=list)  # by `Request.own_blocks`
+    dead_bytes: int = 0  # bytes out of their windows
+    last_bytes: int = 0  # mapped bytes that live requests will have written when they end
