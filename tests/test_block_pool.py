@@ -95,8 +95,8 @@ def test_the_null_block_never_gets_into_the_free_queue() -> None:
         ("part", "wrong part of the free queue"),
         ("free twice", "a block is in the free queue twice"),
         ("sharing", "1 shared blocks counted, 0 found"),
-        ("cards", "1 records for further keys, 0 found"),
-        ("owner", "block 1 has further keys without a first, or those of another block"),
+        ("cards", "1 hash aliases, 0 found"),
+        ("owner", "block 1 has hash aliases without a key, or those of another block"),
     ],
 )
 def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None:

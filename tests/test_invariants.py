@@ -211,7 +211,7 @@ SPOILED: dict[str, tuple[dict[str, Any], Callable[[Replica], None], str]] = {
     "entries": ({}, spoil("groups.0.num_table_blocks"), "table entries"),
     "a request": ({}, lengthen, "more tokens than slots"),
     "windows": (GEMMA, spoil("dead_bytes"), "bytes out of windows counted"),
-    "kept": (APART, spoil("groups.0.num_pinned"), "blocks kept counted"),
+    "kept": (APART, spoil("groups.0.num_pinned"), "pinned blocks counted"),
 }
 
 

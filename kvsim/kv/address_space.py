@@ -1,4 +1,4 @@
-"""Contiguous placement: the position of a reservation in a linear memory.
+"""A linear memory that is allocated in contiguous extents, by a placement rule.
 
 The rules are in :mod:`kvsim.rules.managers.address_space`.
 """
@@ -25,7 +25,7 @@ PLACEMENTS = {
 
 
 def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
-    """Lay out a linear memory of at most ``max_pieces`` extents at once."""
+    """Lay out a linear memory of ``num_slots`` slots for at most ``max_pieces`` extents."""
     space.placement = int(PLACEMENTS[fit])
     if fit != "buddy":
         space.holes = memory.room(Hole, max_pieces + 2)
@@ -47,9 +47,10 @@ def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pi
 class AddressSpace:
     """A linear memory of slots, allocated in contiguous extents.
 
-    ``buddy``: powers of two that split in halves and merge with their buddy (Knowlton 1965); a
-    size that is not a power of two is split into powers of two, largest first.
-    ``first`` and ``best``: exact pieces cut from the first hole that fits, or the smallest.
+    ``buddy``: powers of two that split into halves and merge with their buddy (Knowlton 1965); a
+    memory of another size is first split into powers of two, largest first.
+    ``first`` and ``best``: an extent of the exact size is cut from the first or the smallest
+    sufficient hole.
     """
 
     def __init__(self, num_slots: int, fit: Fit) -> None:
@@ -63,25 +64,25 @@ class AddressSpace:
         return None if start == NONE else (start, rules.piece_size(self.space, num_slots))
 
     def free(self, start: int, size: int) -> None:
-        """Free an extent, exactly as it was allocated. Mutates."""
+        """Free an extent, by the start and size that :meth:`allocate` returned. Mutates."""
         rules.free_piece(self.space, start, size)
 
     def largest(self) -> int:
-        """Return the largest request that fits into an empty memory. Does not mutate."""
+        """Return the slots of the largest extent in an empty memory. Does not mutate."""
         return largest(self.num_slots, self.fit)
 
     def holes(self) -> list[tuple[int, int]]:
-        """Unallocated extents (start, size) by address. Does not mutate."""
+        """Return the holes (start, size) by address. Does not mutate."""
         return holes(self.space)
 
 
 def largest(num_slots: int, fit: Fit) -> int:
-    """Return the largest request that fits into an empty memory."""
+    """Return the slots of the largest extent in an empty memory of ``num_slots`` slots."""
     return 1 << num_slots.bit_length() >> 1 if fit == "buddy" else num_slots
 
 
 def holes(space: Space) -> list[tuple[int, int]]:
-    """Unallocated extents (start, size) of a space by address."""
+    """Return the holes (start, size) of a space by address."""
     if space.placement != Placement.BUDDY:
         rows = [space.holes[at] for at in range(space.num_holes)]
         return [(hole.start, hole.size) for hole in rows]

@@ -1,4 +1,4 @@
-"""A user's allocator as rules: the same text runs as Python and compiled."""
+"""A user's allocator as rules, which run as Python or compiled."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class AllocatorRules(RulePart, ABC):
-    """Base of an allocator that runs at the speed of the built-in ones.
+    """Base of a user's allocator that runs at the speed of the built-in ones.
 
     A subclass declares parameters and state as fields, and defines ``allocate`` and ``free``.
-    kvsim counts the slots, keeps the watermark, and asks for lookahead slots. It keeps no prefixes,
-    and all tokens of layers with windows.
+    kvsim counts the slots, applies the watermark, and requests lookahead slots. Such an allocator
+    has no prefix cache, and keeps tokens out of the windows, too.
 
     Attributes
     ----------
-    num_blocks, block_size : the memory: blocks, and slots of one token in each
+    num_blocks, block_size : blocks of the memory, and slots (tokens) of a block
 
     Raises
     ------
@@ -38,7 +38,7 @@ class AllocatorRules(RulePart, ABC):
 
     Examples
     --------
-    A file of a user's own, such as ``docs/examples/parts/two_sizes.py``::
+    A user's file, such as ``docs/examples/parts/two_sizes.py``::
 
         from kvsim.plugins.allocation import AllocatorRules, Request, per_replica, per_request
 
@@ -77,27 +77,27 @@ class AllocatorRules(RulePart, ABC):
 
     @abstractmethod
     def allocate(self, request: Request, num_tokens: int) -> int:
-        """Make room for the first tokens of a request; return the number of tokens with room.
+        """Make room for a request's first ``num_tokens`` tokens; return its room in tokens.
 
-        Called for a request without memory, and whenever it outgrows its room. A number below
-        ``num_tokens`` refuses; then nothing may have changed.
+        Called for a request without memory, and when a request outgrows its room. A result below
+        ``num_tokens`` refuses the call, which must then have changed nothing.
         """
 
     @abstractmethod
     def free(self, request: Request) -> None:
-        """Take all memory of a request back."""
+        """Free all memory of a request."""
 
 
-KVCacheManager.register(AllocatorRules)  # type: ignore[type-abstract]  # it is one by its rules
+KVCacheManager.register(AllocatorRules)  # type: ignore[type-abstract]  # OwnManager adapts it
 
 
 def check_rooms(own: OwnMemory, name: str) -> None:
-    """Refuse rules that have given out more memory than there is, or less than none.
+    """Check the room that a user's rules have returned.
 
     Raises
     ------
     ValueError
-        Naming the allocator.
+        If a room was negative, or the sum exceeded the memory. Names the allocator.
     """
     if own.part.wrong != NONE:
         raise ValueError(
@@ -105,16 +105,16 @@ def check_rooms(own: OwnMemory, name: str) -> None:
             "tokens with room, 0 or more"
         )
     if own.is_overdrawn:
-        raise ValueError(f"allocator {name} gave out more than all of its {own.num_slots:,} slots")
+        raise ValueError(f"allocator {name} allocated more slots than its {own.num_slots:,}")
 
 
 class OwnManager(RuleManager):
-    """KV memory that rules of a user's allocate.
+    """The manager of KV memory that a user's rules allocate.
 
     Parameters
     ----------
     config : memory and use
-    rules : the rules; each replica has a copy of its own
+    rules : the rules; each replica has its own copy
     """
 
     rules_of = OWN

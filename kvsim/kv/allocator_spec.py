@@ -1,4 +1,4 @@
-"""The allocator grammar: ``BASE[+KEY[=VALUE]]...``, KEY a modifier or BASE's own parameter."""
+"""The syntax of allocators: ``BASE[+KEY[=VALUE]]...``; KEY is a modifier or a parameter of BASE."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 
 class AllocatorSpec(NamedTuple):
-    """A requested allocator with its modifiers.
+    """An allocator's name with its modifiers.
 
-    ``kv_cache_dtype``, ``num_kv_heads``, ``window``, ``kv_lora_rank``, ``swap`` and ``speculation``
-    come from modifiers and override what flags and model say; None and False leave them alone.
-    ``params`` are the base's own.
+    ``params`` are parameters of the allocator. The fields after it come from modifiers and override
+    the model and the flags, unless they are None or False.
     """
 
     base: str
@@ -33,17 +32,17 @@ class AllocatorSpec(NamedTuple):
 
     @property
     def what_if(self) -> dict[str, int | None]:
-        """Overrides of the model's attention."""
+        """Overrides of the model's attention by name; None for no override."""
         return {name: getattr(self, name) for name, _ in NUMBERED.values()}
 
 
-#: Modifiers without a value, and what they set.
+#: Modifiers without a value: the field and the value that each sets.
 WITHOUT_VALUE: dict[str, tuple[str, object]] = {
     **{name: ("kv_cache_dtype", name) for name in KV_DTYPES},
     "mqa": ("num_kv_heads", 1),
     "swap": ("swap", True),
 }
-#: Modifiers with a number: what they set, and an example.
+#: Modifiers with a number: the field that each sets, and an example.
 NUMBERED = {"window": ("window", 4096), "gqa": ("num_kv_heads", 8), "mla": ("kv_lora_rank", 512)}
 
 
@@ -55,7 +54,7 @@ def _positive(key: str, value: str | None) -> int:
 
 
 def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
-    """Read METHOD:DRAFTS[:LENGTH], LENGTH being the mean tokens of a verification."""
+    """Parse METHOD:DRAFTS[:LENGTH]; LENGTH is the mean number of tokens per verification."""
     if value == "none":
         return "none"
     method, _, rest = (value or "").partition(":")
@@ -72,7 +71,7 @@ def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
 
 
 def _modifier(key: str, value: str | None) -> tuple[str, object]:
-    """Return the field and the value that a modifier sets; no field for other keys."""
+    """Return (field, value) that a modifier sets; the field is empty for other keys."""
     if key in NUMBERED:
         return NUMBERED[key][0], _positive(key, value)
     if key == "spec":
@@ -83,17 +82,17 @@ def _modifier(key: str, value: str | None) -> tuple[str, object]:
 
 
 def parse_allocator(text: str) -> AllocatorSpec:
-    """Read an allocator's name with its modifiers.
+    """Parse an allocator's name with its modifiers and parameters.
 
     Modifiers: ``int8``, ``fp8``, ``int4``, ``bf16``, ``fp16``, ``fp32`` (KV dtype), ``window=N`` (a
     sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads), ``mla=N``
-    (a latent of N elements in place of keys and values), ``swap`` (preempted requests go to host
-    memory), ``spec=METHOD:DRAFTS[:LENGTH]`` (speculative decoding; ``spec=none`` without).
+    (a latent of N elements instead of keys and values), ``swap`` (preempted requests are swapped to
+    host memory), ``spec=METHOD:DRAFTS[:LENGTH]`` (speculative decoding; ``spec=none``: without).
 
     Raises
     ------
     ValueError
-        For an unknown base or key, a missing or wrong value, or modifiers that contradict.
+        For an unknown base or key, a missing or wrong value, or contradictory modifiers.
 
     Examples
     --------
@@ -129,7 +128,7 @@ def parse_allocator(text: str) -> AllocatorSpec:
 
 
 def _of_policy(keys: Mapping[str, str | None], key: str) -> str:
-    """Return a hint if a key may have been meant for the eviction policy; else nothing."""
+    """Return a hint if a key may be a parameter of the eviction policy, else an empty string."""
     policy = keys.get("eviction")
     if policy is None or list(keys).index("eviction") > list(keys).index(key):
         return ""

@@ -23,7 +23,7 @@ class FullAttention:
 
 @dataclass(frozen=True)
 class MLA(FullAttention):
-    """Full attention over latents; prefix hits are separate from those of other kinds."""
+    """Full attention over latents, a spec of its own for prefix hits."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class SlidingWindow:
 
     Parameters
     ----------
-    extra_retained : tokens before the window that are kept (multi-module MTP)
-    replay : nothing is cached; after a hit the window's tokens are computed again
+    extra_retained : tokens before the window that are kept as well (multi-module MTP)
+    replay : no block of the window is cached; the window's tokens are recomputed after a hit
     """
 
     block_size: int
@@ -73,7 +73,7 @@ class ReferenceWindow:
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring buffer, the state of a compressor: one block per request, never shared."""
+    """The ring buffer of a compressor: one block per request, never shared."""
 
     block_size: int
     kind: ClassVar[int] = RING
@@ -82,13 +82,13 @@ class Ring:
 
 @dataclass(frozen=True)
 class Mamba:
-    """A state that every token overwrites: Mamba, linear attention.
+    """A state that every token overwrites, as in Mamba and linear attention.
 
     Parameters
     ----------
-    mode : ``none`` keeps the newest state; ``align`` also states at ends of blocks, to be hit
-    spec_blocks : additional states, for drafts
-    checkpoint_blocks : states that a chunk of a prompt can leave inside it, 0 or 1
+    mode : ``none`` keeps only the newest state; ``align`` also caches states at block ends
+    spec_blocks : additional blocks for the states of drafts
+    checkpoint_blocks : states that a prompt chunk can leave inside it, 0 or 1
     checkpoint_alignment : tokens from the chunk's start to such a state are a multiple of it
     """
 
@@ -115,22 +115,22 @@ def is_cached(spec: AttentionSpec) -> bool:
 
 
 def sees_all(spec: AttentionSpec) -> bool:
-    """Return True if a hit needs all blocks from the first on, as under full attention."""
+    """Return True if a hit needs all blocks of the prefix, as under full attention."""
     return spec.kind in (FULL, RSWA)
 
 
 def num_pinned(spec: AttentionSpec) -> int:
-    """Tokens of the window, retained ones included."""
+    """Return the tokens of the window, ``extra_retained`` included."""
     return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
 
 
 def replay_window(spec: AttentionSpec) -> int:
-    """Tokens that are computed again after a hit, 0 if none are."""
+    """Return the number of tokens that are recomputed after a hit."""
     return spec.window if isinstance(spec, SlidingWindow) and spec.replay else 0
 
 
 def most_states(spec: AttentionSpec, num_tokens: int) -> int:
-    """Return the largest number of state blocks of a request; 0 for a kind without states."""
+    """Return the most state blocks that a request holds; 0 for a kind without states."""
     if isinstance(spec, Ring):
         return 1
     if not isinstance(spec, Mamba):
@@ -140,7 +140,7 @@ def most_states(spec: AttentionSpec, num_tokens: int) -> int:
 
 
 def attention_spec(group: KVGroup) -> AttentionSpec:
-    """Return the rules for a group of the planner."""
+    """Return the attention spec of a planner's group."""
     if group.kind == "ring":
         return Ring(group.block_size)
     if (state := group.state) is not None:
@@ -154,7 +154,7 @@ def attention_spec(group: KVGroup) -> AttentionSpec:
 
 
 def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
-    """Return a planner's group with these rules, or with the same blocks."""
+    """Return a planner's group of one layer for a spec; other kinds become full attention."""
     if isinstance(spec, SlidingWindow):
         return KVGroup("sliding", spec.window, spec.block_size, 1, slot_bytes)
     if isinstance(spec, ChunkedLocal):
@@ -163,5 +163,5 @@ def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
 
 
 def plan_of(specs: Sequence[AttentionSpec]) -> KVPlan:
-    """Return the plan of given groups, a byte per slot; the largest block sets the block size."""
+    """Return a plan with one group for each spec, one byte per slot, and the largest block size."""
     return KVPlan(tuple(map(group_of, specs)), max(spec.block_size for spec in specs))

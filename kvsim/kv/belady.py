@@ -18,19 +18,19 @@ NEVER = math.inf
 class Belady(Ranked):
     """Evicts the content with the furthest next use first (Belady 1966).
 
-    The policy knows the prompts of the whole trace. Among content that the same request needs next,
-    the end of the prefix is evicted first, since the rest cannot be hit without the beginning. A
-    second copy of a content is evicted before all else.
+    The policy knows the prompts of the whole trace. Of content that the same request needs next,
+    the end of the prefix is evicted first, as it cannot be hit without the beginning. A second copy
+    of a content is evicted before everything else.
     """
 
     foresees = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._uses: dict[int, deque[int]] = {}  # key -> coming requests that need it, by order
-        self._depth: dict[int, int] = {}  # key -> place in its prompt
+        self._uses: dict[int, deque[int]] = {}  # key -> future requests with it, in order
+        self._depth: dict[int, int] = {}  # key -> index of its block in a prompt
         self._key_of: dict[int, int] = {}
-        self._blocks_of: dict[int, list[int]] = {}  # key -> blocks that hold it, earliest first
+        self._blocks_of: dict[int, list[int]] = {}  # key -> blocks that hold it, oldest first
         self._order: dict[tuple[int, ...], deque[int]] = {}
         self._num_ranked = 0
 
@@ -45,7 +45,7 @@ class Belady(Ranked):
     def arrived(self, keys: Sequence[int]) -> None:
         orders = self._order.get((keys[-1], len(keys))) if keys else None
         if not orders:
-            return  # it came back after a preemption: its uses are gone already
+            return  # readmitted after a preemption: its uses are removed already
         order = orders.popleft()
         for key in keys:
             self._uses[key].remove(order)
@@ -71,5 +71,5 @@ class Belady(Ranked):
         blocks = self._blocks_of[self._key_of.pop(block_id)]
         blocks.remove(block_id)
         if blocks and blocks[0] in self._rank_of:
-            self.insert(blocks[0])  # now the only copy, and of use
+            self.insert(blocks[0])  # now the oldest copy, so its rank has changed
         return block_id

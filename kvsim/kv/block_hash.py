@@ -1,4 +1,4 @@
-"""Keys of a request's blocks, for parts in Python; a rule computes them."""
+"""Keys of a request's blocks for parts in Python, computed by the rule."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def block_keys(request: Request, num_blocks: int, block_size: int, lookahead: int = 0) -> list[int]:
-    """Return the keys of a request's first full blocks; equal prefixes have equal keys.
+    """Return the keys of a request's first ``num_blocks`` blocks; equal prefixes have equal keys.
 
-    Each also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.blocks.keys`.
+    A key also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.blocks.keys`.
     """
     keys: Any = Zeros()
     extend_keys(RequestBlocks(keys=keys), request, num_blocks, block_size, lookahead)

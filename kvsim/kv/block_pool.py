@@ -1,6 +1,6 @@
 """The block pool: fixed-size blocks with reference counts, a free queue and a hash map.
 
-A thin class over ``rules/blocks/pool.py``, where the rules are. The free queue has two parts (D3).
+The class calls the rules in ``rules/blocks/pool.py``. The free queue has two parts (D3).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NULL_BLOCK", "BlockPool", "lay_out_pool"]
 
-#: A block says in 8 bits which group's it is.
+#: A block stores its group in a signed integer of 8 bits.
 MOST_GROUPS = 127
 
 
@@ -43,7 +43,7 @@ def lay_out_pool(
 ) -> None:
     """Fill an empty record with free blocks and the null block.
 
-    After the blocks follow ``num_hash_aliases`` records for further keys of a block.
+    ``num_hash_aliases`` records for further keys of blocks follow the blocks.
     """
     if num_groups > MOST_GROUPS:
         raise ValueError(f"model: {num_groups} groups of layers: at most {MOST_GROUPS}")
@@ -66,13 +66,13 @@ def lay_out_pool(
 
 
 class BlockPool:
-    """Owns every block's identity.
+    """A pool of blocks that KV-cache groups share.
 
     Parameters
     ----------
-    num_gpu_blocks : blocks, the null block included (vLLM's logged number)
+    num_gpu_blocks : blocks, the null block included (the number that vLLM logs)
     num_groups : KV-cache groups that share the pool
-    eviction : order of cached free blocks
+    eviction : eviction policy of cached free blocks, by default LRU
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BlockPool:
 
     @property
     def num_cached_free(self) -> int:
-        """Number of free blocks with content that can still be hit."""
+        """Free blocks with content that can still be hit."""
         return self.kv.pool.num_cached
 
     @property
@@ -114,21 +114,21 @@ class BlockPool:
 
     @property
     def ref_cnt(self) -> list[int]:
-        """Number of block tables that hold each block."""
+        """By block: number of references."""
         return column(self.kv.pool.blocks, "ref_cnt")
 
     def free_queue(self) -> Iterator[int]:
-        """Free blocks, the next one to allocate first."""
+        """Yield the free blocks in the order of allocation."""
         pool = self.kv.pool
         yield from reversed(head(pool.unhashed, pool.num_unhashed))
         yield from victims(pool)
 
     def hashed_blocks(self) -> list[int]:
-        """Blocks that carry a key, in use or free."""
+        """Return the blocks with a key, in use or free."""
         return [k for k, hashed in enumerate(column(self.kv.pool.blocks, "hashed")) if hashed]
 
     def lookup(self, key: int, group: int) -> int | None:
-        """Return the block that has held a content longest, or None. Does not mutate."""
+        """Return the block with the oldest copy of a content, or None. Does not mutate."""
         found = rules.find(self.kv.pool, key, group)
         return None if found == NONE else found
 
@@ -142,7 +142,7 @@ class BlockPool:
         return table.blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
-        """Add a reference to blocks found by a prefix hit; free ones leave the queue."""
+        """Add a reference to blocks found by a prefix hit; free ones leave the free queue."""
         for k in blocks:
             if k != NULL_BLOCK:
                 rules.touch(self.kv.pool, self._group_of(k), k)
@@ -170,10 +170,13 @@ class BlockPool:
         forked: bool = False,
         copies: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> None:
-        """Compare the pool with all block tables, as (group, blocks); invariants 2, 3 and 4.
+        """Compare the pool with all block tables; invariants 2, 3 and 4.
 
-        Only hits share blocks, unless tables are ``forked``; pending copies share them, too, and
-        ``copies`` are the ``tables`` of these.
+        Parameters
+        ----------
+        tables : all block tables, as (group, blocks)
+        forked : sequences of a request may share blocks without a key
+        copies : the ``tables`` of pending copies, which may share blocks without a key, too
 
         Raises
         ------
@@ -181,7 +184,7 @@ class BlockPool:
             Naming the block and both sides of the broken equation.
         """
         pool = self.kv.pool
-        num_blocks = pool.num_usable + 1  # behind them are hash aliases
+        num_blocks = pool.num_usable + 1  # the records after them are hash aliases
         ref_cnt, hashed, group_of = (
             np.array(column(pool.blocks, name)[:num_blocks])
             for name in ("ref_cnt", "hashed", "group")
@@ -225,7 +228,7 @@ class BlockPool:
                 found += 1
                 if not hashed[owner] or pool.hash_alias_owners[k - pool.num_usable - 1] != owner:
                     raise RuntimeError(
-                        f"block {owner} has further keys without a first, or those of another block"
+                        f"block {owner} has hash aliases without a key, or those of another block"
                     )
                 k = pool.places[k].next
         k = pool.free_hash_alias
@@ -233,7 +236,7 @@ class BlockPool:
             found += 1
             k = pool.places[k].next
         if found != pool.num_hash_aliases:
-            raise RuntimeError(f"{pool.num_hash_aliases} records for further keys, {found} found")
+            raise RuntimeError(f"{pool.num_hash_aliases} hash aliases, {found} found")
 
 
 def _count_references(
@@ -258,7 +261,7 @@ def _count_references(
 def _check_shared(
     ref_cnt: NDArray[Any], hashed: NDArray[Any], copies: Sequence[tuple[int, Sequence[int]]]
 ) -> None:
-    """Check that shared blocks have keys; a state is not shared while it is copied."""
+    """Check that shared blocks have keys; references of pending ``copies`` do not count."""
     shared = ref_cnt.copy()
     for _, (k,) in copies:
         shared[k] -= 1

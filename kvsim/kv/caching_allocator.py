@@ -1,11 +1,11 @@
 """PyTorch's caching allocator: segments from the device, split into blocks, kept when freed.
 
 The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
-CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022): sizes are
-rounded up to 512 bytes; requests of up to 1 MiB and larger ones have pools of their own; the
-smallest free block that is large enough serves, at the lowest address among equals; the remainder
-is split off; a freed block merges with free neighbours of its segment and stays reserved. Free
-segments are returned only if the device has no room for a new one.
+CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022). Sizes are
+rounded up to 512 bytes. Requests of up to 1 MiB and larger requests have separate pools. The
+smallest sufficient free block is used, of equals that with the lowest address, and its remainder is
+split off. A freed block merges with free neighbours in its segment and stays reserved. Free
+segments are returned to the device only if it has no room for a new segment.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROUND_LARGE = 2 * MIB  # kRoundLarge: granularity of larger segments
 
 
 def round_size(num_bytes: int) -> int:
-    """Round the size of a request up to a multiple of 512 bytes, at least one."""
+    """Round the size of a request up to a multiple of 512 bytes, at least 512."""
     return max(-(-num_bytes // MIN_BLOCK_SIZE), 1) * MIN_BLOCK_SIZE
 
 
 def segment_size(size: int) -> int:
-    """Return the bytes of the segment that serves a rounded size."""
+    """Return the bytes of the segment that is reserved for a rounded size."""
     if size <= SMALL_SIZE:
         return SMALL_BUFFER
     if size < MIN_LARGE_ALLOC:
@@ -41,29 +41,29 @@ def segment_size(size: int) -> int:
 
 
 def should_split(size: int, remaining: int) -> bool:
-    """Return True if the remainder of a block becomes a block of its own."""
+    """Return True if the remainder of a block of rounded size is split off."""
     return remaining >= MIN_BLOCK_SIZE if size <= SMALL_SIZE else remaining > SMALL_SIZE
 
 
 class Block:
-    """A part of one segment, allocated or free; neighbours are in the same segment."""
+    """A part of one segment, allocated or free; ``before`` and ``after`` are its neighbours."""
 
     __slots__ = ("address", "after", "allocated", "before", "size", "small")
 
     def __init__(self, address: int, size: int, small: bool) -> None:
         self.address = address
         self.size = size
-        self.small = small  # of which pool
+        self.small = small  # it belongs to the small pool
         self.allocated = False
         self.before: Block | None = None
         self.after: Block | None = None
 
 
 class CachingAllocator:
-    """Blocks over a device memory of ``capacity`` bytes.
+    """PyTorch's caching allocator over a device memory of ``capacity`` bytes.
 
-    Segments have virtual addresses that rise and never come back: the driver maps any free memory
-    behind them, so the device itself cannot be fragmented.
+    Segments get increasing virtual addresses, which are never reused: the driver maps any free
+    memory to them, so the device's memory cannot be fragmented.
 
     Attributes
     ----------
@@ -87,9 +87,9 @@ class CachingAllocator:
         return 1.0 - self.active / self.reserved if self.reserved else 0.0
 
     def malloc(self, num_bytes: int) -> Block | None:
-        """Allocate a block; None is PyTorch's out-of-memory error.
+        """Allocate a block; return None for PyTorch's out-of-memory error. Mutates.
 
-        By then the wholly free segments have been released, as in PyTorch. Mutates.
+        In that case, wholly free segments have been released, as in PyTorch.
         """
         size = round_size(num_bytes)
         small = size <= SMALL_SIZE
@@ -143,7 +143,7 @@ class CachingAllocator:
             self._journal.append((self._undo_free, (block, address, size, before, after)))
 
     def empty_cache(self) -> None:
-        """Give wholly free segments back to the device (``torch.cuda.empty_cache``). Mutates."""
+        """Return wholly free segments to the device (``torch.cuda.empty_cache``). Mutates."""
         for free in self._free:
             whole = [entry for entry in free if entry[2].before is None and entry[2].after is None]
             for entry in whole:
@@ -166,14 +166,14 @@ class CachingAllocator:
         self.reserved += wanted
         return block
 
-    # -- all or nothing ------------------------------------------------------------------------
+    # -- transactions --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Record changes from here on, so that they can be undone. Mutates."""
+        """Start to record changes, so that :meth:`rollback` can undo them. Mutates."""
         self._journal = []
 
     def commit(self) -> None:
-        """Discard the record of changes. Mutates."""
+        """Keep the changes since :meth:`begin`, and stop recording. Mutates."""
         self._journal = None
 
     def rollback(self) -> None:
@@ -226,7 +226,7 @@ class CachingAllocator:
         self._heads[block.address] = block
         self.reserved += block.size
 
-    # -- looking at it -------------------------------------------------------------------------
+    # -- checking ------------------------------------------------------------------------------
 
     def segments(self) -> Iterator[list[Block]]:
         """Yield the blocks of each segment, both by address. Does not mutate."""
@@ -239,7 +239,7 @@ class CachingAllocator:
             yield blocks
 
     def check_integrity(self) -> None:
-        """Recount everything. Does not mutate.
+        """Recount blocks, lists and bytes. Does not mutate.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class CachingAllocator:
         for small, free in enumerate(self._free):
             found = [b for b in blocks if not b.allocated and b.small == small]
             if [entry[:2] for entry in free] != sorted((b.size, b.address) for b in found):
-                raise RuntimeError("the list of free blocks is not what the segments hold")
+                raise RuntimeError("the list of free blocks differs from the segments' free blocks")
         reserved = sum(block.size for block in blocks)
         active = sum(block.size for block in blocks if block.allocated)
         if (active, reserved) != (self.active, self.reserved) or reserved > self.capacity:
@@ -261,7 +261,7 @@ class CachingAllocator:
 
 
 def _check_segment(blocks: list[Block]) -> None:
-    """Check that the blocks of a segment follow each other, and that free neighbours are merged."""
+    """Check that a segment's blocks are adjacent, and that free neighbours are merged."""
     end, left = blocks[0].address, None
     for block in blocks:
         if block.address != end or block.before is not left:

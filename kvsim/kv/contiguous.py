@@ -1,9 +1,7 @@
-"""Contiguous KV: one extent of memory per request, reserved whole at admission.
+"""Contiguous KV: one extent of memory per sequence, reserved as a whole at admission.
 
-These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
-possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. All
-use a buddy allocator by default. The rules are in
-:mod:`kvsim.rules.managers.contiguous`.
+These are the baselines of the PagedAttention paper (section 6.1), over a buddy allocator by
+default. The rules are in :mod:`kvsim.rules.managers.contiguous`.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class ContiguousManager(RuleManager):
-    """One contiguous extent per request, never moved, never grown.
+    """One contiguous extent per sequence, which never moves and never grows.
 
-    When every layer has a sliding window, a piece is a rolling buffer of at most one window
-    (Mistral 7B, arXiv 2310.06825). A subclass says how much is reserved: by one of the rules
-    (``reserves``), or by a :meth:`reserve` of its own.
+    If every layer has a sliding window, an extent is a rolling buffer of at most one window
+    (Mistral 7B, arXiv 2310.06825). A subclass sets the reserved slots: by a rule in ``reserves``,
+    or by its own :meth:`reserve`.
 
     Raises
     ------
     ValueError
-        If a subclass says neither.
+        If a subclass has neither.
     """
 
     rules_of = CONTIGUOUS
@@ -49,8 +47,8 @@ class ContiguousManager(RuleManager):
         super().__init__(config)
         if self.reserves == Reserve.PYTHON and not self._reserves_itself:
             raise ValueError(
-                f"allocator {type(self).__name__}: must say what it reserves, by one of the rules "
-                "(reserves = Reserve.MAX, POW2 or ORACLE) or by a method reserve(request)"
+                f"allocator {type(self).__name__}: set reserves to Reserve.MAX, POW2 or ORACLE, or "
+                "define a method reserve(request)"
             )
         self.slot_bytes = config.layout.bytes_per_token
         self.num_slots = config.num_bytes // self.slot_bytes
@@ -61,7 +59,7 @@ class ContiguousManager(RuleManager):
         self.fit = fit
 
     def reserve(self, request: Request) -> int:
-        """Slots that a sequence of a request asks for, before any rolling window."""
+        """Return the slots that each sequence of a request reserves, as if without windows."""
         return num_reserved_slots(self.sizes, request, int(self.reserves))
 
     @property
@@ -80,7 +78,7 @@ class ContiguousManager(RuleManager):
 
     @cached_property
     def sizes(self) -> KV:
-        """Settings of the memory, without the memory itself; they answer for an empty one."""
+        """Settings without the memory itself, to check what fits into an empty memory."""
         kv = KV()
         self._set_up(kv)
         return kv

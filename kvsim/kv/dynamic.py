@@ -1,10 +1,10 @@
 """KV that grows by reallocation: Hugging Face ``generate`` without paging.
 
-Each request has, per layer, one tensor of keys and one of values. A new token makes every one of
-them anew: `torch.cat` allocates a tensor that is one token longer, copies, and lets go of the old
-one (transformers' `DynamicCache`; a sliding layer keeps its last window). So one tensor at a time
-lives twice, and the holes that the old ones leave are each a little too small for the new ones.
-The copying itself is not charged any time.
+Each request has one tensor of keys and one of values per layer. Every new token replaces all of
+them: `torch.cat` allocates a tensor that is one token longer, copies the old one and frees it
+(transformers' `DynamicCache`; a sliding-window layer keeps its last window). So one tensor at a
+time exists twice, and the holes left by old tensors are slightly too small for the new ones. The
+copies take no time here.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout, LayerKV
     from kvsim.records.request import Request
 
-#: A sample of the layers gets at least this much memory, if there is as much. A smaller heap has
-#: fewer holes, so that the best fit of them is worse (D42). On a saturated OPT-13B, 4 GiB of 11.4
-#: give the throughput and requests in flight of all layers within 1 %, fragmentation within 3
-#: points; half of an A10G's 5 GiB, 5 % less throughput.
+#: Least memory in bytes for a sample of the layers, if the KV memory is as large. A smaller heap
+#: has fewer holes, so its best fit is worse (D42). For a saturated OPT-13B, 4 of 11.4 GiB give the
+#: throughput and requests in flight of all layers within 1 %, and fragmentation within 3 percentage
+#: points; on an A10G, half of the 5 GiB give 5 % less throughput.
 SAMPLE_BYTES = 2**32
 
 
 class TensorShape(NamedTuple):
-    """One K or V tensor: bytes per token, and its largest number of tokens."""
+    """One K or V tensor: bytes per token, and the most tokens that it keeps (None: all)."""
 
     token_bytes: int
     window: int | None
 
     def num_bytes(self, num_tokens: int) -> int:
-        """Bytes of a sequence."""
+        """Return the bytes of the tensor for a sequence of ``num_tokens`` tokens."""
         kept = num_tokens if self.window is None else min(num_tokens, self.window)
         return kept * self.token_bytes
 
@@ -57,22 +57,22 @@ def sample_layers(
 ) -> tuple[list[LayerKV], int]:
     """Choose the layers to simulate, with each kind of layer in proportion.
 
-    Layers of a kind have tensors of the same sizes at all times. So a few layers in their share of
-    the memory are as fragmented as all layers in all of it, but for what chance makes of it.
+    Layers of a kind have tensors of the same sizes at all times. So, apart from chance, a few of
+    them in their share of the memory are as fragmented as all layers in the whole memory.
 
     Parameters
     ----------
     num_bytes : KV memory of all layers
-    layers : number of them; None for as few as get :data:`SAMPLE_BYTES`, or else all
+    layers : layers to simulate; None for the fewest whose share is :data:`SAMPLE_BYTES`, or all
 
     Returns
     -------
-    The layers, and the number of all layers.
+    The chosen layers, and the number of all layers.
 
     Raises
     ------
     ValueError
-        If this number of layers cannot represent every kind in its share.
+        If this number of layers cannot contain every kind in proportion.
     """
     kinds: dict[LayerKV, list[int]] = {}
     for index, layer in enumerate(layout.layers):
@@ -91,7 +91,7 @@ def sample_layers(
 
 
 class _Tensors:
-    """A request's tensors, their capacity in tokens, and the tokens written."""
+    """A request's tensors, their capacity (``room``) and the written tokens (``filled``)."""
 
     __slots__ = ("blocks", "filled", "request", "retired", "room")
 
@@ -109,8 +109,8 @@ class DynamicManager(KVCacheManager):
 
     Parameters
     ----------
-    config : its memory and its users
-    layers : layers to simulate (see :func:`sample_layers`); figures are scaled to all of them
+    config : memory and use
+    layers : layers to simulate (see :func:`sample_layers`); results are scaled to all layers
     """
 
     default_scheduler = "orca"
@@ -139,13 +139,13 @@ class DynamicManager(KVCacheManager):
         self._tensors: dict[int, _Tensors] = {}
         self._swapped: dict[int, _Tensors] = {}
         self._num_cpu_free = config.swap_space_bytes
-        # Sums over the requests, of the sample; every report is made of them.
+        # Bytes of the sampled layers, summed over the requests, for usage and reports.
         self._num_asked = 0
         self._num_live_asked = 0
         self._num_filled = 0
 
     def _num_bytes(self, num_tokens: int) -> int:
-        """Bytes that all sampled tensors take for a sequence."""
+        """Return the bytes of all sampled tensors for a sequence of ``num_tokens`` tokens."""
         if self._plain_bytes is not None:
             return num_tokens * self._plain_bytes
         return sum(shape.num_bytes(num_tokens) for shape in self.shapes)
@@ -153,7 +153,7 @@ class DynamicManager(KVCacheManager):
     # -- the protocol ------------------------------------------------------------------------
 
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
-        """Allocate tensors for all known tokens at first; later longer ones, one at a time."""
+        """Allocate tensors for all known tokens at first, then replace each by a longer one."""
         del hit
         state = self._tensors.get(request.request_id)
         end = request.num_computed_tokens + num_new_tokens
@@ -175,7 +175,7 @@ class DynamicManager(KVCacheManager):
             return None
         blocks = self._allocate(room)
         if blocks is None and not self._tensors:
-            # Nobody is there: from an empty cache, what fits() promised is certain.
+            # No request holds memory: an empty cache serves whatever fits() has accepted.
             blocks = self._allocate(room, empty_cache=True)
         if blocks is None:
             return None
@@ -201,7 +201,7 @@ class DynamicManager(KVCacheManager):
         return blocks
 
     def _lengthen(self, state: _Tensors, room: int) -> bool:
-        """Concatenate tensor by tensor: allocate the new one, then free the old one."""
+        """Replace each tensor in turn: allocate the longer one, then free the old one."""
         heap = self.heap
         heap.begin()
         blocks = []
@@ -246,7 +246,7 @@ class DynamicManager(KVCacheManager):
 
     def swap_in(self, request: Request) -> int:
         filled = self._swapped[request.request_id].filled
-        # With room for its next token: a request that is alone must get on.
+        # With room for the next token, so that a request that runs alone makes progress.
         state = self._make(request, max(filled, request.num_tokens))
         if state is None:
             return 0
@@ -258,15 +258,16 @@ class DynamicManager(KVCacheManager):
         return num_bytes
 
     def fits(self, request: Request) -> bool:
-        """Return True if its greatest length fits, one tensor twice as while concatenating."""
+        """Return True if a request fits at its longest, with one tensor twice for the copy."""
         tokens = min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)
         return tokens <= self._longest
 
     @cached_property
     def _longest(self) -> int:
-        """Largest length such that all shorter ones fit, too, with a copy of one tensor.
+        """Largest length in tokens that fits, with all shorter ones, and a copy of one tensor.
 
-        More tokens need more memory, except that at 10 MiB tensors get segments of their own size.
+        Longer sequences need more memory, except where tensors reach 10 MiB: from there on, each
+        tensor gets a segment of its own size.
         """
         lengths = {(MIN_LARGE_ALLOC - 1) // shape.token_bytes for shape in self.shapes}
         longest = 0
@@ -292,7 +293,7 @@ class DynamicManager(KVCacheManager):
     # -- accounting --------------------------------------------------------------------------
 
     def _scaled(self, num_bytes: int) -> int:
-        """Scale an amount of the sampled layers to all layers."""
+        """Scale bytes of the sampled layers to all layers."""
         return num_bytes * self._num_layers // self._num_sampled
 
     @property
@@ -313,8 +314,8 @@ class DynamicManager(KVCacheManager):
         return KVUsage(tokens, reserved, ended, rounding, unallocated, 0)
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
-        """Segments one after another, unreserved memory at the end; see the base class."""
-        causes = {}  # of each allocated block: how far it is written and asked for, and its end
+        """Paint the segments in order, with unreserved memory at the end; see the base class."""
+        causes = {}  # by address of an allocated block: bytes written and requested, retired
         for state in self._tensors.values():
             for shape, block in zip(self.shapes, state.blocks, strict=True):
                 filled = 0 if state.retired else shape.num_bytes(state.filled)

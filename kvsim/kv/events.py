@@ -1,4 +1,4 @@
-"""The log of KV cache events in a replica's memory: layout and reading."""
+"""The log of KV cache events of a replica: its layout, and reading it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.records.paged import BlockPool
 
-#: Events that come together before the host reads them.
+#: Events that the log holds before the host must read it.
 EVENTS_PER_READING = 1 << 16
 
 
 class EventRows(NamedTuple):
-    """Events in order, as :class:`kvsim.records.events.Event`, and the keys that they name."""
+    """Events in order, as rows of :class:`kvsim.records.events.Event`, and their keys."""
 
     events: NDArray[Any]
     keys: NDArray[np.int64]
@@ -30,17 +30,18 @@ class EventRows(NamedTuple):
 
 
 def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
-    """Make room for events; ``step_tokens`` is the largest number of tokens in flight."""
+    """Lay out a log for a paged cache; ``step_tokens`` is the most tokens in flight."""
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     blocks = len(kv.pool.blocks)
-    # Every block may go and come, and again after a preemption; each request tells once per group.
+    # In a step, every block may be removed and stored, and again after a preemption; each request
+    # has one stored event per group.
     smallest = min(group.block_size for group in groups)
     reserve = (4 + 4 * len(groups)) * blocks + 2 * len(groups) * cdiv(step_tokens, smallest)
     lay_out_log(kv.pool, memory, reserve)
 
 
 def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
-    """Make room for events; a step may emit ``reserve`` of them."""
+    """Lay out a log for steps of at most ``reserve`` events."""
     pool.has_events = True
     log = pool.log
     log.reserve = reserve
@@ -50,7 +51,7 @@ def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
 
 
 def widen(pool: BlockPool, memory: Memory) -> None:
-    """Double the length of a log, keeping its events. Mutates."""
+    """Double the capacity of a log; its events stay. Mutates."""
     log = pool.log
     room = 2 * log.room
     longer: dict[str, Any] = {
@@ -65,12 +66,12 @@ def widen(pool: BlockPool, memory: Memory) -> None:
 
 
 def take_events(pool: BlockPool) -> EventRows:
-    """Read the log, and empty it.
+    """Return the events of the log, and empty it.
 
     Raises
     ------
     RuntimeError
-        If a step had more events than there was room for.
+        If a step had more events than the log had room for.
     """
     log = pool.log
     if log.num_lost:

@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from kvsim.trace.turns import Turns
 
 
-#: Blocks beyond which a policy by itself closes its gaps.
+#: Capacity of the queue of a policy without a pool; a full queue is compacted.
 MANY = 1 << 20
-#: Methods that a policy may override, at the price of the compiled engine.
+#: Methods that a policy may override; it then runs in Python only.
 ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
 
 class EvictionPolicy(Parametric, ABC):
-    """Order of the blocks with reusable content that no request references.
+    """The eviction order of blocks with cached content that no request references.
 
-    A policy never touches reference counts or hashes; the block pool asks it for a victim only
-    when no block without content is left. ``foresees`` says that it makes use of :meth:`foresee`
-    and :meth:`arrived`.
+    The block pool changes reference counts and keys. It calls :meth:`evict` only if no free block
+    without content is left. A policy that uses :meth:`foresee` and :meth:`arrived` sets
+    ``foresees``.
 
-    A block is ``cached`` when it gets its content, in use; then it is inserted and removed as its
-    users free and reuse it; ``evict`` ends the content, and the same number may be cached again
-    with another one. Its decisions may depend only on these calls, on :attr:`now` and on its
-    parameters. :func:`kvsim.testing.check_eviction` checks this.
+    :meth:`cached` is called when a block in use gets content. :meth:`insert` follows when its last
+    request frees it, and :meth:`remove` when a hit reuses it. :meth:`evict` ends the content; the
+    block may then be cached again with other content. Decisions may depend only on these calls, on
+    :attr:`now` and on the parameters. :func:`kvsim.testing.check_eviction` checks this.
 
     Examples
     --------
@@ -65,40 +65,40 @@ class EvictionPolicy(Parametric, ABC):
     """
 
     foresees = False
-    #: Whether it reads if the session of a request goes on.
+    #: True if the policy uses whether the session of a request continues.
     tracks_sessions = False
-    #: The policy's number among the rules, 0 for one that is plain Python.
+    #: The :class:`~kvsim.records.eviction.Eviction` whose rules run; PYTHON for a Python policy.
     rules_of: ClassVar[int] = PYTHON_POLICY
-    #: Tells the time; a replica sets its own clock.
+    #: Returns the time in seconds; a replica sets its own clock.
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
 
     @property
     def now(self) -> float:
-        """Seconds on the replica's clock: the start of the step that is scheduled, or its end."""
+        """Seconds on the replica's clock: when the step is scheduled, or when it has ended."""
         return self.clock()
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide its behaviour."""
+        """True if no method of the policy replaces its rules."""
         return self.rules_of != PYTHON_POLICY and not overridden(self, ORDERS)
 
     def prepare(self, pool: BlockPool, memory: Memory) -> EvictionPolicy:
-        """Lay out its state in a pool's memory; return the policy that Python calls."""
+        """Lay out the policy's state in a pool's memory; return the policy for Python calls."""
         del pool, memory
         return self
 
     def kept(self, turns: Turns) -> NDArray[Any]:
-        """Return a number by request: what the policy makes of its session, 0 for nothing."""
+        """Return by request the number that the policy reads as ``goes_on``, 0 for none."""
         return turns.goes_on
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
-        """Set the clock, and the replica that it belongs to."""
+        """Set the clock; ``state`` is the replica that it belongs to."""
         del state
         self.clock = clock
 
     @abstractmethod
     def insert(self, block_id: int) -> None:
-        """Insert a block after its last reference is gone. Mutates."""
+        """Insert a block that has lost its last reference. Mutates."""
 
     @abstractmethod
     def remove(self, block_id: int) -> None:
@@ -106,7 +106,7 @@ class EvictionPolicy(Parametric, ABC):
 
     @abstractmethod
     def evict(self) -> int:
-        """Remove and return the block to evict. Mutates; never called when empty."""
+        """Remove and return the block to evict; never called without blocks. Mutates."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -114,12 +114,9 @@ class EvictionPolicy(Parametric, ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the blocks, each once. Does not mutate.
+        """Iterate over the blocks, each once, the next victim first. Does not mutate."""
 
-        The first is the one that :meth:`evict` would return now.
-        """
-
-    # What a policy may want to know besides; by default it does not.
+    # Optional notifications, which do nothing by default.
 
     def cached(self, block_id: int, key: int) -> None:
         """Record the key of a block in use. Mutates."""
@@ -141,7 +138,7 @@ EVICTION_POLICIES: Registry[EvictionPolicy] = Registry(
 
 
 def eviction_policy(text: str) -> EvictionPolicy:
-    """Make the policy ``NAME[:KEY=VALUE]...``.
+    """Return the policy ``NAME[:KEY=VALUE]...``.
 
     Raises
     ------
@@ -152,7 +149,7 @@ def eviction_policy(text: str) -> EvictionPolicy:
 
 
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
-    """Lay out a policy's state in a pool's record; the policy itself if it is plain Python."""
+    """Lay out a policy's state in a pool's record; a Python policy is only referred to."""
     num_blocks = pool.num_usable + 1
     if policy.rules_of == PYTHON_POLICY or not policy.runs_by_rules:
         pool.policy, pool.python = PYTHON_POLICY, policy.prepare(pool, memory)
@@ -173,13 +170,13 @@ def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> N
 def lay_out_contents(memory: Memory, contents: Contents, count: int) -> None:
     """Lay out room for ``count`` contents; untouched room takes no memory."""
     num_buckets = 1 << max(2 * count - 1, 1).bit_length()
-    contents.rows = memory.room(Content, count + 2)  # one comes before one goes; none is place 0
+    contents.rows = memory.room(Content, count + 2)  # index 0, and one added before one is removed
     contents.buckets = memory.ints(num_buckets)
     contents.bucket_mask = num_buckets - 1
 
 
 def victims(pool: BlockPool) -> Iterator[int]:
-    """Return the cached free blocks of a pool, next victim first. Does not mutate."""
+    """Yield the cached free blocks of a pool, next victim first. Does not mutate."""
     if pool.policy == PYTHON_POLICY:
         policy: Any = pool.python
         yield from policy
@@ -194,7 +191,7 @@ def victims(pool: BlockPool) -> Iterator[int]:
 
 
 def evictable(pool: BlockPool) -> list[int]:
-    """Return the cached free blocks of a pool, in no order."""
+    """Return the cached free blocks of a pool, in no particular order."""
     policy: Any = pool.python
     if pool.policy == PYTHON_POLICY and isinstance(policy, RulePolicy):
         return evictable(policy.pool)
@@ -208,7 +205,7 @@ def evictable(pool: BlockPool) -> list[int]:
 
 
 class RulePolicy(EvictionPolicy):
-    """A policy with rules that both engines run; used alone, it has blocks of its own."""
+    """A policy with rules that run as Python or compiled; without a pool it has its own blocks."""
 
     def __init__(self) -> None:
         self.pool = BlockPool()
@@ -247,7 +244,7 @@ class RulePolicy(EvictionPolicy):
 
 
 class Alone(RulePolicy):
-    """A user's rules over blocks of their own, without a replica."""
+    """A user's rules with their own blocks, without a replica."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -255,7 +252,7 @@ class Alone(RulePolicy):
         policy.pool, policy.clock = self.pool, lambda: self.now
 
     def evict(self) -> int:
-        """Return what the rules say, right or wrong; a pool refuses the latter."""
+        """Return what the rules return, even if it is no cached block."""
         self.pool.num_cached -= 1
         block_id: int = self.pool.python.evict()  # type: ignore[attr-defined]
         self.pool.blocks[block_id].ref_cnt = 1
@@ -263,9 +260,9 @@ class Alone(RulePolicy):
 
 
 class Ranked(EvictionPolicy):
-    """Evicts blocks by a rank that a subclass sets at insertion, smallest first.
+    """Base of policies that evict the smallest rank first; a subclass ranks inserted blocks.
 
-    A heap with lazy deletion: only the latest entry of a block counts.
+    The blocks are in a heap with lazy deletion: only the latest entry of a block counts.
     """
 
     def __init__(self) -> None:
@@ -274,12 +271,12 @@ class Ranked(EvictionPolicy):
 
     @abstractmethod
     def rank(self, block_id: int) -> tuple[float, ...]:
-        """Return the order of a block among the victims; no two blocks are equal."""
+        """Return the rank of a block, which must differ from those of all other blocks."""
 
     def insert(self, block_id: int) -> None:
         rank = self._rank_of[block_id] = self.rank(block_id)
         heappush(self._heap, (rank, block_id))
-        if len(self._heap) > 2 * len(self._rank_of) + 64:  # mostly entries that count no more
+        if len(self._heap) > 2 * len(self._rank_of) + 64:  # most entries are outdated
             self._heap = [(rank, block_id) for block_id, rank in self._rank_of.items()]
             heapify(self._heap)
 
@@ -304,8 +301,8 @@ class Ranked(EvictionPolicy):
 class LRU(RulePolicy):
     """Least recently freed first: vLLM's order.
 
-    A request frees its blocks last to first, so of one request the end of the sequence goes
-    before the prefix that others may share.
+    A request frees its blocks last to first, so the end of its sequence is evicted before the
+    prefix, which other requests may share.
     """
 
     rules_of = Eviction.LRU
@@ -329,9 +326,10 @@ class LFU(RulePolicy):
 class S3FIFO(RulePolicy):
     """Three queues that keep contents used once from evicting reused ones (SOSP 2023).
 
-    New content starts in a small queue and moves to the main one if it is hit twice there. What
-    the small queue gives up is remembered as a ghost: content that comes back while its ghost
-    lives goes to the main queue at once. The main queue gives a hit block another round.
+    New content starts in a small queue, and moves to the main queue if it is hit twice there. The
+    key of a block evicted from the small queue is kept as a ghost: content that returns while its
+    ghost exists goes to the main queue at once. In the main queue, a block with hits moves to the
+    end instead of being evicted.
     """
 
     rules_of = Eviction.S3FIFO

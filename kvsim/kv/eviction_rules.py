@@ -1,4 +1,4 @@
-"""A user's eviction policy as rules: the same text runs as Python and compiled."""
+"""A user's eviction policy as rules, which run as Python or compiled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 
 class EvictionRules(RulePart, EvictionPolicy):
-    """Base of an eviction policy that runs at the speed of the built-in ones.
+    """Base of a user's eviction policy that runs at the speed of the built-in ones.
 
     A subclass declares parameters and state as fields, and defines ``insert``, ``remove`` and
-    ``evict``; ``cached`` and ``hit`` if it needs them. They are methods over numbers and lists of a
-    fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the time in seconds
-    on the replica's clock. With ``tracks_sessions``, ``self.goes_on`` is 1 in ``insert`` while a
-    request with a later one in its session frees its blocks, else 0, or what ``kept`` says of it;
-    ``self.hint`` is its ``hint_priority``. State called ``num_blocks`` has the size of the pool.
+    ``evict``, and ``cached`` and ``hit`` if it needs them. The methods may use numbers and lists of
+    a fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the replica's
+    clock in seconds. A state field ``num_blocks`` is set to the size of the pool.
+
+    With ``tracks_sessions``, ``insert`` can read two values of the request that frees the block:
+    ``self.goes_on``, 1 if a later request of its session follows, else 0 (or the number that
+    :meth:`kept` returns), and ``self.hint``, its ``hint_priority``.
 
     Raises
     ------
@@ -31,7 +33,7 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     Examples
     --------
-    A file of a user's own, such as ``docs/examples/parts/ttl_lru.py``::
+    A user's file, such as ``docs/examples/parts/ttl_lru.py``::
 
         from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, per_block
         from kvsim.plugins.eviction import per_replica, push_front, remove
@@ -55,9 +57,9 @@ class EvictionRules(RulePart, EvictionPolicy):
     OPERATIONS: ClassVar[tuple[str, ...]] = ("insert", "remove", "evict", "cached", "hit")
     RETURNS: ClassVar[dict[str, type]] = {"evict": int}
 
-    # No parameters: type checkers would require them without a default.
-    pool: BlockPool = None  # type: ignore[assignment]  # whose blocks it orders
-    laid_out: Any = None  # the instance over that pool's memory
+    # Not parameters; type checkers would require them without a default.
+    pool: BlockPool = None  # type: ignore[assignment]  # the pool of its blocks
+    laid_out: Any = None  # the instance with state in the pool's memory
 
     @property
     def runs_by_rules(self) -> bool:
@@ -65,12 +67,12 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """While a request frees its blocks, 1 if its session goes on, or what ``kept`` says."""
+        """For the request that frees a block: 1 if its session continues, or by :meth:`kept`."""
         return self.pool.goes_on
 
     @property
     def hint(self) -> float:
-        """Retention priority of a request while it frees its blocks; -1 is none."""
+        """For the request that frees a block: its ``hint_priority``, -1 for none."""
         return self.pool.hint
 
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:

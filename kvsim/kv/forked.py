@@ -1,4 +1,4 @@
-"""Paged memory under requests of several sequences, by ``rules/managers/forked.py``."""
+"""Paged memory for requests with several sequences; rules: ``rules/managers/forked.py``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ForkedManager(PagedManager):
-    """A pool of blocks under requests of several sequences, without prefix caching.
+    """The paged manager for requests with several sequences, without prefix caching.
 
     Parallel samples and beams share blocks until one of them writes (PagedAttention paper,
-    section 4.4). One group of full attention.
+    section 4.4). All layers must have full attention.
     """
 
     rules_of = FORKED
@@ -62,12 +62,12 @@ class ForkedManager(PagedManager):
 
     @property
     def num_copied_blocks(self) -> int:
-        """Blocks copied because a sequence was about to write into a shared one."""
+        """Shared blocks that were copied before a sequence wrote into them."""
         return self.kv.num_copied_blocks
 
     @property
     def num_logical_blocks(self) -> int:
-        """Entries of all block tables: the number of blocks without sharing."""
+        """Entries of all block tables: the blocks that would be needed without sharing."""
         return sum(len(t) for r, _ in self.held_requests() for t in self.block_ids(r))
 
     def check_integrity(self) -> None:
@@ -77,8 +77,7 @@ class ForkedManager(PagedManager):
         self._check_forks([r for r, _ in held])
         if self.kv.num_entries != self.num_logical_blocks:
             raise RuntimeError(
-                f"{self.kv.num_entries} entries of tables counted, there are "
-                f"{self.num_logical_blocks}"
+                f"{self.kv.num_entries} entries of tables counted, {self.num_logical_blocks} found"
             )
         self.usage.check(self.total_bytes)
 

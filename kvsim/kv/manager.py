@@ -1,4 +1,4 @@
-"""The protocol of KV-cache managers, between schedulers and memory."""
+"""The protocol by which schedulers use KV-cache managers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
-    """A reusable prefix; valid until the pool changes, since nothing is pinned.
+    """A reusable prefix in tokens. It is valid until the pool changes: its blocks are not pinned.
 
-    ``blocks`` holds one list per KV-cache group. ``shared_prefix_boundary`` is the longer prefix
-    that some groups still hold, 0 if none.
+    ``blocks`` holds one list per KV-cache group. ``shared_prefix_boundary`` is the length of a
+    longer prefix that only some groups hold, 0 if there is none.
     """
 
     num_tokens: int
@@ -47,8 +47,7 @@ class Transfers(NamedTuple):
     """KV bytes that a step moves between host and GPU.
 
     ``fetched`` (to the GPU) and ``stored`` (to the host) are copied while the step computes.
-    ``paged_in`` and ``paged_out`` move page by page while the step waits, in ``num_faults`` page
-    faults.
+    ``paged_in`` and ``paged_out`` are moved by ``num_faults`` page faults, while the step waits.
     """
 
     fetched: int = 0
@@ -61,41 +60,41 @@ class Transfers(NamedTuple):
 NO_TRANSFERS = Transfers()
 
 
-#: What a manager of contiguous pieces ignores.
+#: The settings that a manager without a prefix cache ignores, with the reason.
 KEEPS_NO_PREFIXES = MappingProxyType({"enable_prefix_caching": "it keeps no prefixes"})
 
 
 @dataclass(frozen=True)
 class KVCacheConfig(DraftSlots):
-    """Memory and use of a KV-cache manager, drafts included.
+    """Memory and use of a KV-cache manager; the base class has the slots for drafts.
 
     Parameters
     ----------
     layout : KV bytes of every layer, per GPU
     num_bytes : KV memory of one GPU, the same for every allocator under comparison
     block_size : tokens per block
-    max_model_len : tokens
-    max_in_flight_tokens : most tokens scheduled and not yet processed, all steps together
+    max_model_len : most tokens of a request, prompt and output
+    max_in_flight_tokens : most tokens scheduled and not yet processed, summed over all steps
     enable_prefix_caching : keep the content of freed blocks for later requests
-    watermark : share of the blocks that an admission must leave free while others run
-    reserve_full_isl : admit only what fits with its full current length
-    reserve_output : take the whole output's slots at admission, because the scheduler never
-        preempts
-    prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
+    watermark : share of the blocks that an admission must leave free while other requests run
+    reserve_full_isl : admit a request only if slots for all its known tokens are free
+    reserve_output : allocate the slots of the whole output at admission, for a scheduler that
+        never preempts
+    prefix_cache_retention_interval : as in vLLM; 0 keeps the fewest sliding-window blocks, None all
     swap_space_bytes : host memory for swapped-out KV
     max_num_samples : most sequences of a request
-    use_beam_search, beam_switch : sequences are beams; each one continues another one with
-        probability ``beam_switch`` per step
-    hybrid : keep sliding and full layers apart; else all are treated as full attention
+    use_beam_search, beam_switch : sequences are beams; at every step, each beam continues another
+        one with probability ``beam_switch``
+    hybrid : separate groups for sliding-window layers; else these count as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     events : publish changes of cached content (vLLM's KV cache events)
     window_slots : tokens of a pool of sliding windows; by default its share of the memory
-    host_slots, write_policy : tokens of host memory behind a tree, and when nodes are copied to it
+    host_slots, write_policy : tokens of host memory behind a radix tree, and when to write to it
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
-    specs : rules of the groups, if they do not follow from the plan
+    specs : attention of the groups, if it does not follow from the plan
     prefix_match_unit : tokens that a block's key covers, by default the gcd of all block sizes
-    mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
-    num_cache_shards : ranks of decode context parallelism that share out each block of tokens
+    mamba_shared_prefix_checkpoint : cache states where shared prefixes end, also inside a block
+    num_cache_shards : ranks of decode context parallelism, which split the tokens of each block
     """
 
     layout: KVLayout
@@ -126,18 +125,18 @@ class KVCacheConfig(DraftSlots):
 
     @cached_property
     def state_bytes(self) -> int:
-        """Largest bytes of states that a request holds, 0 without states."""
+        """Most bytes of states that a request holds, 0 without states."""
         if all(layer.kind != "mamba" for layer in self.layout.layers):
             return 0
         groups = self.grouping().groups
         return sum(g.used_bytes * g.state.num_blocks for g in groups if g.state is not None)
 
     def spared(self, capacity: int) -> int:
-        """Return the part of a capacity that an admission must leave free while others run."""
+        """Return the part of a capacity that admissions leave free while other requests run."""
         return int(self.watermark * capacity)
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
-        """Return the groups of layers, with blocks of the given or else the configured size."""
+        """Return the groups of layers; ``block_size`` overrides the configured one."""
         if self.plan is not None:
             return self.plan
         return plan_groups(
@@ -153,36 +152,35 @@ class KVCacheConfig(DraftSlots):
 
 
 class KVCacheManager(Parametric, ABC):
-    """Assigns memory to the KV of each request.
+    """Base of KV-cache managers, which allocate memory for the KV of each request.
 
-    A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
-    defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
-    and keyword parameters of its own. Only the manager applies the settings in it: it keeps the
-    watermark, adds lookahead slots, and allocates the whole output under ``reserve_output``. A
-    manager may be made of others and pass each request to one of them.
-    :func:`kvsim.testing.check_allocator` checks the other properties of a manager, not these
-    settings.
+    A refused call must leave the state unchanged. Subclasses implement the abstract methods; the
+    other ones suit a manager without a prefix cache. A manager is constructed from a
+    :class:`KVCacheConfig` and its own keyword parameters. It must apply the configuration itself:
+    leave the watermark free, add lookahead slots, and allocate the whole output under
+    ``reserve_output``. :func:`kvsim.testing.check_allocator` checks a manager, except for these
+    settings. A manager may contain other managers and pass each request to one of them.
 
     Attributes
     ----------
-    total_bytes : all KV memory it manages (paged: without the null block)
-    num_gpu_blocks, block_size : as reported in results
-    default_scheduler : name of the scheduler that serves it by default
-    needs_scheduler : the one scheduler that it runs under, None for any
+    total_bytes : all KV memory that it manages (paged: without the null block)
+    num_gpu_blocks, block_size : blocks, and tokens per block, as reported in results
+    default_scheduler : name of the scheduler under which it runs by default
+    needs_scheduler : the only scheduler under which it runs, None for any
     has_block_table : its attention kernel reads a block table, which costs time
-    has_null_block : ``num_gpu_blocks`` counts a block that no request gets, as vLLM's does
-    evidence : the comparison with the real system, in words; not inherited
-    serves_samples : serves requests of several sequences
-    speculates : keeps slots for drafts, and takes back those of rejected ones
+    has_null_block : ``num_gpu_blocks`` includes a block that no request gets, as in vLLM
+    evidence : its comparison with the real system, in words; not inherited
+    serves_samples : serves requests with several sequences
+    speculates : allocates slots for drafts, and rolls back those of rejected drafts
     tells_events : its rules emit vLLM's KV cache events
-    keeps_states : keeps the states of Mamba and linear attention in a pool of their own
-    keeps_unpublished : it caches prefixes for later requests, and emits no events
+    keeps_states : keeps the states of Mamba and linear attention in a separate pool
+    keeps_unpublished : caches prefixes for later requests, but emits no events
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
-    foresees : makes use of :meth:`foresee`
-    tracks_sessions : its eviction policy reads whether a session goes on
-    ignores : configuration fields that change nothing here, each with the reason
-    piece_bytes : bytes of all layers that are copied to the host at once, in a copy per tensor;
-        None if pieces are so long that a copy's fixed time does not matter
+    foresees : uses :meth:`foresee`
+    tracks_sessions : its eviction policy uses whether a session continues
+    ignores : configuration fields without effect on it, each with the reason
+    piece_bytes : bytes of all layers that one round of copies to the host moves, one copy per
+        tensor; None if copies are so long that their fixed time does not matter
     """
 
     NEEDS = 1  # its configuration
@@ -211,10 +209,10 @@ class KVCacheManager(Parametric, ABC):
 
     @abstractmethod
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
-        """Make room for the next tokens of a request. Mutates, unless it returns False.
+        """Allocate slots for the next tokens of a request. Mutates, unless it returns False.
 
-        The first call for a request admits it, reusing ``hit``; later ones let it grow. Before the
-        new tokens come those of the hit at first, ``request.num_computed_tokens`` later.
+        The first call for a request admits it, and reuses ``hit``: the new tokens follow those of
+        the hit. In later calls they follow the first ``request.num_computed_tokens``.
         """
 
     @abstractmethod
@@ -224,7 +222,7 @@ class KVCacheManager(Parametric, ABC):
     @property
     @abstractmethod
     def usage(self) -> KVUsage:
-        """Bytes by cause, now. Does not mutate."""
+        """Bytes of KV memory by cause. Does not mutate."""
 
     @property
     @abstractmethod
@@ -233,21 +231,21 @@ class KVCacheManager(Parametric, ABC):
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Recount everything. Does not mutate.
+        """Recount memory and sums. Does not mutate.
 
         Raises
         ------
         RuntimeError
-            Naming the broken invariant and both sides of it.
+            Naming the broken invariant and both of its sides.
         """
 
     def lookup(self, request: Request) -> Hit:
-        """Find a reusable prefix of a waiting request. Does not mutate."""
+        """Return the reusable prefix of a waiting request. Does not mutate."""
         del request
         return NO_HIT
 
     def fits(self, request: Request) -> bool:
-        """Return True if an empty memory could serve the request to its end. Does not mutate.
+        """Return True if an empty memory is large enough for a request. Does not mutate.
 
         A request that fits with one sequence must also fit with fewer prompt or output tokens.
         """
@@ -255,7 +253,7 @@ class KVCacheManager(Parametric, ABC):
         return True
 
     def foresee(self, requests: Iterable[Request]) -> None:
-        """Receive every request of the trace, in order of arrival, for optimal bounds. Mutates."""
+        """Receive the trace's requests, in order of arrival, for an optimal policy. Mutates."""
         del requests
 
     def tell_time(self, clock: Callable[[], float]) -> None:
@@ -263,12 +261,12 @@ class KVCacheManager(Parametric, ABC):
         del clock
 
     def swap_out(self, request: Request) -> int:
-        """Move a request's KV to host memory; returns bytes moved, 0 if it cannot. Mutates."""
+        """Move a request's KV to host memory; return the bytes moved, 0 if impossible. Mutates."""
         del request
         return 0
 
     def swap_in(self, request: Request) -> int:
-        """Bring a request's KV back; returns bytes moved, 0 if there is no room. Mutates."""
+        """Move a request's KV back; return the bytes moved, 0 if there is no room. Mutates."""
         del request
         return 0
 
@@ -278,49 +276,48 @@ class KVCacheManager(Parametric, ABC):
         return NO_TRANSFERS
 
     def retire(self, request: Request) -> None:
-        """Record that a request has ended while its batch keeps its slots. Mutates.
+        """Record that a request of a static batch has ended; its slots stay. Mutates.
 
-        Under ``static`` only; ``free`` comes when the batch ends.
+        :meth:`free` follows when the batch ends.
         """
         del request
 
     def cache_computed(self, request: Request, num_tokens: int) -> None:
         """Record that the first ``num_tokens`` tokens are computed and known. Mutates.
 
-        Only called with asynchronous scheduling, when a token that ``allocate_slots`` has made
-        room for gets known. Without it, all tokens are known when their slots are taken.
+        Only asynchronous scheduling calls it, when it learns a token whose slots were allocated
+        before. Otherwise all tokens are known when their slots are allocated.
         """
         del request, num_tokens
 
     @property
     def heap_bytes(self) -> tuple[int, int] | None:
-        """Bytes active and reserved in a caching allocator, if it has one. Does not mutate."""
+        """Active and reserved bytes of its caching allocator, None without. Does not mutate."""
         return None
 
     @property
     def num_free(self) -> int:
-        """Blocks (or slots) that no request holds, cached ones included. Does not mutate.
+        """Free blocks (or slots), cached ones included. Does not mutate.
 
-        vllm-v0 grows a request with a block table only while there are some.
+        The scheduler vllm-v0 lets requests with a block table grow only while this is not 0.
         """
         return round((1 - self.kv_usage) * self.num_gpu_blocks)
 
     def block_ids(self, request: Request) -> list[list[int]]:
-        """Return a running request's block table in every group, read-only."""
+        """Return the block table of a running request in every group, for reading only."""
         del request
         return []
 
     def address(self, request: Request) -> tuple[int, int] | None:
-        """Return first slot and number of slots of a running request, if it has one piece."""
+        """Return (first slot, slots) of a running request's extent, None without one."""
         del request
         return None
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
         """Return the cause at the middle of each of ``num_bins`` equal address ranges.
 
-        The codes are those of :class:`~kvsim.kv.usage.Cause`.
-        Unallocated memory is FREE or CACHED; whether it counts as external is the scheduler's
-        knowledge. Does not mutate.
+        The codes are those of :class:`~kvsim.kv.usage.Cause`. Unallocated memory is FREE or CACHED;
+        the caller turns it into EXTERNAL while the head of the queue is refused. Does not mutate.
         """
         return np.zeros(num_bins, dtype=np.uint8)
 

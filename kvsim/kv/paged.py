@@ -52,22 +52,22 @@ if TYPE_CHECKING:
 
 
 class PagedManager(RuleManager):
-    """Blocks of ``block_size`` slots, taken as a request grows.
+    """Blocks of ``block_size`` slots, which are allocated as a request grows.
 
     Parameters
     ----------
-    config : its memory and its users
-    block_size : tokens per block, instead of the configured
+    config : memory and use
+    block_size : tokens per block; overrides the configured number
     eviction : the eviction policy, ``NAME[:KEY=VALUE]...``
 
     Attributes
     ----------
     num_gpu_blocks : blocks in the pool, the null block included
     groups : attention spec of each KV-cache group; all share the pool
-    slot_bytes : per group, bytes of one token's KV in it
-    state_bytes : per group, bytes that a block of it can hold
-    bytes_per_block : bytes of one block, the same for all groups; what a group's layers leave
-        unused of it is external waste
+    slot_bytes : per group, bytes of one token's KV
+    state_bytes : per group, bytes of a block that its layers use
+    bytes_per_block : bytes of one block, the same for all groups; bytes that a group's layers do
+        not use are external fragmentation
     """
 
     rules_of = PAGED
@@ -99,7 +99,7 @@ class PagedManager(RuleManager):
         self.eviction = eviction_policy(eviction)
         self.foresees = self.eviction.foresees
         self.tracks_sessions = self.eviction.tracks_sessions
-        if not self.runs_by_rules:  # what becomes of its content is not where rules tell it
+        if not self.runs_by_rules:  # its Python methods change content without events
             self.tells_events, self.keeps_unpublished = False, True
         if not self.eviction.runs_by_rules:
             self.python_parts = f"eviction policy {eviction}"
@@ -149,7 +149,7 @@ class PagedManager(RuleManager):
         self.add_request_blocks(kv, memory, num_request_blocks)
 
     def _set_units(self, kv: KV) -> None:
-        """Set the units of tokens of hit lengths, and of lengths covered by keys."""
+        """Set the units, in tokens, of hits and of keys."""
         config, several = self.config, len(self.groups) > 1
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         kv.scheduler_block_size = kv.alignment
@@ -203,7 +203,7 @@ class PagedManager(RuleManager):
                 kv.groups[g].drops_last_block = found.drops_last_block
 
     def _lay_out_states(self, kv: KV, memory: Memory) -> None:
-        """Lay out the memory for states that can be hit."""
+        """Lay out the memory for cached states."""
         config, unit = self.config, kv.hash_block_size
         first = next(spec for spec in self.groups if isinstance(spec, Mamba))
         kv.has_states, kv.matches_partially = True, self._matches_partially(unit)
@@ -237,7 +237,7 @@ class PagedManager(RuleManager):
         return self.config.events and self.config.enable_prefix_caching
 
     def _num_hash_aliases(self, kv: KV) -> int:
-        """Return the number of additional keys of blocks."""
+        """Return the number of records for further keys of blocks."""
         several = len(self.groups) > 1
         if not kv.matches_partially and not (self._tells_events and several):
             return 0
@@ -247,7 +247,7 @@ class PagedManager(RuleManager):
         return (self.num_usable + 1) * (longest - 1)
 
     def num_tables(self) -> int:
-        """Block tables of one request."""
+        """Return the number of block tables of a request."""
         return len(self.groups)
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
@@ -293,7 +293,7 @@ class PagedManager(RuleManager):
 
     @cached_property
     def sizes(self) -> KV:
-        """Settings and sizes, without the memory, for checks of an empty cache."""
+        """Settings without the memory itself, to check what fits into an empty memory."""
         kv = KV(reserve_output=self.config.reserve_output, max_model_len=self.config.max_model_len)
         kv.pool.num_usable = self.num_usable
         kv.groups = [KVGroup(block_size=spec.block_size) for spec in self.groups]
@@ -306,7 +306,7 @@ class PagedManager(RuleManager):
         for spec, cap in zip(self.groups, self.admission_caps, strict=True):
             blocks = most_states(spec, tokens) or cdiv(tokens, spec.block_size)
             if cap and not self.config.reserve_output:
-                # Beside its window and what is in flight, a request holds its lookahead slots.
+                # In addition to its window and tokens in flight, a request holds lookahead slots.
                 blocks = min(blocks, cap + cdiv(lookahead, spec.block_size))
             total += blocks
         return total <= self.num_usable
@@ -344,7 +344,7 @@ class PagedManager(RuleManager):
         self.usage.check(self.total_bytes)
 
     def _fenced_tables(self) -> list[tuple[int, list[int]]]:
-        """Return the tables, with their groups, of ended requests with blocks at a fence."""
+        """Return the tables of fenced requests, as (group, blocks)."""
         connector = self.state.connector
         fenced = [
             self.kv.request_blocks[h]
@@ -358,7 +358,7 @@ class PagedManager(RuleManager):
         ]
 
     def _fenced_copies(self) -> list[tuple[int, list[int]]]:
-        """Return the blocks, with their groups, that copies at a fence hold."""
+        """Return the blocks of fenced copies, as (group, [block])."""
         connector = self.state.connector
         blocks = head(connector.copies.blocks, connector.copies.length)
         return [(connector.copy_groups[n // 2], [block]) for n, block in enumerate(blocks)]
@@ -374,10 +374,10 @@ class PagedManager(RuleManager):
             kept = {block for of, table in tables if of == g for block in table}
             found = len(kept - running - {NULL_BLOCK})
             if found != group.num_pinned:
-                raise RuntimeError(f"{group.num_pinned} blocks kept counted, {found} found")
+                raise RuntimeError(f"{group.num_pinned} pinned blocks counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
-        """Recount the sums of the accounting."""
+        """Recount the sums over live requests."""
         filled = sum(r.num_filled for r, _ in live)
         if filled != self.kv.num_filled:
             raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")

@@ -1,4 +1,4 @@
-"""A KV-cache manager with rules that both engines run."""
+"""Base of KV-cache managers whose rules run as Python or compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 
-#: Methods that a subclass may override, at the price of the compiled engine.
+#: Methods that a subclass may override; it then runs in Python only.
 ANSWERS = (
     *("lookup", "allocate_slots", "free", "retire", "cache_computed", "swap_out", "swap_in"),
     *("take_transfers", "num_free", "usage", "kv_usage", "memory_map", "heap_bytes"),
@@ -38,14 +38,13 @@ ANSWERS = (
 
 
 class RuleManager(KVCacheManager):
-    """A thin class over :mod:`kvsim.rules`: it holds the state, and calls rules.
+    """A manager that holds its state as records and calls :mod:`kvsim.rules`.
 
-    A subclass says by which rules (``rules_of``, a :class:`kvsim.records.kv.Manager`) and lays
-    their memory out.
+    A subclass sets ``rules_of``, a :class:`kvsim.records.kv.Manager`, and lays out the memory.
     """
 
     rules_of: ClassVar[int]
-    #: A part of it that is not a rule, as errors call it.
+    #: Name, for errors, of a part of the manager that runs in Python only.
     python_parts = ""
 
     def __init__(self, config: KVCacheConfig) -> None:
@@ -56,12 +55,12 @@ class RuleManager(KVCacheManager):
         """Fill an empty record with the settings and memory for ``num_request_blocks`` requests."""
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
-        """Make room for ``count`` requests more; with flat memory only before any is in use."""
+        """Add records for ``count`` requests; in flat memory, only while none is in use."""
         n = kv.num_request_blocks
         new = memory.records(RequestBlocks, count)
         kv.request_blocks = [*kv.request_blocks, *new] if n else new
         self.fill_request_blocks(kv, memory, n, n + count)
-        # Under the old ones: as if all had been laid out at once.
+        # Below the old ones in the stack, as if all records had been laid out together.
         free = [
             *range(n + count - 1, n - 1, -1),
             *head(kv.free_request_blocks, kv.num_free_request_blocks),
@@ -72,26 +71,26 @@ class RuleManager(KVCacheManager):
 
     @abstractmethod
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
-        """Lay out the block tables of some requests."""
+        """Lay out the memory of the records ``first`` to ``stop``, such as block tables."""
 
     @cached_property
     def state(self) -> Replica:
-        """The state of the replica with this memory, as Python objects."""
+        """State of the replica of this manager, as Python records."""
         state = Replica()
         self.lay_out(state.kv, Objects(), 2)
         return state
 
-    #: What of it rules say; a subclass that answers in another way is plain Python.
+    #: The methods that call rules; a subclass that overrides one of them runs in Python only.
     answers: ClassVar[tuple[str, ...]] = ANSWERS
 
     @property
     def runs_by_rules(self) -> bool:
-        """True if the rules alone decide its behaviour."""
+        """True if no subclass overrides a method that calls rules."""
         return not overridden(self, self.answers)
 
     @property
     def kv(self) -> KV:
-        """The memory's own state."""
+        """State of the KV cache."""
         return self.state.kv
 
     def lookup(self, request: Request) -> Hit:
@@ -101,12 +100,12 @@ class RuleManager(KVCacheManager):
         return Hit(num_tokens, self.hit_blocks(num_tokens), request.shared_prefix_boundary)
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
-        """Return the blocks of the hit just looked up, per group."""
+        """Return the blocks of the last looked-up hit, per group."""
         del num_tokens
         return []
 
     def take_hit(self, hit: Hit) -> None:
-        """Write a hit's blocks to where the rules read them at the next admission."""
+        """Write a hit's blocks into the record that the next admission uses."""
 
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
         if self.holds(request):
@@ -118,9 +117,9 @@ class RuleManager(KVCacheManager):
         return rules.admit_slots(self.kv, request, num_new_tokens, hit.num_tokens)
 
     def meet(self, request: Request) -> None:
-        """Make a request known to the rules.
+        """Enter a request in the replica's list of requests, unless it is there.
 
-        The scheduler assigns its index; a manager inside another one receives the request here.
+        Usually the scheduler has assigned its index; a manager inside another one does it here.
         """
         if request.place == NONE:
             adopt(self.state, request)
@@ -190,9 +189,9 @@ class RuleManager(KVCacheManager):
         return causes
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:
-        """Lay out the memory for painting a memory map."""
+        """Lay out the scratch memory of :func:`kvsim.rules.memory_map.paint`."""
 
     def held_requests(self) -> list[tuple[Request, int]]:
-        """Return the requests that hold memory, and the index of their blocks."""
+        """Return the requests that hold memory, with the index of their blocks."""
         requests, places = self.state.requests, column(self.kv.request_blocks, "request")
         return [(requests[k], h) for h, k in enumerate(places) if k != NONE]

@@ -1,8 +1,8 @@
 """A paged KV cache with a host tier, which keeps evicted prefix blocks for later hits.
 
-The simplest form of vLLM's KV offloading (``--kv-offloading-size``): a content is copied to the
-host when its last block on the GPU is evicted, and back when a waiting request would hit it right
-after its hit on the GPU. Copies overlap with the step that admits the request. The rules are in
+This is the simplest form of vLLM's KV offloading (``--kv-offloading-size``). A content is copied to
+the host when its last block on the GPU is evicted, and back when it continues a waiting request's
+hit on the GPU. The copies overlap with the step that admits the request. The rules are in
 :mod:`kvsim.rules.managers.tiered`.
 """
 
@@ -29,8 +29,7 @@ Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class TieredManager(PagedManager):
     """Paged, with evicted prefix blocks kept in ``host_gib`` GiB of host memory per GPU.
 
-    A content is on the GPU, in host memory, or in both: what was fetched is not stored again.
-    Full attention only.
+    A fetched content stays in host memory, so it is not stored again. Full attention only.
     """
 
     rules_of = PAGED
@@ -55,7 +54,7 @@ class TieredManager(PagedManager):
         lay_out_contents(memory, kv.pool.host.contents, self.num_host_blocks)
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
-        """Return the blocks of the last hit that are on the GPU; the rest is in host memory."""
+        """Return the blocks on the GPU of the last hit; the rest of the hit is in host memory."""
         del num_tokens
         return super().hit_blocks(self.kv.pool.host.num_found * self.block_size)
 
@@ -65,7 +64,7 @@ class TieredManager(PagedManager):
 
     @property
     def num_host_blocks_used(self) -> int:
-        """Contents in host memory."""
+        """Number of blocks in host memory."""
         return self.kv.pool.host.contents.queue.length
 
     def check_integrity(self) -> None:
@@ -76,12 +75,12 @@ class TieredManager(PagedManager):
 
 
 def check_plain(name: str, manager: PagedManager) -> None:
-    """Refuse layers that are not all full attention.
+    """Check that all layers have full attention.
 
     Raises
     ------
     ValueError
-        Naming what serves them.
+        Naming the allocator that supports other layers.
     """
     if len(manager.groups) != 1 or manager.groups[0].kind != FULL:
         raise ValueError(f"allocator {name!r}: layers with windows are not modelled; paged does")

@@ -1,9 +1,9 @@
 """KV in unified memory: more blocks than the GPU holds, paged in on demand at every step.
 
-CUDA's managed memory lets an allocation exceed the GPU's; the driver moves what is touched over
-PCIe and pushes the least recently used pages out. Attention touches every block of every request in
-each step, in the same order, so that once they exceed the GPU's memory, least-recently-used pages
-are always those that come next.
+An allocation of CUDA's managed memory may exceed the GPU's memory: the driver pages touched memory
+in over PCIe, and the least recently used pages out. Attention touches every block of every request
+in each step, in the same order. So once the blocks exceed the GPU's memory, the least recently used
+page is always the one that is needed next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kvsim.records.request import Request
 
-#: What the driver moves at once: a 2 MiB block of virtual addresses.
+#: Bytes that the driver moves per page fault: a 2 MiB block of virtual addresses.
 PAGE_BYTES = 2 * 2**20
 
 
@@ -57,7 +57,7 @@ class UnifiedManager(PagedManager):
         self._faults_per_block = cdiv(self.bytes_per_block, PAGE_BYTES)
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:
-        """Touch every block of the step's requests; blocks that are not resident fault."""
+        """Touch every block of the step's requests; a block that is not resident faults."""
         resident, on_host = self._resident, self._on_host
         num_faults = num_in = num_out = 0
         for request in requests:
@@ -67,7 +67,7 @@ class UnifiedManager(PagedManager):
                     del resident[block]
                 else:
                     num_faults += 1
-                    if block in on_host:  # else it is new: there is nothing to bring
+                    if block in on_host:  # else it is new, without content to move
                         on_host.remove(block)
                         num_in += 1
                     if len(resident) >= self.num_resident:

@@ -1,7 +1,7 @@
-"""Use and waste of KV memory: the causes and their sums.
+"""Use and waste of KV memory by cause.
 
-The causes are those of the PagedAttention paper's Fig. 2. The order of :data:`COLUMNS` is the order
-of every list of them: of :class:`KVUsage`, of the memory table, of the totals.
+The causes are those of the PagedAttention paper's Fig. 2. :class:`KVUsage`, the memory table and
+the totals list them in the order of :data:`COLUMNS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Cause(IntEnum):
-    """The use of a KV slot, or the cause of its waste; the codes are those of memory maps."""
+    """The use of a KV slot, or the cause of its waste; the numbers are the codes of memory maps."""
 
     FREE = 0
     TOKEN_STATES = 1
@@ -41,16 +41,17 @@ class Cause(IntEnum):
 HELD = (Cause.TOKEN_STATES, Cause.RESERVATION, Cause.INTERNAL, Cause.EXTERNAL)
 #: Causes that sum to all memory.
 WHOLE = (*HELD, Cause.FREE)
-#: All causes; cached memory is a part of the unallocated one.
+#: All causes; CACHED memory is part of FREE memory.
 COLUMNS = (*WHOLE, Cause.CACHED)
 
 
 class KVUsage(NamedTuple):
-    """KV memory at one instant, in bytes; the first five sum to the manager's total.
+    """KV memory at one instant, in bytes; all fields but ``cached`` sum to the manager's total.
 
-    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: reserved and used
-    later. ``internal``: reserved and never used, or no longer used. ``external``: allocated beyond
-    the request. ``unallocated``: free; ``cached`` is the part of it with reusable blocks.
+    ``token_states``: slots of live tokens; a shared slot counts once. ``reservation``: reserved
+    slots that will be used later. ``internal``: reserved slots that are never or no longer used.
+    ``external``: memory allocated beyond the requested slots. ``unallocated``: free memory;
+    ``cached`` is its part with reusable content.
     """
 
     token_states: int
@@ -66,12 +67,12 @@ class KVUsage(NamedTuple):
         return self[: len(HELD)]
 
     def check(self, total_bytes: int) -> None:
-        """Check that nothing is negative and that all memory has a cause.
+        """Check that no cause is negative, and that the causes sum to ``total_bytes``.
 
         Raises
         ------
         RuntimeError
-            Naming invariant 9 and both sides of it.
+            Naming invariant 9 and both of its sides.
         """
         if min(self) < 0 or sum(self[: len(WHOLE)]) != total_bytes:
             raise RuntimeError(f"invariant 9: {self} does not sum to {total_bytes}")

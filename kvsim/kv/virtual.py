@@ -1,15 +1,7 @@
 """Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
 
-Every running request has, per layer, a virtual range for its keys and one for its values, each for
-max_model_len tokens; physical pages are mapped to them as the request grows, so attention kernels
-need no block table. A page holds tokens of one tensor of one layer: a token needs a slot in all of
-them, and each tensor's last page is partly empty. CUDA maps pages of 2 MiB; smaller ones need the
-authors' change to the driver.
-
-Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
-are mapped ahead, while the step before computes (the paper's sections 6.1 and 6.2). Which page a
-request gets changes only the memory map: pages returned last are used first.
-The rules are in :mod:`kvsim.rules.managers.virtual`.
+:mod:`kvsim.rules.managers.virtual` describes and has the rules. CUDA maps pages of 2 MiB; smaller
+pages need the authors' change to the driver.
 """
 
 from __future__ import annotations
@@ -36,9 +28,9 @@ PageSize: TypeAlias = Literal["64KiB", "128KiB", "256KiB", "2MiB"]
 
 
 def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
-    """Group the K and V tensors of all layers by the tokens that they keep.
+    """Group the K and V tensors of all layers by their bytes per token and window.
 
-    Chunked-local layers keep all, as their pages fall due at once.
+    Chunked-local layers keep all tokens, like full attention.
     """
     counts: dict[tuple[int, int], int] = {}
     for layer in layout.layers:
@@ -52,7 +44,7 @@ def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
 class VirtualManager(RuleManager):
     """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention.
 
-    Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
+    Pages out of the window are unmapped even if the call is then refused, as with vLLM's blocks.
     """
 
     rules_of = VIRTUAL
@@ -90,7 +82,7 @@ class VirtualManager(RuleManager):
 
     @cached_property
     def sizes(self) -> KV:
-        """Settings, without the memory, for questions about an empty one."""
+        """Settings without the memory itself, to check what fits into an empty memory."""
         kv = KV()
         self._set_up(kv, Objects())
         return kv
@@ -124,7 +116,7 @@ class VirtualManager(RuleManager):
         return num_needed_pages(self.sizes, tokens) <= self.num_pages
 
     def _pages(self, own_blocks: int) -> list[list[int]]:
-        """Pages behind a request's tensors of each kind, row by row."""
+        """Return the pages behind a request's tensors of each kind, row by row."""
         found = []
         for rows, kind in zip(
             self.kv.virtual.virtual_ranges[own_blocks].rows, self.kinds, strict=True

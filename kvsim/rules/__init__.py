@@ -1,6 +1,6 @@
-"""The single source of every rule: plain Python over records, run interpreted or compiled.
+"""The rules of the simulation: plain Python functions over records, interpreted or compiled.
 
-A rule reads and writes the fields of records (:mod:`kvsim.records`) and calls other rules. Both
-engines run these very functions, so a rule keeps to what both understand: loops, branches, integers
-that stay below 2**63, floats, and tuples. ARCHITECTURE.md says more ("How a rule runs both ways").
+A rule reads and writes fields of records (:mod:`kvsim.records`) and calls other rules. Both
+backends run the same functions, so rules use only what both support: loops, branches, integers
+below 2**63, floats and tuples. See ARCHITECTURE.md, "How a rule runs both ways".
 """

@@ -25,7 +25,7 @@ ENDED, REJECTED, IN_FLIGHT, ABORTED, FAILED = 0, 1, 2, 4, 5
 
 
 def abort(state: Replica, row: int) -> bool:
-    """Abort the request of a trace row; False if it is not (or no longer) on this replica."""
+    """Abort the request of a trace row; False if this replica does not have it (any more)."""
     for k in range(state.num_requests):
         request = state.requests[k]
         if request.request_id == row and request.status != FINISHED:
@@ -53,7 +53,7 @@ def end_early(state: Replica, k: int, reason: int) -> None:
 
 
 def refuse_place(state: Replica, k: int) -> None:
-    """End a new request for which there is no place; it does not count as waiting."""
+    """Reject a new request that exceeds the front end's limits; it never counts as waiting."""
     request = state.requests[k]
     state.totals.num_turned_away += 1
     state.totals.waiting_seconds -= state.clock - request.arrival_time
@@ -62,7 +62,7 @@ def refuse_place(state: Replica, k: int) -> None:
 
 
 def look_anew(state: Replica) -> None:
-    """Reset the shortcuts of earlier steps, so that the next step checks queue and requests."""
+    """Reset the flags that let a step skip the queue or whole requests."""
     state.head_lookup_failed = False
     state.is_full = False
     state.refused = False
@@ -71,7 +71,7 @@ def look_anew(state: Replica) -> None:
 
 
 def free_early(state: Replica, request: Request) -> None:
-    """Free the memory of a request, unless a transfer needs it."""
+    """Free the KV memory of a request, unless a transfer still needs it."""
     if state.connector.kind != NO_CONNECTOR:
         release(state, request, False)
     else:

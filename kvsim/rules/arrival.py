@@ -1,4 +1,4 @@
-"""The record of an arriving request: its fields from the trace, with nothing computed yet."""
+"""The record of a new request: its fields from the trace, with nothing computed yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def make_request(state: Replica, request: Request, place: int) -> None:
-    """Make the record of the next arrival; its output is cut at max_model_len."""
+    """Fill a record with the next arrival; max_model_len limits its output."""
     trace = state.trace
     request.reset()
     describe(state, request, trace.ids[trace.next])
@@ -21,7 +21,7 @@ def make_request(state: Replica, request: Request, place: int) -> None:
 
 
 def known_end(trace: Trace, request: Request) -> int:
-    """Return the token count at which a request ends, as known to the scheduler in advance."""
+    """Return the token count at which a request ends as far as the scheduler knows."""
     if not trace.has_eos:
         return request.end
     return request.num_prompt_tokens + trace.asked_tokens[request.request_id]

@@ -1,4 +1,4 @@
-"""A step being scheduled: its requests, and the changes to their token counts."""
+"""The step being scheduled: adding, admitting and preempting requests, and their token counts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 def batch_at(state: Replica, k: int) -> Batch:
-    """Return the k-th oldest step in flight, or the record for the next one."""
+    """Return the k-th oldest step in flight; k = num_batches gives the record of the next step."""
     return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
 
 
 def calls_since_token(state: Replica, request: Request) -> int:
-    """Return the number of schedules since that of a request's token in flight, 0 without one."""
+    """Return the calls of schedule since a request's token in flight was scheduled, 0 without."""
     if request.num_placeholders == 0:
         return 0
     return state.num_calls + state.limits.num_stages - request.next_call
 
 
 def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
-    """Schedule the next tokens of a request, and advance its counts."""
+    """Add the next tokens of a request to the step, and advance the request's counts."""
     request, entry = state.requests[k], batch.entries[batch.size]
     computed = request.num_computed_tokens
     end = computed + num_tokens
@@ -61,7 +61,7 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
 
 
 def drop(state: Replica, batch: Batch, k: int) -> int:
-    """Remove a request from the step; return its tokens, 0 if it was not in the step."""
+    """Remove a request from the step; return its scheduled tokens, 0 if it was not in the step."""
     at = 0
     while at < batch.size and batch.entries[at].request != k:
         at += 1
@@ -116,8 +116,8 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
 def victim_place(state: Replica) -> int:
     """Return the index in the running list of the request to preempt: the last, or least urgent.
 
-    Of equally urgent requests vLLM takes the first. Its arrival times never tie; where a trace's
-    do, ids break the tie, or requests could preempt each other for ever.
+    Of equally urgent requests vLLM takes the first. Its arrival times never tie. Those of a trace
+    may: ids then break the tie, since requests could otherwise preempt each other without end.
     """
     if state.limits.has_own_victim:
         return own_victim_place(state)
@@ -137,7 +137,7 @@ def victim_place(state: Replica) -> int:
 
 
 def preempt_at(state: Replica, batch: Batch, place: int) -> int:
-    """Remove a running request from the batch and preempt it; return its tokens to the budget."""
+    """Remove a running request from the step and preempt it; return its scheduled tokens."""
     k = state.running[place]
     state.num_running -= 1
     for later in range(place, state.num_running):
@@ -153,7 +153,7 @@ def preempt_at(state: Replica, batch: Batch, place: int) -> int:
 
 
 def preempt(state: Replica, k: int) -> None:
-    """Queue a request that has lost its KV; it is recomputed, including its output so far."""
+    """Requeue a request that has lost its KV; its prompt and output so far will be recomputed."""
     victim = state.requests[k]
     victim.status = PREEMPTED
     victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
@@ -179,7 +179,7 @@ def note_preemption(state: Replica, k: int) -> None:
 def recycle(state: Replica, k: int) -> None:
     """Free a request's record for reuse, unless a step in flight still refers to it."""
     if state.connector.kind != NO_CONNECTOR and state.requests[k].own_blocks != NONE:
-        return  # its blocks are kept
+        return  # a transfer still needs its blocks
     if state.requests[k].num_in_flight_tokens == 0:
         state.free_requests[state.num_free_requests] = k
         state.num_free_requests += 1
@@ -196,10 +196,10 @@ def num_running_seqs(state: Replica) -> int:
 
 
 def grow_running(state: Replica, batch: Batch) -> None:
-    """Schedule the next tokens of every running request; one that cannot grow preempts others.
+    """Schedule the next tokens of every running request; preempt if one cannot allocate.
 
-    Allocation fails here only if the manager allocates as a request grows, even if it also
-    reserves room. The preempted request may be the one that cannot grow.
+    A request that cannot allocate may be its own victim. Allocation cannot fail under a manager
+    that reserves all slots at admission.
     """
     place = 0
     while place < state.num_running:

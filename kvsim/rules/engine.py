@@ -1,7 +1,7 @@
-"""The loop of a replica: arrivals, steps, ends.
+"""The loop of a replica, which is that of vLLM's engine core.
 
-It is vLLM's: schedule a step, and process the oldest step in flight when the maximum number is in
-flight (one; two with asynchronous scheduling; one more per pipeline stage), or when nothing could
+Schedule a step. Process the output of the oldest step in flight if the maximum number is in flight
+(one; two with asynchronous scheduling; one more per further pipeline stage), or if nothing could
 be scheduled.
 """
 
@@ -75,9 +75,9 @@ MAX_EMPTY_STEPS = 3
 
 
 def see_arrivals(state: Replica) -> bool:
-    """Queue every request that has arrived by now; False if there are no records left.
+    """Queue every request that has arrived by now; False if no free record is left.
 
-    Where the length of the queue does not matter, only its head gets records.
+    At most ``limits.backlog`` requests, those at the head of the queue, get records.
     """
     trace = state.trace
     if state.limits.has_own_loop and is_deaf(state) and engine_has_work(state):
@@ -105,7 +105,7 @@ def see_arrivals(state: Replica) -> bool:
 
 
 def add_request(state: Replica, k: int) -> None:
-    """Queue a new arrival by the scheduler's rules."""
+    """Add a new request to the queue of its scheduler."""
     if state.limits.has_own_loop:
         add_to_engine(state, k)
         return
@@ -115,7 +115,7 @@ def add_request(state: Replica, k: int) -> None:
 
 
 def look_again(state: Replica) -> None:
-    """Make the next step check the queue again."""
+    """Reset the flags that let the next step skip the queue."""
     state.head_lookup_failed = False
     state.connector.is_idle = False
 
@@ -131,7 +131,7 @@ def begin_step(state: Replica, batch: Batch) -> None:
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
-    """Schedule a step by the scheduler's rules, and allocate its KV slots."""
+    """Schedule a step by the rules of the configured scheduler, and allocate its KV slots."""
     if state.limits.scheduler == VLLM or state.limits.scheduler == TENSORRT_LLM:  # noqa: PLR1714
         schedule_vllm(state, batch)
     elif state.limits.scheduler == ORCA:
@@ -196,12 +196,12 @@ def schedule(state: Replica) -> bool:
 
 
 def has_timed_copies(state: Replica) -> bool:
-    """Return True if KV is copied to and from the host in parallel with the steps."""
+    """Return True if KV copies to and from the host take time, in parallel with the steps."""
     return state.connector.kind == OFFLOADING and state.offloading.timed
 
 
 def takes_empty_steps(state: Replica) -> bool:
-    """Return True if an empty step must run because its output may bring a report."""
+    """Return True if an empty step must run because its output may bring a connector's report."""
     if state.connector.kind == NO_CONNECTOR or state.connector.kind == SESSIONS:  # noqa: PLR1714
         return False
     return state.never_reject or has_reports(state)
@@ -210,8 +210,8 @@ def takes_empty_steps(state: Replica) -> bool:
 def handle_no_progress(state: Replica) -> bool:
     """Handle an empty step when no real step is in flight; False if the scheduler is stuck.
 
-    A request that had to preempt itself returns in the next step. A head that not even an idle
-    replica admits is rejected. Anything else is a bug of the scheduler.
+    A request that preempted itself is admitted again in a later step. A head of the queue that even
+    an idle replica cannot admit is rejected. Anything else is a bug of the scheduler.
     """
     state.num_empty_steps += 1
     if state.never_reject:
@@ -223,12 +223,12 @@ def handle_no_progress(state: Replica) -> bool:
         ready = min(ready, first_due(state.offloading))
     if ready < math.inf:
         state.resume_time = ready
-        state.must_complete = state.num_batches > 0  # an empty step that was queued
+        state.must_complete = state.num_batches > 0  # an empty step is in flight
         return True
-    # Copies that take time have their own due times: without one, nothing is being transferred.
+    # Timed copies have due times: if there is none, nothing is being transferred.
     transfers = state.connector.kind != NO_CONNECTOR and not has_timed_copies(state)
     if transfers and has_transfers(state):
-        # A step that preempts admits no request: the next one may.
+        # A step that preempts admits no request; the next step may.
         state.connector.is_idle = state.num_preempted == 0 or preempts_in_vain(state)
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
@@ -241,7 +241,7 @@ def handle_no_progress(state: Replica) -> bool:
 
 
 def complete(state: Replica) -> None:
-    """Process the output of the oldest step."""
+    """Process the output of the oldest step in flight."""
     batch = batch_at(state, 0)
     if state.trace.has_eos:
         note_surplus(state, batch)
@@ -276,14 +276,14 @@ def has_work(state: Replica) -> bool:
 
 
 def abort_by_rules(state: Replica, row: int) -> bool:
-    """Abort a request by the scheduler's rules; False if it is not on this replica."""
+    """Abort a request of a trace row; False if it is not on this replica."""
     if state.limits.has_own_loop:
         return abort_in_engine(state, row)
     return abort(state, row)
 
 
 def next_event_time(state: Replica) -> float:
-    """Return the time of the next event if nothing arrives, infinite if there is none."""
+    """Return the time of the replica's next event without new arrivals; infinite without one."""
     if state.must_complete:
         return batch_at(state, 0).end
     if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
@@ -294,7 +294,10 @@ def next_event_time(state: Replica) -> float:
 
 
 def advance(state: Replica, max_steps: int) -> int:
-    """Run up to the horizon, for ``max_steps`` steps, or until the host must help."""
+    """Run up to the horizon, for ``max_steps`` steps, or until the host must act.
+
+    Returns an `Outcome`.
+    """
     steps = 0
     while not is_awaited(state):
         if state.must_complete:
@@ -330,13 +333,13 @@ def advance(state: Replica, max_steps: int) -> int:
 
 
 def is_awaited(state: Replica) -> bool:
-    """Return True if the host waits for an end or the start of a load, and one has occurred."""
+    """Return True if the host must be notified now: a request has ended, or a load has started."""
     return state.until_finish and state.num_ended + state.connector.num_begun > 0
 
 
 def await_arrival(state: Replica) -> bool:
-    """Advance an idle replica to the next arrival; False if the run stops before."""
-    if state.num_batches > 0:  # an empty step that was queued behind the last real one
+    """Advance an idle replica to the next arrival; False if the run ends before it."""
+    if state.num_batches > 0:  # an empty step is in flight
         state.must_complete = True
         return True
     if state.trace.next == state.trace.num_arrivals:
@@ -349,7 +352,10 @@ def await_arrival(state: Replica) -> bool:
 
 
 def missing_room(state: Replica, num_steps: int) -> int:
-    """Return the host's task before the next of ``num_steps`` steps, DONE for none."""
+    """Return the reason to return to the host before the next step, DONE for none.
+
+    ``num_steps`` is the number of steps that may still run.
+    """
     if num_steps <= 0:
         return PAUSED
     if state.num_step_rows >= state.max_step_rows and state.record_steps:
@@ -362,7 +368,7 @@ def missing_room(state: Replica, num_steps: int) -> int:
 
 
 def step_on(state: Replica, most: int) -> tuple[int, int]:
-    """Schedule a step, or a run of up to ``most`` steps; return their number and an outcome."""
+    """Schedule one step, or a run of up to ``most``; return (number of steps, `Outcome`)."""
     if state.decode_only and not state.watched:
         run = run_of_steps(state, most)
         if run > 0:
@@ -373,7 +379,7 @@ def step_on(state: Replica, most: int) -> tuple[int, int]:
 
 
 def close(state: Replica, to: float) -> None:
-    """Advance idly to the end of the run, and record the requests that are still in flight."""
+    """Advance to the end of the run, and record requests that have not ended as in flight."""
     pass_time(state, to)
     for k in range(state.num_requests):
         if state.requests[k].status != FINISHED:
@@ -385,7 +391,7 @@ def close(state: Replica, to: float) -> None:
 
 
 def peek(state: Replica, row: int) -> None:
-    """Find the cached tokens of a prompt of the trace. Does not mutate."""
+    """Set ``state.found_tokens`` to the cached tokens of a trace row; the cache does not change."""
     state.found_tokens = 0
     if state.trace.num_prompt_tokens[row] < state.limits.max_model_len:
         describe(state, state.probe, row)
@@ -399,7 +405,8 @@ ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, RESUME, DROP_PINNED, LOAD_OF, RESET 
 def serve(state: Replica, command: int, argument: int) -> int:
     """Execute a command of the host; the only entry point of compiled code.
 
-    ``argument`` is the most steps to advance, or a row of the trace.
+    ``argument`` is the maximum number of steps, a row of the trace, or a flag. Returns an
+    `Outcome`, or the result of the command.
     """
     if command == ADVANCE:
         outcome = advance(state, argument)

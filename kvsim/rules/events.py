@@ -1,6 +1,6 @@
-"""KV cache events: a record of the content that is stored in and removed from the pool.
+"""KV cache events: a log of the keys that are stored in and removed from the pool.
 
-A consumer that counts what is stored and removed knows the keys in the pool after every update.
+A consumer of the log knows the number of blocks per key in the pool after every update.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_short_of_room(log: EventLog) -> bool:
-    """Return True if the host must read the log before the next step."""
+    """Return True if the log lacks room for a step, so the host must read it first."""
     return max(log.num_events, log.num_keys) > log.room - log.reserve
 
 
 def next_event(log: EventLog, kind: int, group: int) -> Event:
-    """Begin an event; the last one is reused if there is no room."""
+    """Return the record of a new event; if the log is full, the last one is overwritten."""
     event = log.events[log.num_events]
     event.kind = kind
     event.group = group
@@ -38,7 +38,7 @@ def next_event(log: EventLog, kind: int, group: int) -> Event:
 
 
 def note_key(log: EventLog, key: int, place: int) -> None:
-    """Record the key that a block got, for the event that will name it."""
+    """Append the key of a block to the log; a later event refers to it."""
     log.keys[log.num_keys] = key
     log.places[log.num_keys] = place
     if log.num_keys < log.room - 1:
@@ -56,7 +56,7 @@ def note_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record which blocks from first to stop have keys: those noted since ``first_key``."""
+    """Record a stored event for the blocks from first to stop with keys since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
         tell_stored(
@@ -67,7 +67,7 @@ def note_stored(
 def note_partial(
     kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
 ) -> None:
-    """Record that a block has the key of its first tokens, up to hash unit ``units``."""
+    """Record a stored event for the key of a part of a block, up to hash unit ``units``."""
     log = kv.pool.log
     first_key = log.num_keys
     note_key(log, own_blocks.keys[units - 1], units - 1)
@@ -86,7 +86,7 @@ def tell_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record that blocks of ``size`` tokens got keys, after the first ``units`` hash units."""
+    """Record a stored event for blocks of ``size`` tokens; ``units`` hash units precede them."""
     event = next_event(kv.pool.log, STORED, group)
     event.row = request.request_id
     event.block_size = size
@@ -125,7 +125,7 @@ def note_cleared(log: EventLog) -> None:
 
 
 def note_update(log: EventLog, time: float) -> None:
-    """Close the events that an update publishes, if there are any."""
+    """End the events of a scheduler update, if there are any, with its time in seconds."""
     if log.is_open:
         event = next_event(log, UPDATE, 0)
         event.time = time

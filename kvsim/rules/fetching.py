@@ -1,7 +1,7 @@
-"""Prefetches of memory that is needed soon, so that compiled code does not wait for it.
+"""Prefetches of memory that compiled code is about to read.
 
-A pool's blocks and its hash map are read in an unpredictable order, and the pools of a fleet do
-not fit into the CPU's caches. Prefetching changes no result.
+A pool's blocks and hash map are read in an unpredictable order, and the pools of a fleet do not fit
+into the CPU's caches. Prefetching changes no result.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from kvsim.records.paged import BlockPool, BlockTable
 
-#: Prefetch distance in blocks: a block takes some 10 ns, a memory access 100 ns.
+#: Prefetch distance in blocks: work on a block takes about 10 ns, a memory access 100 ns.
 AHEAD = 8
 
 
 def ask(rows: Sequence[Any], place: int) -> None:
-    """Prefetch an item of a list, which may be out of range; a no-op in Python."""
+    """Prefetch an item of a list; the index may be out of range. Does nothing in Python."""
     del rows, place
 
 
 def ask_whole(rows: Sequence[Any], place: int) -> None:
-    """Prefetch an item that spans several cache lines."""
+    """Prefetch an item that spans several cache lines. Does nothing in Python."""
     del rows, place
 
 
 def ask_for_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, group: int) -> None:
-    """Prefetch for look-ups of the first of many keys; :func:`ask_for_key` does the others."""
+    """Prefetch buckets and blocks of a look-up's first keys; :func:`ask_for_key` continues."""
     for at in range(first, min(first + 2 * AHEAD, stop)):
         ask(pool.buckets, (keys[at] ^ group) & pool.bucket_mask)
     for at in range(first, min(first + AHEAD, stop)):
@@ -39,7 +39,7 @@ def ask_for_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, gr
 
 
 def ask_for_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group: int) -> None:
-    """Prefetch the bucket and the block of keys later than that at index ``at``."""
+    """Prefetch the bucket and the block of keys that follow the key at index ``at``."""
     key = keys[min(at + 2 * AHEAD, last)]
     ask(pool.buckets, (key ^ group) & pool.bucket_mask)
     key = keys[min(at + AHEAD, last)]
@@ -47,13 +47,13 @@ def ask_for_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group:
 
 
 def ask_for_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
-    """Prefetch a block of a table."""
+    """Prefetch the block at an index of a table; nothing for a negative index."""
     if place >= 0:
         ask(pool.blocks, table.blocks[place])
 
 
 def ask_for_victims(pool: BlockPool, number: int) -> None:
-    """Prefetch the first eviction candidates; :func:`ask_for_victim` does those after them."""
+    """Prefetch the first eviction candidates; :func:`ask_for_victim` continues."""
     if pool.policy == LRU:
         line = pool.line
         for at in range(line.first, min(line.first + min(number, 2 * AHEAD), line.stop)):
@@ -69,7 +69,7 @@ def ask_for_buckets(pool: BlockPool, number: int) -> None:
 
 
 def ask_for_victim(pool: BlockPool) -> None:
-    """Prefetch a later eviction candidate, and the bucket of one before it."""
+    """Prefetch the candidate 2 * AHEAD positions ahead, and the bucket of the one AHEAD."""
     if pool.policy != LRU:
         return
     at, line = pool.line.first + 2 * AHEAD, pool.line

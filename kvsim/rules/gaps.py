@@ -1,4 +1,4 @@
-"""Gaps between tokens, binned by the float's exponent and its top 10 mantissa bits."""
+"""Bins of the gaps between tokens: the float's exponent and its top 10 mantissa bits."""
 
 from __future__ import annotations
 

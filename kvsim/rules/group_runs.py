@@ -1,8 +1,8 @@
-"""Runs of steps where requests have several tables, or tables of windows or states.
+"""Runs of steps if requests have several block tables, or tables of windows or states.
 
-Such a request is skipped until it needs bookkeeping. At that step it is brought up to date and
-grows by the rule, in its order in the running list; between such steps windows move within blocks,
-by a constant number of bytes per step for all requests together.
+A run skips a request until it needs bookkeeping. At that step the request's counts are updated, and
+it grows as in a single step, in the order of the running list. Between such steps windows move
+within blocks: the dead bytes of all requests grow by a constant number per step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def has_groups(kv: KV) -> bool:
-    """Return True if tables may grow differently: several groups, or windows."""
+    """Return True if the tables of a request may grow differently: several groups, or windows."""
     return kv.num_groups > 1 or kv.has_windows
 
 
 def groups_can_run(state: Replica) -> bool:
-    """Return True if windows and states are predictable, and no code reads them at each step."""
+    """Return True if windows and states change predictably, and nothing reads them at each step."""
     kv = state.kv
     if (
         state.limits.scheduler not in (VLLM, TENSORRT_LLM)
@@ -37,12 +37,12 @@ def groups_can_run(state: Replica) -> bool:
         or kv.replay_window > 0
     ):
         return False
-    # Dead slots of shared blocks and memory maps depend on every request's present state.
+    # Dead slots of shared blocks, and memory maps, depend on the current state of every request.
     return kv.pool.num_shared == 0 and state.num_bins == 0
 
 
 def begin_groups(state: Replica) -> None:
-    """Compute the step of a run at which each running request next needs bookkeeping."""
+    """Set the step of a run at which each running request needs bookkeeping first."""
     kv = state.kv
     kv.dead_rate = 0
     for place in range(state.num_running):
@@ -52,7 +52,7 @@ def begin_groups(state: Replica) -> None:
 
 
 def catch_up(state: Replica, place: int, step: int) -> None:
-    """Advance a request's counts to those when a step of the run is scheduled."""
+    """Advance the counts of a running request to those before ``step`` of the run."""
     request, steps = state.requests[state.running[place]], step - state.reached[place]
     request.num_computed_tokens += steps
     request.num_tokens += steps
@@ -60,9 +60,10 @@ def catch_up(state: Replica, place: int, step: int) -> None:
 
 
 def has_room(state: Replica, step: int, tries: bool) -> bool:
-    """Return True if a step of a run has its blocks; with ``tries``, also if no window frees one.
+    """Return True if enough blocks are free for a step of a run.
 
-    Blocks that windows free in the same step do not count, so a run may end sooner than it must.
+    Blocks that windows free in the same step do not count, so a run may end early. With ``tries``,
+    the head of the queue could use such blocks: return False if any window frees one.
     """
     kv, need = state.kv, 0
     for place in range(state.num_running):
@@ -78,7 +79,7 @@ def has_room(state: Replica, step: int, tries: bool) -> bool:
 
 
 def tend_groups(state: Replica, step: int, tries: bool) -> bool:
-    """Grow the requests that need bookkeeping in a step; False if the run ends before it."""
+    """Grow the requests that need bookkeeping in a step; False if the run must end before it."""
     if not has_room(state, step, tries):
         return False
     kv = state.kv
@@ -94,7 +95,7 @@ def tend_groups(state: Replica, step: int, tries: bool) -> bool:
         kv.dead_rate -= own_blocks.dead_rate
         if step > 0:
             move_own_windows(kv, request, own_blocks)
-        elif kv.has_windows:  # by more than a token, perhaps
+        elif kv.has_windows:  # perhaps by more than one token
             move_windows(kv, request, own_blocks)
         if state.due[place] <= step:
             grow(kv, request, request.num_computed_tokens + 1)
@@ -106,7 +107,7 @@ def tend_groups(state: Replica, step: int, tries: bool) -> bool:
 
 
 def leave_run(state: Replica, place: int, steps: int) -> None:
-    """Advance a request and its windows to the end of a run of ``steps`` steps."""
+    """Advance a running request and its windows to the end of a run of ``steps`` steps."""
     request = state.requests[state.running[place]]
     catch_up(state, place, steps - 1)
     if state.kv.has_windows:

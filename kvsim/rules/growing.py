@@ -1,8 +1,9 @@
-"""Prefetches for requests that take a block in the next step.
+"""Prefetches for requests that allocate a block in the next step.
 
-Their memory is scattered: a record, its block table, its last key, the buckets of a new key and a
-victim's. Each says where the next one is: prefetch one level for all growing requests, then the
-next. A replica without events needs no prefetch: alone, it has the caches to itself.
+Such a request needs scattered memory: its record, block table and last key, and the buckets of its
+new key and of the victim's. Each address depends on the one before, so one level is prefetched for
+all growing requests, then the next level. A replica without events gets no prefetches: it runs
+alone, and has the CPU's caches to itself.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def foresees_growth(kv: KV) -> bool:
-    """Return True if prefetching pays and is simple: one group with keys set on full blocks."""
+    """Return True if prefetching is worthwhile: events, and one group with keys of full blocks."""
     if kv.manager != PAGED or kv.num_groups > 1 or not kv.pool.has_events:
         return False
     return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group
 
 
 def begin_growing(state: Replica, gap: float) -> None:
-    """Clear the list of growing requests, and prefetch the counter of the gap before the tokens."""
+    """Clear the list of growing requests, and prefetch the bin of a gap in seconds."""
     if foresees_growth(state.kv):
         state.num_growing = 0
         if gap > 0:
@@ -42,7 +43,7 @@ def begin_growing(state: Replica, gap: float) -> None:
 
 
 def note_growth(state: Replica, k: int) -> None:
-    """List a request if it takes a block in the next step, and prefetch its tables and record."""
+    """List a request if it allocates in the next step; prefetch its tables and record."""
     request = state.requests[k]
     if foresees_growth(state.kv) and request.num_tokens > request.next_bookkeeping_at:
         state.growing[state.num_growing] = k
@@ -52,7 +53,7 @@ def note_growth(state: Replica, k: int) -> None:
 
 
 def leave_out_ended(state: Replica) -> None:
-    """Keep the listed requests that still run and still grow."""
+    """Remove listed requests that do not run or do not grow any more."""
     kept = 0
     for at in range(state.num_growing):
         k = state.growing[at]
@@ -64,9 +65,9 @@ def leave_out_ended(state: Replica) -> None:
 
 
 def ask_for_growth(state: Replica) -> None:
-    """Prefetch tables, keys and victims of the requests that take a block in this step.
+    """Prefetch tables, keys and victims of the requests that allocate in this step.
 
-    This computes the key of each new block early; it does not change until it is used.
+    The key of each new block is computed early; nothing changes it before it is used.
     """
     leave_out_ended(state)
     kv, pool, number = state.kv, state.kv.pool, state.num_growing

@@ -1,4 +1,4 @@
-"""Idle time of a replica with nothing to schedule: until a known time, or an arrival."""
+"""Idle time of a replica with nothing to schedule until a known time or an arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def time_to_resume(state: Replica) -> float:
-    """Return when an idle replica may have work: at its resume time, or at the next arrival."""
+    """Return the time at which an idle replica may have work: its resume time or an arrival."""
     time = state.resume_time
     if state.trace.seen < state.trace.num_arrivals:
         time = min(time, state.trace.entry_time[state.trace.seen])
@@ -20,7 +20,7 @@ def time_to_resume(state: Replica) -> float:
 
 
 def pass_idle_time(state: Replica) -> bool:
-    """Advance time until something may be scheduled; False if that is beyond the horizon."""
+    """Advance to the time at which a step may be scheduled; False if it is beyond the horizon."""
     time = time_to_resume(state)
     if time > state.horizon:
         return False

@@ -1,4 +1,4 @@
-"""The operations of every KV-cache manager, each by its own rules."""
+"""The operations of KV-cache managers; each calls the rules of the configured manager."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
 
 
 def has_pool(kv: KV) -> bool:
-    """Return True if requests hold blocks of one pool."""
+    """Return True if requests hold blocks of a block pool."""
     return kv.manager == PAGED or kv.manager == FORKED  # noqa: PLR1714 - folded when compiled
 
 
 def next_own_blocks(kv: KV) -> RequestBlocks:
-    """Return the record that the next admitted request will own; until then look-ups use it."""
+    """Return the record for the next admitted request; look-ups before it use the record, too."""
     return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
 
 
 def look_up(kv: KV, request: Request) -> int:
-    """Find a reusable prefix of a waiting request, in tokens; valid until the pool changes."""
+    """Return the reusable prefix of a waiting request, in tokens; valid until the pool changes."""
     if kv.manager == PAGED:
         if kv.pool.has_host:
             return find_tiered(kv, request, next_own_blocks(kv))
@@ -78,9 +78,9 @@ def look_up(kv: KV, request: Request) -> int:
 
 
 def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
-    """Allocate slots for the first tokens of a request, reusing the hit just looked up.
+    """Allocate slots for the first tokens of a request after the hit of the last :func:`look_up`.
 
-    False, with nothing changed, if there is no room.
+    If there is no room, return False and change nothing.
     """
     if kv.manager == PAGED:
         if kv.pool.has_host:
@@ -108,7 +108,7 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
 
 
 def allocate_own_blocks(kv: KV, request: Request) -> None:
-    """Assign to a request the record in which its admission was prepared."""
+    """Assign to a request the record of :func:`next_own_blocks`."""
     kv.num_held += 1
     kv.num_free_request_blocks -= 1
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks]
@@ -153,7 +153,7 @@ def free_slots(kv: KV, request: Request) -> None:
 
 
 def return_own_blocks(kv: KV, request: Request) -> None:
-    """Return an empty record of blocks to the free list."""
+    """Return a request's empty record of blocks to the free list."""
     kv.free_request_blocks[kv.num_free_request_blocks] = request.own_blocks
     kv.num_free_request_blocks += 1
     kv.num_held -= 1
@@ -164,7 +164,7 @@ def return_own_blocks(kv: KV, request: Request) -> None:
 
 
 def retire(kv: KV, request: Request) -> None:
-    """Record that a request has ended while its batch keeps its slots."""
+    """Record that a request of a static batch has ended; its slots stay until the batch ends."""
     if kv.manager == PAGED:
         retire_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == CONTIGUOUS:
@@ -182,7 +182,7 @@ def retire(kv: KV, request: Request) -> None:
 def swap_out(kv: KV, request: Request) -> int:
     """Move all KV of a request to the host; return the bytes moved, 0 if impossible.
 
-    The request keeps its record of blocks, which counts for nothing until it is back.
+    The request keeps its record of blocks, which no sum counts until the request is swapped in.
     """
     if kv.manager == PAGED:
         num_bytes = swap_out_paged(kv, request, kv.request_blocks[request.own_blocks])
@@ -201,7 +201,7 @@ def swap_out(kv: KV, request: Request) -> int:
 
 
 def swap_in(kv: KV, request: Request) -> int:
-    """Move the KV of a request back; return the bytes moved, 0 without room."""
+    """Move the KV of a request back to the GPU; return the bytes moved, 0 without room."""
     if kv.manager == PAGED:
         num_bytes = swap_in_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
@@ -219,7 +219,7 @@ def swap_in(kv: KV, request: Request) -> int:
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Record that the first tokens of a running request are computed and known."""
+    """Set the keys of blocks of a running request's first tokens, which are computed and known."""
     if kv.manager == PAGED:
         if kv.enable_prefix_caching and num_tokens > request.next_bookkeeping_at:
             cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
@@ -234,7 +234,7 @@ def has_blocks(kv: KV, request: Request) -> bool:
 
 
 def num_free(kv: KV) -> int:
-    """Return the number of free blocks, cached ones included."""
+    """Return the number of free blocks, or of slots or rows of pages, cached ones included."""
     if has_pool(kv):
         return kv.pool.num_free
     if kv.manager == CONTIGUOUS:
@@ -257,6 +257,6 @@ def take_transfers(state: Replica, batch: Batch) -> None:
 
 
 def count_moved(kv: KV) -> None:
-    """Count the blocks that admissions and evictions since the last step copy."""
+    """Count the bytes that a host tier's fetches and stores since the last step copy."""
     if kv.pool.has_host:
         count_transfers(kv)

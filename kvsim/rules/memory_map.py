@@ -1,4 +1,4 @@
-"""The memory map: the cause at the middle of each of many equal address ranges."""
+"""The memory map: KV memory in equal address ranges (bins), each with the cause at its middle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import RequestBlocks
 
-#: The causes; see :class:`kvsim.kv.usage.Cause`.
+#: Causes of use and waste; see :class:`kvsim.kv.usage.Cause`.
 FREE, TOKEN_STATES, RESERVATION, INTERNAL, EXTERNAL, CACHED_FREE = 0, 1, 2, 3, 4, 5
 
 
 def paint(state: Replica, first: int) -> None:
-    """Paint the map of the memory as it is now, from the ``first`` bin of all maps on."""
+    """Write the map of the current memory into ``state.maps``, from index ``first`` on."""
     if has_pool(state.kv):
         paint_paged(state, first)
     elif state.kv.manager == CONTIGUOUS:
@@ -50,7 +50,7 @@ def paint(state: Replica, first: int) -> None:
 def paint_paged(state: Replica, first: int) -> None:
     """Paint blocks by cause: dead, live, reserved, never used, cached and free slots.
 
-    Blocks that are held only by requests that do not run are reserved for a transfer.
+    Blocks held only by requests that do not run count as reserved: for a transfer.
     """
     kv, pool = state.kv, state.kv.pool
     for block in range(pool.num_usable + 1):
@@ -66,7 +66,7 @@ def paint_paged(state: Replica, first: int) -> None:
 
 
 def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first_unit: int) -> None:
-    """Paint equal units, blocks or pages, by where their dead, live and reserved slots end."""
+    """Paint blocks or pages by the ends of their dead, live and reserved slots."""
     kv = state.kv
     if num_units == 0:
         for b in range(num_bins):
@@ -86,7 +86,7 @@ def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first
 
 
 def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
-    """Record where dead, live and reserved slots end in a request's blocks, as shares of a block.
+    """Set the ends of dead, live and reserved slots in a request's blocks, as shares of a block.
 
     A slot of a shared block is dead if it is dead for all requests that share it.
     """
@@ -115,7 +115,7 @@ def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
 
 
 def paint_contiguous(state: Replica, first: int) -> None:
-    """Paint pieces by cause: live, reserved, never used and not requested slots."""
+    """Paint extents by cause: live, reserved, never used, and not requested slots."""
     kv, memory = state.kv, state.kv.contiguous
     for b in range(state.num_bins):
         state.maps[first + b] = FREE
@@ -135,14 +135,14 @@ def paint_contiguous(state: Replica, first: int) -> None:
 
 
 def paint_slots(state: Replica, first: int, start: int, stop: int, cause: int) -> None:
-    """Paint the bins with their middle in a range of slots."""
+    """Paint the bins whose middle is in a range of slots."""
     end = first_bin(state, stop)
     for b in range(first_bin(state, start), end):
         state.maps[first + b] = cause
 
 
 def first_bin(state: Replica, slot: int) -> int:
-    """Return the first bin with its middle at or after a slot of contiguous memory."""
+    """Return the first bin whose middle is at or after a slot of contiguous memory."""
     num_slots = state.kv.contiguous.num_slots
     return cdiv(2 * slot * state.num_bins - num_slots, 2 * num_slots)
 
@@ -160,7 +160,7 @@ def paint_virtual(state: Replica, first: int) -> None:
 
 
 def mark_pages(state: Replica, kv: KV, h: int) -> None:
-    """Record where dead, live and reserved bytes end in a request's pages, as shares of a page."""
+    """Set the ends of dead, live and reserved bytes in a request's pages, as shares of a page."""
     request, live = state.requests[kv.request_blocks[h].request], not kv.request_blocks[h].retired
     size = kv.virtual.page_bytes
     for k in range(kv.virtual.num_kinds):
@@ -175,7 +175,7 @@ def mark_pages(state: Replica, kv: KV, h: int) -> None:
 
 
 def paint_own(state: Replica, first: int) -> None:
-    """Paint slots by cause, one cause after another: a user's rules say no addresses."""
+    """Paint slots sorted by cause, as a user's rules give no addresses."""
     kv, own = state.kv, state.kv.own
     for b in range(state.num_bins):
         slot = (2 * b + 1) * own.num_slots // (2 * state.num_bins)

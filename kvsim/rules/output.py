@@ -1,8 +1,8 @@
 """The output of a finished step: every request's token, and the requests that end with it.
 
-vLLM knows max_tokens and max_model_len beforehand. A token that ends an answer by itself, EOS or a
-stop token, it knows only when it processes the step's output. Asynchronous scheduling has put the
-request into the next step by then: one token of budget and work more, and perhaps a block.
+vLLM knows max_tokens and max_model_len in advance. It learns of EOS or a stop token only when it
+processes the step's output. Under asynchronous scheduling the request is then in the next step
+already, and uses one more token of budget and work, and perhaps a block.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def take_in(state: Replica, batch: Batch) -> None:
-    """Append the token of every request of a finished step, in schedule order."""
+    """Process the output of a finished step: append the tokens of its requests, in their order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished, num_turns = 0, 0, 0, 0
     begin_growing(state, now - before)
@@ -78,7 +78,7 @@ def take_in(state: Replica, batch: Batch) -> None:
 
 
 def settle_in_flight(request: Request, entry: Entry) -> bool:
-    """Count a step's tokens as computed; True if the request was preempted meanwhile."""
+    """Remove a step's tokens from those in flight; True if the request was preempted meanwhile."""
     request.num_in_flight_tokens -= entry.num_tokens
     stale = request.num_stale_tokens > 0
     if stale:
@@ -87,7 +87,7 @@ def settle_in_flight(request: Request, entry: Entry) -> bool:
 
 
 def num_accepted(state: Replica, entry: Entry, request: Request) -> int:
-    """Verify the drafts of a request; return the number accepted."""
+    """Verify the drafts of a request; return the number of accepted drafts."""
     if state.limits.num_drafts > 0 and entry.num_drafts > 0 and entry.unfinished == 0:
         return verify(state, entry, request)
     return 0
@@ -111,9 +111,9 @@ def gets_nothing(
 
 
 def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
-    """Append the sampled token, and the accepted drafts before it, to a request.
+    """Append the accepted drafts and the sampled token to a request.
 
-    A token whose KV is stale after a preemption is delivered, too.
+    A preempted request (``stale``) gets its tokens, too, although their KV is lost.
     """
     request = state.requests[k]
     known = min(accepted + 1, request.end - request.num_tokens)
@@ -129,7 +129,7 @@ def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
 
 
 def confirm(state: Replica, request: Request, accepted: int) -> None:
-    """Confirm tokens that were scheduled before they were known, and set their blocks' keys."""
+    """Remove the placeholders of tokens that are now known, and set the keys of their blocks."""
     speculates = state.limits.num_drafts > 0
     if request.num_placeholders > 0:
         request.num_placeholders -= accepted + 1
@@ -141,7 +141,7 @@ def confirm(state: Replica, request: Request, accepted: int) -> None:
 
 
 def finish(state: Replica, k: int, now: float) -> None:
-    """End a request that has its last token."""
+    """End a request that has got its last token."""
     request = state.requests[k]
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
@@ -158,7 +158,7 @@ def finish(state: Replica, k: int, now: float) -> None:
 
 
 def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) -> None:
-    """Remove finished requests and ended turns from the batch."""
+    """End a step's output: drafts, finished requests, ended turns, and the connector's report."""
     if state.limits.num_drafts > 0 and not state.limits.asynchronous:
         hand_back_drafts(state, batch)
     if num_finished > 0:
@@ -172,7 +172,7 @@ def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) 
 
 
 def forget_finished(state: Replica) -> None:
-    """Remove finished requests from the running list, and free their records unless retired."""
+    """Remove finished requests from the running list; free their records, except under static."""
     kept = 0
     for place in range(state.num_running):
         k = state.running[place]
@@ -188,7 +188,7 @@ def forget_finished(state: Replica) -> None:
 
 
 def note_surplus(state: Replica, batch: Batch) -> None:
-    """Record the time since which steps compute only surplus tokens of ended requests."""
+    """Record the time from which on steps compute only surplus tokens of ended requests."""
     if state.num_outstanding > 0:
         state.surplus_since = math.inf
     elif batch.size > 0:

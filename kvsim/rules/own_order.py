@@ -1,4 +1,4 @@
-"""A user's order of requests: which is admitted first, and which is preempted first."""
+"""A user's rules for the order of requests: priorities for admission, and preemption victims."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.part import Part
 
-#: Operations of a user's scheduler, by number.
+#: Numbers of the operations of a user's scheduler.
 PRIORITY, VICTIM = 0, 1
 
 
 def note_wrong(part: Part, operation: int, value: float) -> None:
-    """Note what an operation of a user's returned and may not: the run goes on, and is refused."""
+    """Record the first invalid value that a user's operation returned.
+
+    The run continues, and is refused at its end.
+    """
     if part.wrong == NONE:
         part.wrong = operation
         part.returned = value
 
 
 def ask_rank(state: Replica, k: int) -> None:
-    """Give a request the priority that it has now."""
+    """Set a request's priority to what the user's rule returns now."""
     rank = python_rank(state, k)
     if math.isnan(rank):
         note_wrong(state.order, PRIORITY, rank)
@@ -33,15 +36,15 @@ def ask_rank(state: Replica, k: int) -> None:
 
 
 def rank_running(state: Replica) -> None:
-    """Give the running requests the priorities that they have now."""
+    """Set the priorities of the running requests to what the user's rule returns now."""
     for place in range(state.num_running):
         ask_rank(state, state.running[place])
 
 
 def own_victim_place(state: Replica) -> int:
-    """Return the index in the running list of the request that a user's rule preempts.
+    """Return the index in the running list of the request with the highest preemption score.
 
-    Among equals it is the one admitted last.
+    Of equals, it is the last one in the list.
     """
     chosen, most = state.num_running - 1, -math.inf
     for place in range(state.num_running):

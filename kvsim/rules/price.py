@@ -1,8 +1,8 @@
-"""Step time as a sum of rooflines: GEMMs, attention, communication and overhead follow each other.
+"""Step time as a sum of rooflines: GEMMs, attention, communication and overhead.
 
-Attention adds to the GEMMs instead of hiding behind them, because the kernels run one after another
-(a single max over all work is up to 70 % off for decodes). Within the GEMMs, and within the
-attention of prompts, the slower of memory and arithmetic counts.
+The parts are added because their kernels run one after another (a single roofline over all work is
+up to 70 % off for decodes). Within the GEMMs, and within the attention of prompts, the longer of
+memory time and arithmetic time counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 
 def host_time(cost: Cost, work: Work) -> float:
-    """Seconds of the host's share of a step, launches of GEMMs included."""
+    """Seconds of a step on the host, launches of GEMMs included."""
     return cost.step_time + work.num_requests * cost.request_time
 
 
 def gemm_time(gemms: Gemms, moved: float, flops: float, num_tokens: int) -> float:
-    """Return the longer of memory and arithmetic time; near the ridge they overlap only in part."""
+    """Seconds of GEMMs that move ``moved`` bytes: the longer of memory and arithmetic time.
+
+    If the two are similar, they overlap only in part, which adds a share of the shorter one.
+    """
     memory = moved / gemms.stream_rate
     arithmetic = flops / gemms.rate * (1.0 + num_tokens * gemms.falloff)
     slower, faster = max(memory, arithmetic), min(memory, arithmetic)
@@ -34,7 +37,7 @@ def gemm_time(gemms: Gemms, moved: float, flops: float, num_tokens: int) -> floa
 
 
 def gemms_time(cost: Cost, work: Work) -> float:
-    """Seconds of the layers' GEMMs, without launches."""
+    """Seconds of the layers' GEMMs without their launches."""
     time, num_tokens = 0.0, work.num_tokens
     if cost.wide.num_bytes > 0.0:
         time += format_time(cost.wide, num_tokens)
@@ -46,15 +49,16 @@ def gemms_time(cost: Cost, work: Work) -> float:
 
 
 def format_time(gemms: Gemms, num_tokens: int) -> float:
-    """Seconds of the GEMMs with weights of one format."""
+    """Seconds of the GEMMs whose weights have one format."""
     moved = gemms.num_bytes + num_tokens * gemms.token_bytes
     return gemm_time(gemms, moved, num_tokens * gemms.token_flops, num_tokens)
 
 
 def experts_time(cost: Cost, work: Work) -> float:
-    """Seconds of the routed experts: touched experts are read, their rows padded to blocks.
+    """Seconds of the routed experts of a mixture-of-experts model.
 
-    Memory and arithmetic overlap in part: the time is a soft maximum of the two.
+    The weights of the experts in use are read, and their rows are padded to blocks. Memory time and
+    arithmetic time overlap in part: the time is a soft maximum of the two.
     """
     experts = cost.experts
     rows = work.num_tokens * experts.token_rows
@@ -66,7 +70,7 @@ def experts_time(cost: Cost, work: Work) -> float:
 
 
 def adapter_time(cost: Cost, work: Work) -> float:
-    """Seconds of the LoRA adapters' GEMMs: each adapter is read; each token passes through one."""
+    """Seconds of the LoRA adapters' GEMMs: all adapters are read, and each token uses one."""
     if work.num_adapters == 0:
         return 0.0
     moved = work.num_adapters * cost.adapter_bytes
@@ -75,9 +79,9 @@ def adapter_time(cost: Cost, work: Work) -> float:
 
 
 def encoder_time(cost: Cost, work: Work) -> float:
-    """Seconds of an image or audio encoder's GEMMs: all items of a step in one pass.
+    """Seconds of an image or audio encoder, which encodes all items of a step in one pass.
 
-    No CUDA graph covers it, so it takes at least as long as its launches.
+    No CUDA graph covers the pass, so it takes at least as long as its launches.
     """
     if work.num_encoded == 0:
         return 0.0
@@ -87,7 +91,7 @@ def encoder_time(cost: Cost, work: Work) -> float:
 
 
 def head_time(cost: Cost, work: Work) -> float:
-    """Seconds of the logits."""
+    """Seconds of the LM head."""
     if work.num_sampled == 0:
         return 0.0
     moved = work.head_bytes + work.num_sampled * cost.logit_bytes
@@ -95,17 +99,17 @@ def head_time(cost: Cost, work: Work) -> float:
 
 
 def swap_time(cost: Cost, num_bytes: int) -> float:
-    """Seconds of copying a request's KV in one direction, block by block."""
+    """Seconds to copy the KV of swapped requests in one direction, block by block."""
     return num_bytes / cost.link_bytes_per_s + num_bytes * cost.copy_round_per_byte
 
 
 def copy_time(cost: Cost, num_bytes: int) -> float:
-    """Seconds of copying prefix blocks in one direction, all together."""
+    """Seconds to copy prefix blocks in one direction, all blocks in one copy."""
     return num_bytes / cost.link_bytes_per_s + cost.copy_round if num_bytes > 0 else 0.0
 
 
 def decode_time(cost: Cost, work: Work) -> float:
-    """Seconds of attention with one query token; slower in a step with a long prompt."""
+    """Seconds of the attention of decodes, which long prompts in the same step slow down."""
     if work.num_decodes == 0:
         return 0.0
     reading = max(work.decode_bytes / cost.kv_rate, work.decode_flops / cost.prefill_rate)
@@ -116,7 +120,7 @@ def decode_time(cost: Cost, work: Work) -> float:
 
 
 def prefill_time(cost: Cost, work: Work) -> float:
-    """Seconds of attention of prompts and chunks."""
+    """Seconds of the attention of prompts and prompt chunks."""
     if work.num_prefill_tokens == 0:
         return 0.0
     moving = cost.prefill_time + work.num_prefill_tokens * cost.prefill_time_per_token
@@ -125,12 +129,12 @@ def prefill_time(cost: Cost, work: Work) -> float:
 
 
 def elementwise_time(cost: Cost, work: Work) -> float:
-    """Seconds of norms, rotary embedding and activations."""
+    """Seconds of norms, rotary embeddings and activation functions."""
     return work.num_tokens * cost.token_time
 
 
 def all_reduce_time(cost: Cost, work: Work) -> float:
-    """Seconds of the all-reduce over the GPUs of a tensor-parallel group."""
+    """Seconds of the all-reduces of a tensor-parallel group: the faster of two algorithms."""
     return min(
         cost.one_shot + work.num_tokens * cost.one_shot_token,
         cost.two_shot + work.num_tokens * cost.two_shot_token,
@@ -138,7 +142,7 @@ def all_reduce_time(cost: Cost, work: Work) -> float:
 
 
 def work_time(cost: Cost, work: Work) -> float:
-    """Seconds of a step: its computation and the swaps before it."""
+    """Seconds of a step: the swaps before it, and its computation."""
     time = host_time(cost, work)
     time += gemms_time(cost, work)
     time += head_time(cost, work)
@@ -156,7 +160,7 @@ def work_time(cost: Cost, work: Work) -> float:
 
 
 def launch_wait(cost: Cost, work: Work, time: float) -> float:
-    """Seconds that a step of a given time waits for its launches, if no CUDA graph covers it."""
+    """Seconds that a step of ``time`` seconds waits for launches if no CUDA graph covers it."""
     if work.num_tokens <= cost.captured_tokens:
         return 0.0
     least = cost.uncaptured_time + work.num_requests * cost.request_time
@@ -164,10 +168,10 @@ def launch_wait(cost: Cost, work: Work, time: float) -> float:
 
 
 def draft_time(cost: Cost, work: Work, time: float) -> float:
-    """Seconds of drafting after a step that took a time: a share of it, and passes of a model.
+    """Seconds of drafting after a step of ``time`` seconds: a share of it, and drafter passes.
 
-    The first pass of the drafter reads all tokens of the step, each further one the token that the
-    pass before has proposed.
+    The drafter's first pass reads all tokens of the step; each further pass reads the token that
+    the previous pass has proposed.
     """
     passes = min(cost.draft_passes, work.num_drafted)
     time *= cost.draft_share
@@ -184,11 +188,10 @@ def draft_time(cost: Cost, work: Work, time: float) -> float:
 
 
 def with_transfers(cost: Cost, time: float, moved: Moved) -> float:
-    """Return the seconds of a step that computes for ``time``, its transfers included.
+    """Return the seconds of a step with its transfers; it computes for ``time`` seconds.
 
-    Blocks are fetched layer by layer under the computation and stored the other way at the same
-    time, so the longest of the three counts. In a page fault the GPU waits; pages are copied
-    in and out at the same time.
+    Fetches (layer by layer), stores and computation overlap, so the longest of the three counts.
+    During page faults the GPU waits; pages are copied in and out at the same time.
     """
     if moved.fetched > 0 or moved.stored > 0:
         time = max(time, copy_time(cost, moved.fetched), copy_time(cost, moved.stored))
@@ -199,21 +202,21 @@ def with_transfers(cost: Cost, time: float, moved: Moved) -> float:
 
 
 def total_flops(work: Work) -> float:
-    """Floating-point operations of a step, all pipeline stages together."""
+    """Floating-point operations of a step in all pipeline stages."""
     return work.gemm_flops + work.head_flops + work.prefill_flops + work.decode_flops
 
 
 def total_bytes(cost: Cost, work: Work) -> float:
-    """Bytes of a step on one GPU of one stage, KV writes included."""
+    """Bytes that a step reads and writes on one GPU of one pipeline stage."""
     weights = work.weight_bytes + work.head_bytes
     read = weights + work.decode_bytes + work.prefill_bytes
     return read / cost.num_stages + work.num_tokens * cost.kv_token_bytes
 
 
 def accepted_time(cost: Cost, time: float) -> float:
-    """Return the seconds that a user's cost model gives; note the first invalid value.
+    """Return the seconds from a user's cost model, or 1.0 for an invalid value.
 
-    A run goes on with a second per step, and is refused at its end.
+    The first invalid value is recorded; the run continues, and is refused at its end.
     """
     if 0.0 < time < math.inf:
         return time
@@ -224,7 +227,7 @@ def accepted_time(cost: Cost, time: float) -> float:
 
 
 def computing_time(cost: Cost) -> float:
-    """Seconds of a step of counted work: its computation and the swaps before it."""
+    """Seconds of a step whose work is counted: the swaps before it, and its computation."""
     if cost.price == PRICED_BY_OWN_RULES:
         time = accepted_time(cost, python_price_work(cost))
         return time + swap_time(cost, cost.work.swapped_bytes)
@@ -232,7 +235,7 @@ def computing_time(cost: Cost) -> float:
 
 
 def price(state: Replica, batch: Batch) -> float:
-    """Seconds of a step with work."""
+    """Seconds of a step with at least one token, by the configured cost model."""
     cost = state.cost
     if cost.price == CONSTANT:
         return cost.seconds

@@ -1,4 +1,4 @@
-"""The load of a replica: as read directly at any time, and as published in metrics."""
+"""The load of a replica: read directly at any time, or published as metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def record_load(state: Replica) -> None:
 
 
 def publish_metrics(state: Replica) -> None:
-    """Publish the present load as metrics, as vLLM does after each step's output.
+    """Publish the current load as metrics, as vLLM does after each step's output.
 
-    So a request that arrives during a step is in no metric before the end of the next one.
+    A request that arrives during a step therefore shows in the metrics only after the next step.
     """
     state.published_waiting = num_waiting(state)
     state.published_running = state.num_running

@@ -1,7 +1,7 @@
-"""Calls from rules to a user's Python classes: allocator, scheduler, policy, cost model.
+"""Calls from rules to a user's Python classes: allocator, eviction policy, scheduler, cost model.
 
-Compiled code calls rules of a user's by address (:mod:`kvsim.compiled.own_calls`), and none of the
-rest: the compiled engine refuses such a class and says why.
+Compiled code calls a user's compiled rules by address (:mod:`kvsim.compiled.own_calls`). It cannot
+call other Python classes: the compiled backend refuses them with an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def number(kind: type[T], value: Any, part: object, operation: str) -> T:
-    """Return what an operation of a user's returned, as a number."""
+    """Return the result of a user's operation as a number; ValueError if it is none."""
     try:
         found = kind(value)
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def number(kind: type[T], value: Any, part: object, operation: str) -> T:
 
 
 def wrong(value: Any, part: object, operation: str, allowed: str) -> ValueError:
-    """Return the error for a wrong return value of a user's operation."""
+    """Return the error for an invalid result of a user's operation."""
     return ValueError(f"{type(part).__name__}.{operation} returned {value!r}: must be {allowed}")
 
 
@@ -40,7 +40,7 @@ def wrong(value: Any, part: object, operation: str, allowed: str) -> ValueError:
 
 
 def python_lookup(kv: KV, request: Request) -> int:
-    """Ask a manager for a hit, and store it for the admission."""
+    """Look up a prefix, and store the hit in the manager for the admission; return its tokens."""
     manager: Any = kv.python
     hit = manager.lookup(request)
     manager.last_hit = hit
@@ -49,7 +49,7 @@ def python_lookup(kv: KV, request: Request) -> int:
 
 
 def python_admit(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
-    """Ask a manager to admit a request with the hit it found last, if that is not empty."""
+    """Allocate a request's first slots, with the hit of the last look-up unless it is empty."""
     manager: Any = kv.python
     if hit == 0:
         return bool(manager.allocate_slots(request, num_tokens))
@@ -57,13 +57,13 @@ def python_admit(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
 
 
 def python_allocate(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Ask a manager for the next tokens' slots."""
+    """Allocate slots for a running request's next tokens; False if there is no room."""
     manager: Any = kv.python
     return bool(manager.allocate_slots(request, num_tokens))
 
 
 def python_reserve(kv: KV, request: Request) -> int:
-    """Ask a contiguous manager how many slots a request asks for."""
+    """Return the number of slots that a contiguous manager reserves per sequence."""
     manager: Any = kv.python
     return int(manager.reserve(request))
 
@@ -74,31 +74,31 @@ def python_free(kv: KV, request: Request) -> None:
 
 
 def python_retire(kv: KV, request: Request) -> None:
-    """Notify a manager that a request has ended while its batch keeps its slots."""
+    """Notify a manager that a request of a static batch has ended; its slots stay."""
     manager: Any = kv.python
     manager.retire(request)
 
 
 def python_cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Notify a manager that tokens are computed and known."""
+    """Notify a manager that a request's first tokens are computed and known."""
     manager: Any = kv.python
     manager.cache_computed(request, num_tokens)
 
 
 def python_num_free(kv: KV) -> int:
-    """Ask a manager for its free blocks."""
+    """Return a manager's number of free blocks."""
     manager: Any = kv.python
     return int(manager.num_free)
 
 
 def python_swap_out(kv: KV, request: Request) -> int:
-    """Let a manager move a request to the host; return the bytes."""
+    """Swap a request out to the host; return the bytes moved."""
     manager: Any = kv.python
     return int(manager.swap_out(request))
 
 
 def python_swap_in(kv: KV, request: Request) -> int:
-    """Let a manager move a request back; return the bytes."""
+    """Swap a request in; return the bytes moved."""
     manager: Any = kv.python
     return int(manager.swap_in(request))
 
@@ -110,7 +110,7 @@ def python_has_blocks(kv: KV, request: Request) -> bool:
 
 
 def python_take_transfers(state: Replica, batch: Batch) -> None:
-    """Ask a manager for the bytes that a step moves."""
+    """Set ``kv.moved`` to the bytes that a step moves, by a manager."""
     manager: Any = state.kv.python
     if manager is None:
         return
@@ -122,19 +122,19 @@ def python_take_transfers(state: Replica, batch: Batch) -> None:
 
 
 def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
-    """Ask rules of a user's to make room for the first tokens of a request."""
+    """Make room for a request's first tokens by a user's rules; return their number of tokens."""
     rules: Any = kv.own.part.python
     return number(int, rules.allocate(request, num_tokens), rules, "allocate")
 
 
 def python_free_room(kv: KV, request: Request) -> None:
-    """Notify rules of a user's that a request gives its memory back."""
+    """Free a request's memory by a user's rules."""
     rules: Any = kv.own.part.python
     rules.free(request)
 
 
 def python_measure(kv: KV) -> None:
-    """Ask a manager for its bytes by cause."""
+    """Set ``kv.usage`` to a manager's bytes by cause."""
     manager: Any = kv.python
     now, usage = manager.usage, kv.usage
     usage.token_states, usage.reservation, usage.internal = now[0], now[1], now[2]
@@ -142,13 +142,13 @@ def python_measure(kv: KV) -> None:
 
 
 def python_kv_usage(kv: KV) -> float:
-    """Ask a manager for its share of blocks in use."""
+    """Return a manager's share of blocks in use."""
     manager: Any = kv.python
     return float(manager.kv_usage)
 
 
 def python_heap(state: Replica, seconds: float) -> None:
-    """Integrate the bytes of a caching allocator, if there is one."""
+    """Add the bytes of a caching allocator, times seconds, to the totals, if there is one."""
     manager: Any = state.kv.python
     heap = None if manager is None else manager.heap_bytes
     if heap is not None:
@@ -157,7 +157,7 @@ def python_heap(state: Replica, seconds: float) -> None:
 
 
 def python_paint(state: Replica, first: int) -> None:
-    """Ask a manager for its memory map."""
+    """Write a manager's memory map into ``state.maps``, from index ``first`` on."""
     manager: Any = state.kv.python
     causes = manager.memory_map(state.num_bins).tolist()
     for b in range(state.num_bins):
@@ -191,7 +191,7 @@ def python_remove(pool: BlockPool, k: int) -> None:
 
 
 def python_evict(pool: BlockPool) -> int:
-    """Ask a policy for a victim."""
+    """Return the victim that a policy names."""
     policy: Any = pool.python
     return number(int, policy.evict(), policy, "evict")
 
@@ -203,7 +203,7 @@ def python_cached(pool: BlockPool, k: int) -> None:
 
 
 def python_hit(pool: BlockPool, k: int) -> None:
-    """Notify a policy of a hit."""
+    """Notify a policy of a hit on a block."""
     policy: Any = pool.python
     policy.hit(k)
 
@@ -212,7 +212,7 @@ def python_hit(pool: BlockPool, k: int) -> None:
 
 
 def python_add(state: Replica, k: int) -> None:
-    """Pass a new arrival to a scheduler."""
+    """Pass a new request to a scheduler."""
     scheduler: Any = state.scheduler
     scheduler.add(state.requests[k])
 
@@ -230,19 +230,19 @@ def python_complete(state: Replica, batch: Batch) -> None:
 
 
 def python_has_work(state: Replica) -> bool:
-    """Ask a scheduler whether any request is unfinished."""
+    """Return True if a scheduler has unfinished requests."""
     scheduler: Any = state.scheduler
     return bool(scheduler.has_work)
 
 
 def python_rank(state: Replica, k: int) -> float:
-    """Ask a user's order for the priority of a request."""
+    """Return the priority of a request by a user's rule."""
     order: Any = state.order.python
     return number(float, order.priority(state.requests[k], state.clock), order, "priority")
 
 
 def python_victim_score(state: Replica, k: int) -> float:
-    """Ask a user's order for the preemption score of a request."""
+    """Return the preemption score of a request by a user's rule."""
     order: Any = state.order.python
     return number(float, order.victim(state.requests[k], state.clock), order, "victim")
 
@@ -251,13 +251,13 @@ def python_victim_score(state: Replica, k: int) -> float:
 
 
 def python_price_work(cost: Cost) -> float:
-    """Ask the rules of a user's cost model for the time of the work that is counted."""
+    """Return the seconds of the counted work by a user's cost rules."""
     model: Any = cost.python
     return number(float, model.price(cost.work), model, "price")
 
 
 def python_price(state: Replica, batch: Batch) -> float:
-    """Ask a cost model for a step's time."""
+    """Return the seconds of a step by a cost model in Python."""
     model: Any = state.cost.python
     plan: Any = state.plan_of
     cost = model.step(plan(state, batch).close())

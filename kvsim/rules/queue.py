@@ -1,4 +1,4 @@
-"""The waiting queue: in order of arrival, by priority, or by the service that tenants got."""
+"""The waiting queue: by arrival, by priority, or by the service that tenants have received."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def is_before(state: Replica, k: int, other: int) -> bool:
-    """Return True if a request is before another in the waiting queue; no two are equal.
+    """Return True if request ``k`` is before ``other`` in a queue by priority; a total order.
 
-    Equally urgent requests are ordered by id, as text: vLLM's ids are strings.
+    Equally urgent requests are ordered by id, compared as text because vLLM's ids are strings.
     """
     if is_more_urgent(state, k, other):
         return True
@@ -28,7 +28,7 @@ def is_before(state: Replica, k: int, other: int) -> bool:
 
 
 def is_more_urgent(state: Replica, k: int, other: int) -> bool:
-    """Return True if a request has a better priority, or the same and an earlier arrival."""
+    """Return True if ``k`` has a lower priority number, or the same number and arrived earlier."""
     if state.limits.has_own_priority and state.ranks[k] != state.ranks[other]:
         return state.ranks[k] < state.ranks[other]
     a, b = state.requests[k], state.requests[other]
@@ -38,7 +38,7 @@ def is_more_urgent(state: Replica, k: int, other: int) -> bool:
 
 
 def sift_up(state: Replica, place: int) -> None:
-    """Move an entry of the heap towards its root, to its position."""
+    """Move the heap's entry at an index towards the root until the heap is in order."""
     heap = state.heap
     while place > 0:
         parent = (place - 1) // 2
@@ -51,7 +51,7 @@ def sift_up(state: Replica, place: int) -> None:
 
 
 def sift_down(state: Replica, place: int) -> None:
-    """Move an entry of the heap away from its root, to its position."""
+    """Move the heap's entry at an index away from the root until the heap is in order."""
     heap, length = state.heap, state.waiting.length
     while True:
         least = place
@@ -67,7 +67,7 @@ def sift_down(state: Replica, place: int) -> None:
 
 
 def enqueue(state: Replica, k: int) -> None:
-    """Add a new arrival to the waiting queue."""
+    """Add a new request to the waiting queue."""
     if state.limits.fairness == VTC:
         enqueue_fair(state, k)
     elif not state.limits.by_priority:
@@ -81,7 +81,7 @@ def enqueue(state: Replica, k: int) -> None:
 
 
 def reorder(state: Replica) -> None:
-    """Order the waiting queue by priorities as they are now."""
+    """Order the waiting queue by what a user's priority rule returns now."""
     for place in range(state.waiting.length):
         ask_rank(state, state.heap[place])
     for place in range(state.waiting.length // 2 - 1, -1, -1):
@@ -89,7 +89,7 @@ def reorder(state: Replica) -> None:
 
 
 def requeue(state: Replica, k: int) -> None:
-    """Return a request that was taken out or preempted to the waiting queue."""
+    """Return a skipped or preempted request to the waiting queue, in front under FCFS."""
     if state.limits.fairness == VTC:
         requeue_fair(state, k)
     elif state.limits.by_priority:
@@ -99,7 +99,7 @@ def requeue(state: Replica, k: int) -> None:
 
 
 def defer(state: Replica, request: Request) -> None:
-    """Count a waiting request as skipped: others are admitted past it."""
+    """Count a waiting request as skipped: later requests are admitted before it."""
     state.num_deferred += 1 - request.is_deferred
     request.is_deferred = 1
 

@@ -1,4 +1,4 @@
-"""Recording: exact integrals over time, samples, steps, token gaps, ended requests."""
+"""Recording: exact integrals over time, memory samples, steps, token gaps, ended requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
-#: Most memory samples kept per replica; the next one halves them.
+#: Most memory samples per replica; the next one first drops every other sample.
 MAX_MEMORY_SAMPLES = 4096
 
 
 def num_waiting(state: Replica) -> int:
-    """Return the number of requests that have arrived, are unfinished and not running."""
+    """Return the number of unfinished requests that have arrived and are not running."""
     return num_queued(state) + state.num_swapped
 
 
 def pass_time(state: Replica, to: float) -> None:
-    """Advance the clock over a time in which nothing changes."""
+    """Advance the clock to ``to``, and add to the totals; the state is constant until then."""
     if not to > state.clock:
         return
     seconds = to - state.clock
@@ -99,7 +99,7 @@ def halve_samples(state: Replica) -> None:
 
 
 def sample(state: Replica) -> None:
-    """Write a row of the memory table, right after a step was scheduled."""
+    """Write a row of the memory table, for the state right after a step was scheduled."""
     measure(state.kv)
     usage, row, refused = state.kv.usage, state.samples[state.num_samples], is_refused(state)
     row.time = state.clock
@@ -119,7 +119,7 @@ def sample(state: Replica) -> None:
 
 
 def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
-    """Write a row of the steps table; there is room."""
+    """Write a row of the steps table; the caller has checked that there is room."""
     row, num_tokens = state.steps[state.num_step_rows], 0
     for at in range(batch.size):
         num_tokens += batch.entries[at].num_tokens
@@ -135,13 +135,13 @@ def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
 
 
 def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
-    """Count tokens by the gap before them."""
+    """Count ``num_tokens`` tokens with a gap of ``seconds`` before each."""
     state.gaps[gap_bin(seconds)] += num_tokens
     state.totals.peak_token_gap = max(state.totals.peak_token_gap, seconds)
 
 
 def note_token(state: Replica, request: Request, now: float) -> None:
-    """Record the time of a first token, or bin the gap since the last one."""
+    """Record a request's first token, or the gap between its last token and the new one."""
     if math.isnan(request.last_token_time):
         request.first_token_time = now
         state.num_started += 1
@@ -151,7 +151,7 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 
 
 def write_row(state: Replica, request: Request, reason: int) -> None:
-    """Write the row of a request that will not change any more."""
+    """Write a request's row of the requests table."""
     row = state.rows[request.request_id]
     row.request_id = request.request_id
     row.replica = state.index

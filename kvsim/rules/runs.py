@@ -1,8 +1,8 @@
-"""Runs of steps: a batch of decodes changes only by arithmetic until the next event.
+"""Runs of steps: until the next event, a batch of decodes changes only by arithmetic.
 
-A run advances whole steps at once: times by the same sequence of additions, blocks in the same
-order (by step, then by position in the running list), so nothing is approximated. It ends before
-the first step that would end beyond the replica's horizon.
+A run computes many steps together without scheduling each. Times come from the same additions, and
+blocks are allocated in the same order (by step, then by position in the running list), so results
+are exact. A run ends before the first step that would end beyond the replica's horizon.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 ENDLESS_RUN = 2**62
-#: Steps like the one in flight that must fit before the horizon; starting a run has a cost.
+#: Fewest steps before the horizon for which a run is started, because starting one takes time.
 LEAST_STEPS = 3
 
 
 def is_trying(state: Replica) -> bool:
-    """Return True if the head of the queue asks for memory at every step."""
+    """Return True if every step tries to admit the head of the queue."""
     limits, running = state.limits, state.num_running
     if state.waiting.length == 0 or limits.scheduler == STATIC:
         return False
@@ -61,7 +61,7 @@ def is_trying(state: Replica) -> bool:
 
 
 def can_run(state: Replica) -> bool:
-    """Return True if the configuration and the steps in flight allow a run."""
+    """Return True if the configuration, the queue and the steps in flight allow a run."""
     ahead, running = int(state.limits.asynchronous), state.num_running
     if state.limits.depth > 1 + ahead or state.num_batches != ahead or running == 0:
         return False
@@ -75,7 +75,7 @@ def can_run(state: Replica) -> bool:
 
 
 def limits_allow_runs(state: Replica) -> bool:
-    """Return True if no feature of the scheduler changes a batch of decodes by itself."""
+    """Return True if no feature of the scheduler can change a batch of decodes."""
     limits = state.limits
     if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON or state.record_steps:
         return False  # a user's class sees every step
@@ -88,7 +88,7 @@ def limits_allow_runs(state: Replica) -> bool:
 
 
 def cache_allows_runs(state: Replica) -> bool:
-    """Return True if the blocks that decodes take follow by arithmetic."""
+    """Return True if the blocks that decodes allocate can be computed without scheduling."""
     kv = state.kv
     if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL, OWN):
         return False
@@ -98,7 +98,7 @@ def cache_allows_runs(state: Replica) -> bool:
 
 
 def price_allows_runs(state: Replica) -> bool:
-    """Return True if the time of a step of decodes follows by arithmetic."""
+    """Return True if the time of a step of decodes can be computed without scheduling."""
     cost = state.cost
     if cost.has_samples:
         return False
@@ -110,30 +110,30 @@ def price_allows_runs(state: Replica) -> bool:
 
 
 def stays_refused(state: Replica) -> bool:
-    """Return True if the head of the queue finds no memory until a request ends."""
+    """Return True if the head of the queue stays refused until a request ends."""
     if state.kv.enable_prefix_caching or not state.head_lookup_failed or state.limits.reranks:
         return False
     return state.limits.fairness == 0 or can_stay_refused(state)
 
 
 def has_time(state: Replica) -> bool:
-    """Return True if some steps fit before the horizon, as far as is known before pricing them."""
+    """Return True if LEAST_STEPS steps like that in flight fit before the horizon."""
     if not state.limits.asynchronous:
-        return False  # a step's end is known only after it has its blocks
+        return False  # without a step in flight, the length of a step is not known yet
     end = batch_at(state, 0).end
     return end + LEAST_STEPS * (end - state.clock) <= state.horizon
 
 
 def sees_windows(cost: Cost) -> bool:
-    """Return True if any layers do not attend to all tokens."""
+    """Return True if some layers do not have full attention."""
     return cost.num_layers > 1 or cost.layers[0].kind != FULL
 
 
 def longest_run(state: Replica) -> int:
-    """Return the number of steps in which the batch changes only by arithmetic; 0 if not steady.
+    """Return the number of steps in which the batch changes only by arithmetic, or 0.
 
-    Every running request decodes, none ends, none joins. With asynchronous scheduling the step
-    in flight holds just these requests, too.
+    In these steps every running request decodes, none ends and none is admitted. With asynchronous
+    scheduling the step in flight must have the same requests.
     """
     if not can_run(state):
         return 0
@@ -150,7 +150,7 @@ def longest_run(state: Replica) -> int:
             if entry.unfinished > 0:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
-        if state.kv.manager == VIRTUAL:  # no request needs a page
+        if state.kv.manager == VIRTUAL:  # until a request needs a page
             longest = min(longest, request.next_bookkeeping_at - request.num_computed_tokens)
         if longest < 2:
             return 0
@@ -160,7 +160,7 @@ def longest_run(state: Replica) -> int:
 
 
 def decodes_regularly(state: Replica, request: Request) -> bool:
-    """Return True if a request gets one new token per step, as its batch does."""
+    """Return True if a request is a plain decode, with its last token from the last step."""
     ahead = int(state.limits.asynchronous)
     return (
         request.num_tokens + request.num_placeholders - request.num_computed_tokens == 1
@@ -173,7 +173,7 @@ def decodes_regularly(state: Replica, request: Request) -> bool:
 
 
 def join_phase(state: Replica, steps: int, k: int) -> None:
-    """Add entry k to the phase of a step, in which it allocates or fills a block."""
+    """Append entry k to the phase of the step in which its request allocates or fills a block."""
     phase = state.phases[steps % state.kv.groups[0].block_size]
     state.phase_next[k] = NONE
     if phase.first == NONE:
@@ -185,9 +185,10 @@ def join_phase(state: Replica, steps: int, k: int) -> None:
 
 
 def sort_by_phase(state: Replica) -> int:
-    """List by step modulo block size the requests that take a block (2k) or fill one (2k + 1).
+    """Set up the phases of a run; return the sum of the running requests' computed tokens.
 
-    Returns the sum of computed tokens.
+    A phase lists, by step modulo block size, the running requests k that allocate a block (entry
+    2k) or fill one (entry 2k + 1).
     """
     num_computed = 0
     for place in range(state.num_running):
@@ -217,7 +218,7 @@ def sort_by_phase(state: Replica) -> int:
 
 
 def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
-    """Allocate and key the blocks of one step of a run; False, unchanged, without free blocks."""
+    """Allocate blocks and set keys for one step of a run; False, unchanged, without free blocks."""
     if has_groups(state.kv):
         return tend_groups(state, step, tries)
     if state.kv.manager == OWN:
@@ -226,7 +227,7 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
         return True
     kv, group = state.kv, state.kv.groups[0]
     phase = state.phases[step % group.block_size]
-    # V0 requires a free block for every decode, also for one that takes none.
+    # V0 requires a free block for a decode even if it allocates none.
     if phase.count + int(state.limits.scheduler == VLLM_V0) > kv.pool.num_free:
         return False
     k = phase.first
@@ -257,7 +258,7 @@ def step_time(state: Replica, step: int) -> float:
 
 
 def begin_run(state: Replica, num_keys: int) -> None:
-    """Set up the work of a step of decodes."""
+    """Set the counts of work that are equal in all steps of a run."""
     work, running = state.cost.work, state.num_running
     work.num_requests = running
     work.num_tokens = running
@@ -293,7 +294,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
 
 
 def must_end_run(state: Replica, under_way: float) -> bool:
-    """Return True if a run ends before its next step; ``under_way`` is the previous step's end."""
+    """Return True if a run must end before its next step; ``under_way``: end of the one before."""
     if state.clock >= state.end_time:
         return True
     if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):
@@ -302,7 +303,7 @@ def must_end_run(state: Replica, under_way: float) -> bool:
 
 
 def run_of_steps(state: Replica, most_steps: int) -> int:
-    """Advance a steady batch by whole steps; return their number."""
+    """Run up to ``most_steps`` steps of a batch of decodes; return their number, perhaps 0."""
     longest = min(longest_run(state), most_steps)
     if longest < 2:
         return 0
@@ -350,7 +351,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
 
 
 def fill(state: Replica, num_tokens: int) -> None:
-    """Advance the fill counts of the running requests, for the memory map."""
+    """Add ``num_tokens`` to the running requests' ``num_filled``, which the memory map reads."""
     if num_tokens != 0:
         for place in range(state.num_running):
             state.requests[state.running[place]].num_filled += num_tokens

@@ -1,4 +1,4 @@
-"""The causes of waste: the use of every byte of KV memory at one instant."""
+"""Use and waste of KV memory at one instant: every byte by its cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def measure(kv: KV) -> None:
-    """Update ``kv.usage``."""
+    """Set ``kv.usage`` to the bytes of KV memory by cause."""
     if has_pool(kv):
         measure_paged(kv)
     elif kv.manager == CONTIGUOUS:
@@ -37,7 +37,7 @@ def measure(kv: KV) -> None:
 
 
 def kv_usage(kv: KV) -> float:
-    """Share of the blocks (or slots) in use, 0 to 1."""
+    """Return the share of the blocks (or slots, or pages) in use, 0 to 1."""
     if kv.manager == CONTIGUOUS:
         memory = kv.contiguous
         return memory.num_size / memory.num_slots if memory.num_slots > 0 else 0.0
@@ -56,7 +56,7 @@ def kv_usage(kv: KV) -> float:
 
 
 def measure_paged(kv: KV) -> None:
-    """Count a paged cache's slots by cause, from sums over all block tables."""
+    """Set ``kv.usage``, in bytes, from the sums over all block tables of a paged cache."""
     tokens, reserved, internal, external = 0, 0, 0, 0
     for g in range(kv.num_groups):
         group = kv.groups[g]
@@ -85,9 +85,9 @@ def measure_paged(kv: KV) -> None:
 
 
 def is_refused(state: Replica) -> bool:
-    """Return True if the head of the queue is refused for lack of KV room.
+    """Return True if the head of the queue is refused for lack of KV memory.
 
-    Set by the last admission attempt and kept until the next; limits other than memory do not
-    count. While the head is refused, all free memory is external waste.
+    The last admission attempt decides; limits other than memory do not count. While the head is
+    refused, all free memory is external fragmentation.
     """
     return state.refused and num_queued(state) > 0

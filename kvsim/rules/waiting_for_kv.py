@@ -1,6 +1,6 @@
-"""The second waiting queue: requests that have blocks, or wait for the end of their load.
+"""The second waiting queue, vLLM's kv_holding_waiting: requests with blocks or with a load.
 
-vLLM's kv_holding_waiting. It is drained before the other one, regardless of priorities.
+It is drained before the other waiting queue, regardless of priorities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def num_queued(state: Replica) -> int:
-    """Return the requests in both queues, and those that have arrived but have no record yet."""
+    """Return the number of requests in both queues, arrivals without a record included."""
     num_behind = state.trace.seen - state.trace.next
     if state.connector.kind == NO_CONNECTOR:
         return state.waiting.length + num_behind
@@ -43,7 +43,7 @@ def leave_queue(state: Replica, k: int) -> None:
 
 
 def put_back(state: Replica, k: int) -> None:
-    """Return a skipped request to the front of the queue it belongs to."""
+    """Return a skipped request to the front of its queue."""
     request = state.requests[k]
     if state.connector.kind != NO_CONNECTOR and (
         request.num_computed_tokens > 0 or request.status == WAITING_FOR_REMOTE_KVS

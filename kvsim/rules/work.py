@@ -1,4 +1,4 @@
-"""The work of a step: exact counts of FLOPs and bytes, independent of the GPU."""
+"""The work of a step: exact counts of FLOPs and bytes, which do not depend on the GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def num_pairs(kind: int, window: int, num_tokens: int) -> int:
-    """Query-key pairs of the first ``num_tokens`` tokens of a sequence under causal attention."""
+    """Return the query-key pairs of a sequence's first tokens under causal attention."""
     if kind == FULL or num_tokens <= window:
         return num_tokens * (num_tokens + 1) // 2
     if kind == SLIDING:
@@ -26,7 +26,7 @@ def num_pairs(kind: int, window: int, num_tokens: int) -> int:
 
 
 def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
-    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones attend to."""
+    """Return the distinct keys that ``num_new`` tokens after ``num_computed`` ones attend to."""
     if kind == SLIDING:
         return min(num_computed, window - 1) + num_new
     if kind == CHUNKED:
@@ -35,7 +35,7 @@ def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
 
 
 def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
-    """Count the work of a step, and the keys that each kind of layers attends to."""
+    """Set ``cost.work`` to the work of a step, and count the keys for each kind of layers."""
     work = cost.work
     num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
     if cost.has_drafts:
@@ -67,12 +67,12 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
 
 
 def is_verified(cost: Cost, entry: Entry) -> bool:
-    """Return True if an entry is a token with drafts, for which attention reads KV once."""
+    """Return True if an entry is a decode with drafts, for which attention reads KV once."""
     return cost.has_drafts and entry.num_tokens == 1 + entry.num_drafts
 
 
 def count_drafts(work: Work, batch: Batch) -> None:
-    """Count the drafts of a step, and the tokens that the drafter reads after it."""
+    """Count the drafts of a step, and the tokens whose KV the drafter reads after it."""
     num_drafts, pairs, keys = 0, 0, 0
     for at in range(batch.size):
         entry = batch.entries[at]
@@ -88,10 +88,10 @@ def count_drafts(work: Work, batch: Batch) -> None:
 
 
 def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool:
-    """Count sequences, their tokens, those that are sampled and those that decode.
+    """Count sequences instead of requests, and their tokens, samples and decodes.
 
-    A prompt is computed once for all sequences of a request. Returns whether any request has
-    several.
+    A prompt is computed once for all sequences of a request. Returns True if any request has
+    several sequences.
     """
     has_samples = False
     sequences, tokens, sampled, decodes = 0, 0, 0, 0
@@ -113,7 +113,7 @@ def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool
 
 
 def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch) -> None:
-    """Count keys and pairs that layers of one kind attend to."""
+    """Count the keys and query-key pairs of layers of one kind."""
     decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
     draft_pairs = 0
     for at in range(batch.size):
@@ -136,7 +136,7 @@ def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], bat
 
 
 def weigh(cost: Cost) -> None:
-    """Turn counts into bytes and FLOPs."""
+    """Set the bytes and FLOPs of ``cost.work`` from its counts."""
     work = cost.work
     weigh_gemms(cost, work)
     work.head_bytes = cost.head_bytes if work.num_sampled > 0 else 0.0
@@ -145,7 +145,7 @@ def weigh(cost: Cost) -> None:
 
 
 def weigh_gemms(cost: Cost, work: Work) -> None:
-    """Count the bytes and FLOPs of the layers' GEMMs, used experts included."""
+    """Set the bytes and FLOPs of the layers' GEMMs, experts in use included."""
     experts = cost.experts
     work.weight_bytes = cost.wide.num_bytes + cost.narrow.num_bytes
     work.gemm_flops = work.num_tokens * (cost.wide.token_flops + cost.narrow.token_flops)
@@ -158,7 +158,7 @@ def weigh_gemms(cost: Cost, work: Work) -> None:
 
 
 def weigh_attention(cost: Cost, work: Work) -> None:
-    """Turn keys and pairs into bytes and FLOPs, all layers together."""
+    """Set the bytes and FLOPs of attention from keys and pairs, summed over the layers."""
     decode_bytes, decode_flops, prefill_bytes, prefill_flops = 0.0, 0.0, 0.0, 0.0
     for k in range(cost.num_layers):
         layers = cost.layers[k]

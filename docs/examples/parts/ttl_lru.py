@@ -20,22 +20,22 @@ class TtlLru(EvictionRules):
 
     ttl: float = 30.0  # seconds
 
-    until: list[float] = per_block(0.0)  # when the last hit on a block stops to count
+    until: list[float] = per_block(0.0)  # time at which the last hit on a block expires
     is_late: list[int] = per_block()  # 1 while the block is in `late`
     links: list[Links] = per_block(Links)
     early: Queue = per_replica(Queue)  # the next victim is its head
     late: Queue = per_replica(Queue)
 
     def cached(self, block_id: int, key: int) -> None:
-        """Note that a block has new content."""
+        """Forget the hits on a block's old content."""
         self.until[block_id] = 0.0
 
     def hit(self, block_id: int) -> None:
-        """Note a prefix hit on a block, free or in use."""
+        """Record a prefix hit on a block, free or in use."""
         self.until[block_id] = self.now + self.ttl
 
     def insert(self, block_id: int) -> None:
-        """Take in a block whose last reference has gone."""
+        """Insert a block that has lost its last reference."""
         if self.until[block_id] > self.now:
             self.is_late[block_id] = 1
             append(self.late, self.links, block_id)
@@ -44,7 +44,7 @@ class TtlLru(EvictionRules):
             append(self.early, self.links, block_id)
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         if self.is_late[block_id] == 1:
             remove(self.late, self.links, block_id)
         else:

@@ -1,4 +1,4 @@
-"""An allocator: long prompts get large blocks, all others small ones, of one memory.
+"""An allocator with two block sizes in one memory: long prompts get large blocks.
 
 Run it: kvsim run --allocator docs/examples/parts/two_sizes.py:TwoSizes+ratio=4
 """
@@ -17,19 +17,19 @@ from kvsim.plugins.allocation import (
 
 
 class TwoSizes(AllocatorRules):
-    """Memory consists of large blocks; one is split into small ones while any of them is used."""
+    """Large blocks; one is split into small blocks as long as any of these is in use."""
 
     ratio: int = 8  # small blocks in a large one
     long: int = 1024  # prompt tokens from which on a request gets large blocks
     num_large: int = per_replica()
-    large: Queue = per_replica(Queue)  # free large blocks, by the first small one in each
-    small: Queue = per_replica(Queue)  # free small blocks of those that are split
+    large: Queue = per_replica(Queue)  # free large blocks, by their first small block
+    small: Queue = per_replica(Queue)  # free small blocks of split large blocks
     links: list[Links] = per_block(Links)
     used: list[int] = per_block()  # small blocks in use, by large block
     held: list[Queue] = per_request(Queue)  # the blocks of each request
 
     def allocate(self, request: Request, num_tokens: int) -> int:
-        """Make room for the first tokens of a request; return for how many there is room then."""
+        """Make room for a request's first ``num_tokens`` tokens; return its room in tokens."""
         while self.num_large < self.num_blocks // self.ratio:  # at the first call
             append(self.large, self.links, self.num_large * self.ratio)
             self.num_large += 1
@@ -46,7 +46,7 @@ class TwoSizes(AllocatorRules):
         return blocks.length * size
 
     def free(self, request: Request) -> None:
-        """Take all blocks of a request back."""
+        """Free all blocks of a request."""
         blocks = self.held[request.own_blocks]
         while blocks.length > 0:
             if request.num_prompt_tokens >= self.long:
@@ -64,7 +64,7 @@ class TwoSizes(AllocatorRules):
         self.used[self.move(self.small, blocks) // self.ratio] += 1
 
     def close_small(self, blocks: Queue) -> None:
-        """Take a small block back; join the large one if it was the last in use."""
+        """Free a small block; merge its large block if no other part of it is in use."""
         whole = self.move(blocks, self.small) // self.ratio
         self.used[whole] -= 1
         if self.used[whole] == 0:

@@ -1,4 +1,4 @@
-"""Session policies, a file each: which cached blocks are kept between the turns of a session."""
+"""Session policies: eviction policies that protect blocks between the turns of a session."""
 
 from kvsim.kv.sessions import hints, pin, program, ttl
 

@@ -1,4 +1,4 @@
-"""Retention priorities with durations: what an application says of a request's blocks."""
+"""Retention priorities with durations, which an application sets for a request's blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.turns import Turns
 
-#: Above the number of times that blocks are freed.
+#: Distance of the ranks of two priorities; more than the number of times that blocks are freed.
 PER_LEVEL = 1 << 48
 
 
@@ -24,11 +24,11 @@ PER_LEVEL = 1 << 48
 class SessionHints(EvictionRules):
     """Lowest priority first, then least recently freed; a priority lapses after its time.
 
-    Priorities are TensorRT-LLM's (docs/source/features/kvcache.md): 0 to 100, and 35 without one or
-    after its time. ``hint_priority`` and ``hint_ttl`` of a request apply to its
-    blocks when it frees them; a time without a priority means 36, which is vLLM's soft
-    TTL (vllm-project/vllm#52113). A block that other requests used keeps its higher priority until
-    that lapses. A whole prompt has one priority.
+    Priorities are TensorRT-LLM's (docs/source/features/kvcache.md): 0 to 100, and 35 for a block
+    without a priority or after its time. When a request frees its blocks, they get its
+    ``hint_priority`` for ``hint_ttl`` seconds. A time without a priority means priority 36, as in
+    vLLM's soft TTL (vllm-project/vllm#52113). If another request gave a block a higher priority,
+    the block keeps it until it lapses. All blocks of a prompt have the same priority.
     """
 
     tracks_sessions = True
@@ -36,8 +36,8 @@ class SessionHints(EvictionRules):
     default: int = 35
 
     level: list[int] = per_block(-1)
-    until: list[float] = per_block(0.0)  # when the level lapses
-    rank: list[int] = per_block()  # by level, then in the order of freeing
+    until: list[float] = per_block(0.0)  # time at which the level lapses
+    rank: list[int] = per_block()  # by level, then by the order of freeing
     number: list[int] = per_block()
     by_rank: list[int] = per_block()
     place: list[int] = per_block()
@@ -52,11 +52,11 @@ class SessionHints(EvictionRules):
         return turns.hint_ttl
 
     def cached(self, block_id: int, key: int) -> None:
-        """Note that a block has new content."""
+        """Forget the priority of a block's old content."""
         self.level[block_id] = -1
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference."""
         level, until = int(self.hint), math.inf
         if self.goes_on >= 0.0:
             until = self.now + self.goes_on
@@ -76,7 +76,7 @@ class SessionHints(EvictionRules):
             self.is_timed[block_id] = 1
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         drop_timed(self.by_rank, self.place, self.rank, self.num_ranked, block_id)
         self.num_ranked -= 1
         if self.is_timed[block_id] == 1:

@@ -17,9 +17,9 @@ PINNED = 100
 class SessionPin(EvictionRules):
     """Least recently freed first; blocks of requests with ``hint_priority`` 100 are pinned.
 
-    At most ``share`` of the pool's blocks are, as in vLLM's proposal (vllm-project/vllm#27046, not
-    merged); others of such requests are as any. There pinned blocks leave the free queue; here
-    they are evicted rather than that a request waits.
+    At most ``share`` of the pool's blocks are pinned, as in vLLM's proposal
+    (vllm-project/vllm#27046, not merged); further blocks of such requests are not. In the proposal,
+    pinned blocks leave the free queue; here they are evicted last, so that no request waits.
     """
 
     tracks_sessions = True
@@ -30,16 +30,16 @@ class SessionPin(EvictionRules):
     links: list[Neighbours] = per_block(Neighbours)
     early: Queue = per_replica(Queue)
     late: Queue = per_replica(Queue)
-    num_pinned: int = per_replica()  # in use or free
+    num_pinned: int = per_replica()  # pinned blocks, in use or free
     num_blocks: int = per_replica()
 
     def cached(self, block_id: int, key: int) -> None:
-        """Note that a block has new content."""
+        """Unpin a block that has new content."""
         self.num_pinned -= self.is_pinned[block_id]
         self.is_pinned[block_id] = 0
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference; pin it if its request says so."""
         has_room = self.num_pinned + 1 <= self.share * self.num_blocks
         if self.is_pinned[block_id] == 0 and self.hint >= PINNED and has_room:
             self.is_pinned[block_id] = 1
@@ -50,7 +50,7 @@ class SessionPin(EvictionRules):
             append(self.early, self.links, block_id)
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         if self.is_pinned[block_id] == 1:
             remove(self.late, self.links, block_id)
         else:

@@ -1,4 +1,4 @@
-"""Continuum: the blocks of a program are held while a short tool runs."""
+"""Continuum: the blocks of a program are protected while a short tool runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class SessionProgram(SessionTtl):
     """As ``session-ttl``, but only for sessions with a mean pause so far of at most ``ttl``.
 
-    That is the rule of Continuum's released code (arXiv 2511.02230), where it is 2 s, with two
-    differences: the pauses are the session's, as a trace does not name tools, and held blocks are
-    evicted before a request waits for them.
+    This is the rule of Continuum's released code (arXiv 2511.02230), where ``ttl`` is 2 s, with two
+    differences. The mean is over the pauses of the session instead of a tool, as a trace does not
+    name tools. And protected blocks are evicted rather than that a request waits.
     """
 
     ttl: float = 2.0

@@ -1,4 +1,4 @@
-"""Session policies: for how long the cached blocks of a session are protected between turns."""
+"""A time for which the cached blocks of a session are protected between its turns."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from kvsim.rules.links import append, remove
 
 @EVICTION_POLICIES.register("session-ttl")
 class SessionTtl(EvictionRules):
-    """Least recently freed first; blocks of sessions that go on are kept for a time if possible.
+    """Least recently freed first; blocks of sessions that continue are protected for a time.
 
-    That is a soft TTL (vllm-project/vllm#52113): the time runs from when a request frees the block,
-    by default 30 s, and only if a later request of its session follows. A protected block is
-    evicted rather than an allocation refused; after its time it is as any other.
+    This is a soft TTL (vllm-project/vllm#52113), by default of 30 s. It starts when a request frees
+    a block, if a later request of its session follows. Protected blocks are evicted last, so no
+    allocation is refused because of them.
     """
 
     tracks_sessions = True
 
     ttl: float = 30.0  # seconds
 
-    until: list[float] = per_block(0.0)  # protected before this time
-    number: list[int] = per_block()  # in the order of freeing
+    until: list[float] = per_block(0.0)  # time at which the protection ends
+    number: list[int] = per_block()  # by the order of freeing
     is_late: list[int] = per_block()  # 1 while the block is in `late`
     links: list[Neighbours] = per_block(Neighbours)
     early: Queue = per_replica(Queue)
-    late: Queue = per_replica(Queue)  # those that were protected when they were freed
+    late: Queue = per_replica(Queue)  # blocks that were protected when they were freed
     num_freed: int = per_replica()
 
     def cached(self, block_id: int, key: int) -> None:
-        """Note that a block has new content."""
+        """End the protection of a block's old content."""
         self.until[block_id] = 0.0
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference."""
         if self.goes_on > 0.0:
             self.until[block_id] = self.now + self.ttl
         self.num_freed += 1
@@ -49,7 +49,7 @@ class SessionTtl(EvictionRules):
             append(self.early, self.links, block_id)
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         if self.is_late[block_id] == 1:
             remove(self.late, self.links, block_id)
         else:

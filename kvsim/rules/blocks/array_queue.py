@@ -1,7 +1,7 @@
 """Array-backed FIFO; removing an element from the middle leaves a hole.
 
-Its order is that of a list threaded through the records (vLLM's free block queue), but the next
-entries are adjacent in memory, and appending or removing writes to no neighbour.
+Its order is that of a linked list of blocks (vLLM's free block queue). But consecutive entries are
+adjacent in memory, and appending or removing writes to no neighbour.
 """
 
 from __future__ import annotations

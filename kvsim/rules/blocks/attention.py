@@ -1,4 +1,4 @@
-"""Rules of each kind of attention: which KV the cache may drop, keeps and can hit (vLLM 0.33).
+"""Rules of each kind of attention: the blocks that the cache drops, keeps and hits (vLLM 0.33).
 
 docs/vllm-rules.md, section 8, describes the rules in words.
 """
@@ -21,7 +21,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def num_skipped(kind: int, window: int, num_tokens: int) -> int:
-    """Return the number of leading tokens out of the window of token ``num_tokens`` and later."""
+    """Return the number of leading tokens that token ``num_tokens`` and later ones do not see."""
     if kind == FULL:
         return 0
     if kind == CHUNKED:  # a token sees only its own chunk
@@ -34,7 +34,7 @@ def num_skipped(kind: int, window: int, num_tokens: int) -> int:
 def admission_cap(
     kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
 ) -> int:
-    """Return the block limit of a request in a group; 0: only its length limits it."""
+    """Return the most blocks that a request holds in a group; 0 if only its length limits them."""
     if kind == FULL or kind > CHUNKED:
         return 0
     if kind == CHUNKED:
@@ -51,7 +51,7 @@ def run_length(group: KVGroup) -> int:
 
 
 def keeps_all(kv: KV, group: KVGroup) -> bool:
-    """Return True if later hits could need the blocks at all indices."""
+    """Return True if a later hit could need any block of a request."""
     if group.kind == MAMBA_ALIGN:
         return not kv.keeps_boundaries
     if group.kind != SLIDING:
@@ -60,9 +60,9 @@ def keeps_all(kv: KV, group: KVGroup) -> bool:
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
-    """Return True if a later hit could need the block at index ``place``.
+    """Return True if a later hit could need the block at index ``place`` of a request.
 
-    A hit needs a run of blocks of a window, and one block of states.
+    For a window, a hit needs a run of consecutive blocks; for states, one block.
     """
     run, ahead = run_length(group), int(group.drops_last_block)
     if kv.segment > 0:
@@ -88,6 +88,6 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
 
 
 def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
-    """Return True if a block is in the run that a hit up to ``boundary`` needs."""
+    """Return True if a block is in the run that a hit of up to ``boundary`` tokens needs."""
     end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
     return end - run_length(group) <= place < end

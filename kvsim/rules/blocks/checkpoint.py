@@ -1,6 +1,6 @@
-"""Ends of prompt chunks, chosen so that states remain where later hits can end.
+"""Ends of prompt chunks, chosen so that chunks leave states where later hits can end.
 
-Some kernels also leave a state inside a chunk, a *checkpoint*: the chunk may then continue past it.
+Some kernels also leave a state inside a chunk, a *checkpoint*, so the chunk need not end there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def last_state(kv: KV, num_tokens: int, unit: int) -> int:
 
 
 def allows_checkpoint(kv: KV, size: int, start: int, end: int, place: int) -> bool:
-    """Return True if a chunk from start to end can leave a state after ``place`` tokens."""
+    """Return True if the chunk of tokens start to end can leave a state after ``place`` tokens."""
     unit, alignment = kv.hash_block_size, kv.states.checkpoint_alignment
     if alignment == 0 or start % unit != 0 or cdiv(end, size) - 2 <= (start - 1) // size:
         return False
@@ -38,7 +38,7 @@ def takes_checkpoint(kv: KV, group: KVGroup, start: int, end: int) -> bool:
 
 
 def num_to_state(state: Replica, request: Request, start: int, num_tokens: int) -> int:
-    """Cut a chunk of a prompt so that it ends where a state is useful; 0 if it is too short."""
+    """Return the tokens of a prompt chunk, cut to end where a state is useful; 0 if too short."""
     kv, limits = state.kv, state.limits
     size = kv.states.block_size
     prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
@@ -56,7 +56,7 @@ def num_to_state(state: Replica, request: Request, start: int, num_tokens: int) 
 
 
 def first_stop(kv: KV, request: Request, start: int, end: int, prefill_end: int) -> int:
-    """Return the first position inside a chunk at which it must stop, or its end."""
+    """Return the first position at which a chunk must stop to leave a state, or the chunk's end."""
     size, unit, prompt = kv.states.block_size, kv.hash_block_size, request.num_prompt_tokens
     stop, shared = end, request.shared_prefix_boundary
     last = last_state(kv, prefill_end, kv.alignment)

@@ -20,7 +20,7 @@ def find_content(contents: Contents, key: int) -> int:
 
 
 def add_content(contents: Contents, key: int) -> None:
-    """Append a content that is not in the queue; there must be room."""
+    """Append a content that is not in the queue; the caller has checked that there is room."""
     k = contents.first_free
     if k == NO_CONTENT:
         contents.num_made += 1

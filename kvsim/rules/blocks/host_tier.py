@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def store(host: HostTier, key: int) -> None:
     """Store a content that has lost its last block on the GPU.
 
-    A content that is already stored becomes the newest and needs no copy; if only pinned contents
-    could be evicted, the new one is dropped.
+    If the content is stored already, it becomes the newest without a copy. If every stored content
+    is pinned, none can be evicted, and the new content is dropped.
     """
     contents = host.contents
     k = find_content(contents, key)
@@ -39,7 +39,7 @@ def store(host: HostTier, key: int) -> None:
 
 
 def pin(host: HostTier, own_blocks: RequestBlocks, first: int, stop: int, pinned: int) -> None:
-    """Pin (1) or unpin (0) the contents of some blocks of a request."""
+    """Pin (1) or unpin (0) the contents of a request's blocks from ``first`` to ``stop``."""
     for place in range(first, stop):
         k = find_content(host.contents, own_blocks.keys[place])
         host.contents.rows[k].pinned = pinned

@@ -1,9 +1,9 @@
 """Keys of full blocks: equal content after an equal prefix gives an equal key.
 
-vLLM hashes (parent's hash, token ids, extra keys) with SHA-256. The simulator knows no token ids
-but the content a token belongs to, so it mixes (parent's key, the content spans of the block, the
-salt) by an integer function. Any injective naming gives identical schedules; with 63 bits two of
-100 million different blocks collide with a probability of 0.06 %.
+vLLM hashes (parent's hash, token ids, extra keys) with SHA-256. The simulator knows the content of
+each token instead of its id, so it mixes (parent's key, content spans of the block, salt) by an
+integer function. Any function without collisions gives the same schedules. With 63 bits, the
+probability that any two of 100 million different blocks collide is 0.06 %.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 START = 0x9E3779B97F4A7C15
 LENGTH_WORD = START  # added to a span's number once per token
-FIRST_KEY = 1  # parent of a first block (any constant)
-ENDLESS = 2**62  # tokens of an output's content; it never runs out
+FIRST_KEY = 1  # key of the parent of a first block (any constant)
+ENDLESS = 2**62  # tokens of an output's content, more than any output has
 ITEM = 2**61 + 1  # precedes an encoder item in a key; no content has this number
 
 
 def times_plus(a: int, b: int, c: int) -> int:
     """Return the lowest 64 bits of ``a * b + c``.
 
-    The rule has a second, unsigned implementation for the compiled engine, where signed products
-    must not overflow. Its results are signed there, so callers mask them after a shift.
+    The compiled backend has an unsigned implementation, as signed products must not overflow there.
+    Its result is then read as a signed number, so callers mask it after a shift.
     """
     return (a * b + c) & (2**64 - 1)
 
@@ -46,13 +46,13 @@ def mix(key: int, value: int) -> int:
 def mix_span(key: int, content: int, start: int, length: int) -> int:
     """Fold a span of content into a 63-bit key.
 
-    The span becomes a number first, independent of the key: only one fold needs the previous key.
+    The span is first turned into a number without the key, so only one fold waits for the key.
     """
     return mix(key, times_plus(length, LENGTH_WORD, mix(content, start)))
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
-    """Draw the beam that a beam continues at a length: usually itself."""
+    """Draw the beam whose tokens a beam continues at length ``end``: usually its own."""
     draw = fold(fold(fold(request_id, end), beam), 1)
     if not (draw >> 11) & (2**53 - 1) < beam_switch * 2.0**53:  # exact in both engines
         return beam
@@ -62,7 +62,7 @@ def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switc
 
 
 def span_of(request: Request, segment: int) -> tuple[int, int, int]:
-    """Return content, start and length of a span of a request: its segments, then its output."""
+    """Return (content, start, length) of a request's span: the segments first, then the output."""
     if segment >= max(request.num_segments, 1):
         return request.output_content_id, 0, ENDLESS
     if request.num_segments == 0:  # a prompt that shares nothing
@@ -72,7 +72,7 @@ def span_of(request: Request, segment: int) -> tuple[int, int, int]:
 
 
 def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[int, int, int]:
-    """As :func:`span_of`, but a span of an output with numbered tokens has one token."""
+    """As :func:`span_of`; if output tokens are numbered, each of them is a span of its own."""
     place = segment - max(request.num_segments, 1)
     if not own_blocks.has_numbers or place < 0:
         return span_of(request, segment)
@@ -94,7 +94,7 @@ def look_ahead(key: int, own_blocks: RequestBlocks, request: Request, num_tokens
 
 
 def add_items(key: int, own_blocks: RequestBlocks, row: int, start: int, stop: int) -> int:
-    """Fold the encoder items that overlap a block into its key, with their offsets in it."""
+    """Fold the encoder items that overlap a block, and their offsets in it, into its key."""
     for place in range(own_blocks.item_offsets[row], own_blocks.item_offsets[row + 1]):
         item = own_blocks.items[place]
         if item.offset < stop and item.offset + item.num_tokens > start:
@@ -105,10 +105,10 @@ def add_items(key: int, own_blocks: RequestBlocks, row: int, start: int, stop: i
 def extend_keys(
     own_blocks: RequestBlocks, request: Request, num_keys: int, block_size: int, lookahead: int
 ) -> None:
-    """Compute a request's first keys; each also covers ``lookahead`` tokens after its block.
+    """Compute a request's first ``num_keys`` keys, each with ``lookahead`` tokens after its block.
 
-    Adjacent spans of one content are merged, so that the same tokens have the same key however
-    the trace cut them into segments.
+    Adjacent spans of one content are merged, so that the same tokens have the same key even if the
+    trace splits them into different segments.
     """
     if own_blocks.owner != request.request_id:
         own_blocks.owner = request.request_id

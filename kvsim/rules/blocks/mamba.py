@@ -1,8 +1,8 @@
 """States of Mamba and linear-attention layers that later requests can reuse (mode ``align``).
 
-A table's slot p stands for the state after (p + 1) * block_size tokens. Most are null: a chunk of a
-prompt leaves one state, at its end, and decoding one at every block end. The states for drafts
-follow the running state and move with it.
+Slot p of a table stands for the state after (p + 1) * block_size tokens. Most slots are null: a
+prompt chunk leaves one state, at its end, and decoding leaves one at every block end. The states
+for drafts follow the running state in the table and move with it.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def begin_states(kv: KV) -> None:
-    """Begin a step without new keys and copies of states."""
+    """Start a step: release the copies of the last step, and forget its new keys."""
     release_copies(kv)
     kv.states.step += 1
     kv.states.num_copies = 0
 
 
 def release_copies(kv: KV) -> None:
-    """End a step: release the sources and targets of its copies, group by group."""
+    """Free the sources and targets of a step's copies, group by group."""
     states = kv.states
     for g in range(kv.num_groups):
         for k in range(states.num_held):
@@ -43,9 +43,9 @@ def release_copies(kv: KV) -> None:
 
 
 def is_new(kv: KV, k: int) -> bool:
-    """Return True if the content of a block found by a hit got its key in this step.
+    """Return True if any copy of a block's content got its key in this step.
 
-    Its state is not computed before the step is, so no request can continue from it yet.
+    The state is computed only during this step, so no request can continue from it yet.
     """
     while k != NONE:
         if kv.states.named_in[k] == kv.states.step:
@@ -55,10 +55,10 @@ def is_new(kv: KV, k: int) -> bool:
 
 
 def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: int) -> int:
-    """Return the blocks that a chunk allocates in a table of states, given ``need`` missing slots.
+    """Return the blocks that a chunk allocates in a table of states with ``need`` missing slots.
 
-    The slots between the old running state and the new one stay empty. ``spare`` are states
-    for drafts, if there are none yet.
+    The slots between the old running state and the new one stay null. ``spare`` is the number of
+    states for drafts that the table still lacks.
     """
     if need > 0:
         need = min(need, 1 + spare)
@@ -66,7 +66,7 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
 
 
 def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
-    """Return the free blocks of states that an admission needs; more than exist if it must wait."""
+    """Return the free blocks that an admission needs for states; too many if it must wait."""
     group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found
@@ -83,7 +83,7 @@ def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: in
 
 
 def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> int:
-    """Return the free blocks of states that a request's next tokens need; may be negative."""
+    """Return the free blocks that a request's next tokens need for states; may be negative."""
     need = cdiv(end, group.block_size) + group.num_spec_blocks - table.length
     spare = 0
     if kv.states.pending[request.own_blocks * kv.num_groups + group.index] != NONE:
@@ -93,7 +93,7 @@ def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, 
 
 
 def add_state(kv: KV, group: KVGroup, table: BlockTable, block: int) -> None:
-    """Append a block, or null, to a table."""
+    """Append a block, or the null block, to a table."""
     table.blocks[table.length] = block
     table.length += 1
     group.num_table_blocks += 1
@@ -127,7 +127,7 @@ def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end
 def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable, last: int) -> int:
     """Return the token count up to which a request allocates, drops and copies no state.
 
-    ``last`` is the end of its table, states for drafts included.
+    ``last`` is the token count at the end of its table, states for drafts included.
     """
     if group.kind < MAMBA:
         return 0
@@ -141,9 +141,10 @@ def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable
 def append_states(
     kv: KV, group: KVGroup, table: BlockTable, slots: int, num_moved: int, leaves: bool, end: int
 ) -> None:
-    """Grow a table to ``slots`` slots: append nulls, move the states for drafts, add blocks.
+    """Grow a table to ``slots`` slots: append null blocks, move the states for drafts, add blocks.
 
-    With ``leaves``, the chunk leaves a state one slot before the running one.
+    ``num_moved`` is the number of states for drafts that move. With ``leaves``, the chunk leaves a
+    checkpoint in the slot before the running state.
     """
     old, first = table.length, slots - group.num_spec_blocks - 1 - leaves
     for _ in range(old, first):
@@ -162,7 +163,7 @@ def append_states(
 def name_states(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
 ) -> None:
-    """Set the keys of the state inside a block and of the chunk's checkpoint."""
+    """Set the key of a state that ends inside a block, and that of the chunk's checkpoint."""
     states, prompt = kv.states, request.num_prompt_tokens
     if kv.matches_partially and num_tokens > 0:
         shared = request.shared_prefix_boundary
@@ -178,7 +179,7 @@ def name_states(
 def name_state(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
 ) -> None:
-    """Set the key of the running state; inside a block, copy the state before it changes."""
+    """Set the key of the running state; if it ends inside a block, mark it for a copy."""
     group = kv.groups[g]
     place = cdiv(num_tokens, group.block_size) - 1
     block = own_blocks.tables[g].blocks[place]
@@ -193,7 +194,7 @@ def name_state(
 
 
 def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
-    """Set the key of the chunk's checkpoint if a later hit could need it, else remove its key."""
+    """Set the key of the chunk's checkpoint if a later hit could need it; else remove a key."""
     states, group = kv.states, kv.groups[g]
     end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
     key = own_blocks.keys[end // kv.hash_block_size - 1]

@@ -1,4 +1,4 @@
-"""The paged KV cache: block tables over a shared pool, one per group, as vLLM 0.33 keeps them.
+"""The paged KV cache as in vLLM 0.33: per request and group a block table over a shared pool.
 
 docs/vllm-rules.md, section 6, describes the rules in words.
 """
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 
 def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
-    """Return the slots of a table that its request never fills; a state has no slots per token."""
+    """Return the slots of a table that its request never fills; 0 for states."""
     if group.kind >= RING:
         return 0
     return max(table.length * group.block_size - request.max_slots, 0)
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
-    """Return the number of blocks missing in a table for ``slots`` slots."""
+    """Return the number of blocks that a table lacks for ``slots`` slots."""
     if group.kind > CHUNKED:
         if group.kind == RING:
             return 1 - table.length
@@ -65,14 +65,14 @@ def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
 
 
 def num_found(kv: KV, group: KVGroup, hit: int) -> int:
-    """Return the blocks of a group that a hit covers, the last one perhaps in part."""
+    """Return the number of a group's blocks that a hit covers, at least in part."""
     if not group.is_cached:
         return 0
     return cdiv(hit, group.block_size) if kv.matches_partially else hit // group.block_size
 
 
 def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
-    """Return the blocks of a group for ``num_tokens``; ``capped``: at most those held at once."""
+    """Return the blocks of a group for ``num_tokens``; ``capped`` by the most held at one time."""
     if group.kind == RING:
         return 1
     blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
@@ -86,8 +86,8 @@ def need_to_admit(
 ) -> int:
     """Return the free blocks that an admission needs: new ones, and hit ones without references.
 
-    ``end`` leaves out lookahead slots, which states do not need. The request continues at
-    ``start``, after its hit and the tokens that come from elsewhere.
+    ``num_tokens`` includes lookahead slots; ``end`` does not, as states do not need them. The
+    request continues at ``start``, after its hit and the tokens that are loaded or fetched.
     """
     need = 0
     for g in range(kv.num_groups):
@@ -100,7 +100,7 @@ def need_to_admit(
         skipped = num_skipped(group.kind, group.window, start) // group.block_size
         need += max(blocks - max(skipped, found), 0)
         if kv.matches_partially and found * group.block_size > hit:
-            need += 1  # its last block is copied
+            need += 1  # the last block of the hit is copied
         for place in range(skipped, found):
             block = table.blocks[place]
             need += block != NULL_BLOCK and kv.pool.blocks[block].ref_cnt == 0
@@ -112,8 +112,8 @@ def admit_paged(
 ) -> bool:
     """Allocate the slots of a waiting request; the tables of ``own_blocks`` hold its hit.
 
-    After the hit, ``num_fetched`` tokens come from elsewhere into new blocks. False, with nothing
-    changed, if there is no room.
+    After the hit, ``num_fetched`` tokens are fetched into new blocks. If there is no room, return
+    False and change nothing.
     """
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
@@ -151,9 +151,9 @@ def admit_paged(
 
 
 def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
-    """Start a table with the blocks of a hit, except those that no token from ``start`` on sees.
+    """Fill a table with the blocks of a hit, and null blocks where no token from ``start`` on sees.
 
-    Tokens that come from elsewhere after the hit may be out of the window, too.
+    The null blocks may reach beyond the hit, into tokens that are loaded or fetched.
     """
     skipped = num_skipped(group.kind, group.window, start) // group.block_size
     table.length = max(num_found(kv, group, hit), skipped)
@@ -169,9 +169,9 @@ def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -
 
 
 def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Append blocks for the next tokens of a running request; False if there are too few.
+    """Append blocks for the next tokens of a running request; False if too few blocks are free.
 
-    Out-of-window blocks are dropped even then, as in vLLM.
+    Blocks out of the window are freed even if the result is False, as in vLLM.
     """
     end = request.num_computed_tokens + num_tokens
     if end > request.next_bookkeeping_at and not only_fills(kv, request, end):
@@ -188,9 +188,10 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def only_fills(kv: KV, request: Request, end: int) -> bool:
-    """Return True if the token at ``end``, which is not known yet, fills a block.
+    """Return True if the last scheduled token fills a block, but its value is not known yet.
 
-    With asynchronous scheduling every decode is such a token; the one after it names the block.
+    Under asynchronous scheduling this holds for every decode. The block gets its key with the next
+    token.
     """
     if kv.has_windows or kv.has_states or has_lookahead(kv):
         return False
@@ -210,7 +211,7 @@ def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) 
 
 
 def grow(kv: KV, request: Request, end: int) -> bool:
-    """Allocate the slots of the tokens up to ``end``, and set the keys of the blocks they fill."""
+    """Allocate slots for the tokens up to ``end``, and set the keys of blocks that they fill."""
     own_blocks = kv.request_blocks[request.own_blocks]
     if kv.has_windows:
         drop_out_of_window(kv, request, own_blocks)
@@ -235,11 +236,11 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 
 
 def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Set the token count up to which growth only fills last blocks and moves windows."""
+    """Set the token count up to which a request only fills its last block and moves its windows."""
     quiet = last_unnamed_end(kv, own_blocks) if kv.enable_prefix_caching else kv.max_model_len
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        # One token short: the token that fills the last block also names it.
+        # Minus one: the token that fills the last block also sets its key.
         last = end_within(kv, table.length * group.block_size - 1)
         if group.kind > CHUNKED:
             last = last_quiet_state(kv, request, group, table, last)
@@ -255,7 +256,7 @@ def last_unnamed_end(kv: KV, own_blocks: RequestBlocks) -> int:
     """Return the token count up to which no group sets a key."""
     if kv.names_by_group:
         if kv.drops_last_block or kv.num_hash_lookahead_tokens > 0 or kv.states.keeps_shared:
-            return 0  # they name between multiples of the alignment, too
+            return 0  # keys are also set between multiples of the alignment
         return (own_blocks.num_cached_tokens // kv.alignment + 1) * kv.alignment - 1
     return own_blocks.num_cached_tokens + kv.alignment - 1
 
@@ -267,7 +268,7 @@ def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
         return
     ahead = kv.num_hash_lookahead_tokens
     num_tokens -= kv.num_unnamed_tokens
-    if ahead > 0:  # a separate limit: the keys that exist lack these tokens already
+    if ahead > 0:  # a separate limit: a key needs the tokens after its block
         num_tokens = min(num_tokens, request.num_tokens - ahead)
     if num_tokens < own_blocks.num_cached_tokens + kv.alignment:
         return
@@ -285,7 +286,7 @@ def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
 def name_blocks(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, first: int, stop: int
 ) -> None:
-    """Set the keys of blocks of one group that a later hit could need."""
+    """Set the keys of a group's blocks from ``first`` to ``stop`` that a later hit could need."""
     group, table = kv.groups[g], own_blocks.tables[g]
     if not group.is_cached:
         return
@@ -316,7 +317,7 @@ def name_blocks(
 def drop_names(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, first: int, stop: int
 ) -> None:
-    """Remove the keys of blocks in which a prompt ended; they get keys of the whole block."""
+    """Remove keys that cover only part of a block: the full block gets another key."""
     all_places = keeps_all(kv, group)
     for place in range(max(first, table.num_null), stop):
         block = table.blocks[place]
@@ -333,8 +334,8 @@ def drop_names(
 def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int) -> None:
     """Set the key of the block in which a prompt ends, up to the prompt's last whole hash unit.
 
-    Look-ups that match whole blocks do not find it, but the block counts as one with content; a
-    block that has a key already then has both.
+    Look-ups of whole blocks do not find this key, but the block counts as one with content. A block
+    that has a key keeps it as well.
     """
     group, table, unit = kv.groups[g], own_blocks.tables[g], kv.hash_block_size
     if group.kind != FULL or group.keys_per_block == 1:
@@ -355,11 +356,11 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
 
 
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
-    """Set the keys of blocks of several groups, each up to its own limit.
+    """Set the keys of full blocks, with a separate limit for each group.
 
     A group with a drafter's layers sets the key of one more block, whose tokens its drafter has
-    seen. Per group, counts are first rounded, then limited by the number of keys. If hits may end
-    inside a block, states and prompts get keys there, too.
+    seen. Token counts are rounded per group first, then limited by the known tokens. If hits may
+    end inside a block, keys are also set for states and prompt ends inside blocks.
     """
     ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
@@ -385,7 +386,7 @@ def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_toke
 
 
 def uncount(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> None:
-    """Subtract a live request's tables from the sums, or add them (sign -1)."""
+    """Subtract a live request's tables from the sums over requests, or add them (sign -1)."""
     kv.num_filled -= sign * request.num_filled
     kv.dead_bytes -= sign * own_blocks.dead_bytes
     for g in range(kv.num_groups):
@@ -395,7 +396,7 @@ def uncount(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> N
 
 
 def free_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Free all blocks of a request, last to first, so that shared prefixes outlive the tails."""
+    """Free all blocks of a request, last to first, so that tails are evicted before prefixes."""
     if own_blocks.retired:
         count_retired(kv, own_blocks, -1)
     else:
@@ -408,13 +409,13 @@ def free_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def count_retired(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
-    """Add the slots of an ended request that its batch keeps, or subtract them (sign -1)."""
+    """Add the slots of an ended request in a static batch to the sums, or subtract (sign -1)."""
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         group.num_retired += sign * (table.length - table.num_null) * group.block_size
 
 
 def retire_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Record that a request has ended while its batch keeps its slots."""
+    """Record that a request of a static batch has ended; its slots stay until the batch ends."""
     uncount(kv, request, own_blocks, 1)
     count_retired(kv, own_blocks, 1)

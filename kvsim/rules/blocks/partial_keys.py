@@ -1,7 +1,7 @@
-"""Keys for parts of blocks, where hits may end inside a block, and the copies such hits make.
+"""Keys of the first tokens of a block, for hits that end inside it, and the copies for such hits.
 
-A block with a key may also get a shorter one, in a hash alias: a record stored after those of the
-blocks, which the hash map finds like a block and which names its owner.
+A block with a key may get a second, shorter key. It is stored in a hash alias: a record after those
+of the blocks, which the hash map finds like a block and which holds the index of its block.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def owner_of(pool: BlockPool, k: int) -> int:
-    """Return the block that the hash map has found: itself, or the owner of a hash alias."""
+    """Return the block of a record that the hash map has found, which may be a hash alias."""
     return pool.hash_alias_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
 
 
 def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
-    """Add a further key to a block; False if it has an alias with that key."""
+    """Add a further key to a block; False if the block has an alias with that key already."""
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.blocks[k].key == key:
@@ -43,7 +43,10 @@ def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
 
 
 def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
-    """Return the number of hash units that a block's key covers; 0 if the request lacks the key."""
+    """Return the hash units that a block's key covers, by a request's keys of units first to stop.
+
+    Returns 0 if the request lacks the key.
+    """
     for unit in range(first, stop):
         if own_blocks.keys[unit] == kv.pool.blocks[block].key:
             return unit + 1
@@ -53,7 +56,8 @@ def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: i
 def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: int) -> bool:
     """Set the key of a block from hash unit ``first`` up to hash unit ``units``.
 
-    A new key replaces a shorter one and joins a longer one. False if the block has it already.
+    The key replaces a shorter key of the block; if there is a longer one, it becomes a hash alias.
+    Return False if the block has the key already.
     """
     pool, key = kv.pool, own_blocks.keys[units - 1]
     if not pool.blocks[block].hashed:
@@ -68,7 +72,7 @@ def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: 
 
 
 def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
-    """Allocate the target of a block's copy; both blocks are held until the end of the step."""
+    """Allocate the target of a block's copy; both blocks stay referenced until the step ends."""
     states, copy = kv.states, take_block(kv.pool, group)
     group.num_used += 1
     states.copies.blocks[2 * states.num_copies] = copy
@@ -81,14 +85,14 @@ def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
 
 def copy_hit(kv: KV, group: KVGroup, table: BlockTable) -> None:
     """Copy the last block of a hit that ends inside it; the request continues in the copy."""
-    source = table.blocks[table.length - 1]  # its hit holds it until the end of the step
+    source = table.blocks[table.length - 1]  # the hit's reference holds it until the step ends
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[copy].ref_cnt += 1
     table.blocks[table.length - 1] = copy
 
 
 def copy_own(kv: KV, group: KVGroup, source: int) -> None:
-    """Copy a request's state inside a block: the request keeps the block, hits find the copy."""
+    """Copy a state that ends inside a block: its request keeps the block, hits find the copy."""
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[source].ref_cnt += 1
     move_key(kv.pool, source, copy)

@@ -1,10 +1,10 @@
 """The block pool: reference counts, a free queue, and the content that can be hit.
 
-The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never handed out. Free
-blocks queue in two parts: first those without content, last freed first out; then those with
-content that may be hit again, in the order of the eviction policy. A block keeps its content
-until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
-are append-only. The price is that one content may sit in several blocks.
+The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never allocated. Free
+blocks without content are allocated first, the last freed one first; then cached blocks, in the
+order of the eviction policy. A block keeps its content until it is allocated again (lazy eviction).
+A block in a table never changes its id, as block tables are append-only. Therefore several blocks
+may hold the same content.
 
 docs/vllm-rules.md, section 5, describes the rules in words.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def find(pool: BlockPool, key: int, group: int) -> int:
-    """Return the block with the oldest copy of a content, or NONE."""
+    """Return the block with the oldest copy of a content in a group, or NONE."""
     k = pool.buckets[(key ^ group) & pool.bucket_mask]
     while k != NONE and (pool.blocks[k].key != key or pool.blocks[k].group != group):
         k = pool.blocks[k].chain
@@ -49,7 +49,7 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
 
 
 def link(pool: BlockPool, k: int) -> None:
-    """Add a key to the hash map, after older copies of the content."""
+    """Add a block's key to the hash map, after older copies of its content."""
     block = pool.blocks[k]
     block.copy = NONE
     first = find(pool, block.key, block.group)
@@ -84,7 +84,7 @@ def move_key(pool: BlockPool, k: int, to: int) -> None:
 def unlink(pool: BlockPool, k: int) -> bool:
     """Remove a key from the hash map; return True if no block with its content is left.
 
-    The next copy takes the place of an older one in the bucket.
+    If the oldest copy is removed, the next copy replaces it in the bucket.
     """
     block = pool.blocks[k]
     bucket = (block.key ^ block.group) & pool.bucket_mask
@@ -108,7 +108,7 @@ def unlink(pool: BlockPool, k: int) -> bool:
 
 
 def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
-    """Remove all further keys of a block; :mod:`kvsim.rules.blocks.partial_keys` adds them."""
+    """Remove all hash aliases of a block; :mod:`kvsim.rules.blocks.partial_keys` adds them."""
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.has_events:
@@ -139,7 +139,7 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 
 
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
-    """Append free blocks to a table; the caller has checked that there are enough."""
+    """Allocate blocks at the end of a table; the caller has checked that enough are free."""
     if num_blocks > 1:
         ask_for_victims(pool, num_blocks)
         ask_for_buckets(pool, num_blocks)
@@ -153,7 +153,7 @@ def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks
 
 
 def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
-    """Add a reference to a block found by a hit; a free one leaves the queue."""
+    """Add a reference to a block found by a hit; remove it from the free queue if it was free."""
     block = pool.blocks[k]
     note_hit(pool, k)
     if block.ref_cnt == 0:
@@ -167,10 +167,10 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
 
 
 def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int) -> None:
-    """Drop a reference of the entries of a table, last to first; null blocks are skipped.
+    """Drop one reference of each table entry from ``first`` to ``stop``, skipping null blocks.
 
-    Of the blocks without references, those without content go to the front of the queue (in
-    that order), the others to the eviction policy.
+    References are dropped last to first. A block that loses its last reference goes to the eviction
+    policy if it has content, else to the front of the free queue.
     """
     drop_references(pool, group, table, first, stop)
     queue_unhashed(pool, table, first, stop)
@@ -179,7 +179,7 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
 def drop_references(
     pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int
 ) -> None:
-    """Drop a reference of the entries of a table, last to first; those with content are queued."""
+    """Drop one reference of each table entry, last to first; queue free blocks with content."""
     for place in range(stop - 1, max(stop - 1 - 2 * AHEAD, first - 1), -1):
         ask_for_entry(pool, table, place)
     for place in range(stop - 1, first - 1, -1):
@@ -200,7 +200,7 @@ def drop_references(
 
 
 def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:
-    """Queue the blocks of a table that have neither references nor content."""
+    """Queue the free blocks of a table that have no content."""
     for place in range(first, stop):
         k = table.blocks[place]
         if k != NULL_BLOCK and pool.blocks[k].ref_cnt == 0 and not pool.blocks[k].hashed:

@@ -1,7 +1,7 @@
-"""The longest prefix of a request that has its KV in the pool, over all groups together.
+"""The longest prefix of a request with its KV in the pool, in all groups at once.
 
-Groups with the same spec hit together or not at all. Different specs limit each other: the hit
-shrinks until every one of them can resume at its end (vLLM's hybrid coordinator).
+Groups with the same spec hit together or not at all. A hit is shortened until every spec can resume
+at its end (vLLM's hybrid coordinator).
 
 docs/vllm-rules.md, sections 7 and 8, describe the rules in words.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def find_all(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int) -> bool:
-    """Append the blocks of one content in every group to the tables; False if a group lacks it."""
+    """Enter the blocks of one content in the tables of all groups; False if a group lacks it."""
     return find_part(
         kv, own_blocks, spec, place, (place + 1) * (spec.block_size // kv.hash_block_size)
     )
 
 
 def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, units: int) -> bool:
-    """As :func:`find_all`, for content up to ``units`` hash units, which may end inside a block."""
+    """As :func:`find_all`, for the first ``units`` hash units, which may end inside a block."""
     key = own_blocks.keys[units - 1]
     ask_for_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
     for k in range(spec.num_groups):
@@ -46,7 +46,7 @@ def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, u
 
 
 def aligned(kv: KV, num_tokens: int) -> int:
-    """Cut a hit to whole multiples of the alignment."""
+    """Round a hit down to a multiple of the alignment."""
     return num_tokens // kv.alignment * kv.alignment
 
 
@@ -55,8 +55,8 @@ def find_prefix(
 ) -> int:
     """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
 
-    Blocks of chunks that no token sees any more count as hit. With ``drops`` the last block is
-    found but not reused. Returns the tokens of the prefix.
+    Blocks of chunks that no later token sees count as hit. With ``drops``, the last block found is
+    not reused. Returns the tokens of the prefix.
     """
     place = 0
     if spec.kind == CHUNKED:
@@ -76,7 +76,7 @@ def find_prefix(
 
 
 def find_inside(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, found: int, limit: int) -> int:
-    """Extend a hit of whole blocks into the next one, as far as a key reaches."""
+    """Extend a hit of whole blocks into the next block, as far as a cached key covers it."""
     unit, place = kv.hash_block_size, found // spec.block_size
     for units in range(min(limit, found + spec.block_size - 1) // unit, found // unit, -1):
         if find_part(kv, own_blocks, spec, place, units):
@@ -85,7 +85,7 @@ def find_inside(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, found: int,
 
 
 def find_state(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int) -> int:
-    """Find the last state that all groups of a spec have; everything before it counts as hit."""
+    """Return the token count of the last state that all groups of a spec have; 0 without one."""
     for found in range(aligned(kv, limit), 0, -kv.alignment):
         place = cdiv(found, spec.block_size) - 1
         if find_part(kv, own_blocks, spec, place, found // kv.hash_block_size):
@@ -99,7 +99,7 @@ def find_state(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int) 
 def find_window(
     kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
 ) -> int:
-    """As :func:`find_prefix`, for a sliding window: find the last run of blocks that fills it."""
+    """As :func:`find_prefix`, for a sliding window: find the last run of blocks that fills one."""
     size = spec.block_size
     run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):
@@ -120,7 +120,7 @@ def find_window(
 
 
 def forget_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
-    """Drop the blocks of a window before its run that the hit does not need."""
+    """Replace with null the table entries from the window's start to the run, at ``first``."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):
             own_blocks.tables[spec.groups[k]].blocks[place] = NULL_BLOCK
@@ -136,10 +136,10 @@ def find_spec(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, d
 
 
 def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Find the longest reusable prefix, in tokens; its blocks are then in the request's tables.
+    """Return the longest reusable prefix in tokens, and enter its blocks in the request's tables.
 
-    The last token is always left to compute, so that there is something to sample from; as hits are
-    whole blocks, a block-aligned full hit computes its whole last block again.
+    The last token is always computed, so that the step can sample from it. As hits are whole
+    blocks, a fully cached prompt that ends at a block boundary computes its last block again.
     """
     request.shared_prefix_boundary = 0
     ahead, size = kv.num_hash_lookahead_tokens, kv.hash_block_size
@@ -156,9 +156,9 @@ def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 def find_together(
     kv: KV, request: Request, own_blocks: RequestBlocks, limit: int, hashed: int
 ) -> int:
-    """Shrink a hit until every spec can resume at its end.
+    """Shorten a hit until every spec can resume at its end; return its tokens.
 
-    A spec that drops its last block looks one block further, once at each length.
+    A spec that drops its last block searches one block further, once at each length.
     """
     hit, longest = limit, 0
     one_pass = kv.num_specs == 2 and kv.specs[0].kind == FULL
@@ -188,7 +188,7 @@ def shrink_to_spec(
 ) -> int:
     """Return the longest hit of at most ``length`` tokens after which a spec can resume.
 
-    A spec that drops its last block looks one block further, of the ``hashed`` tokens, once.
+    A spec that drops its last block searches one block further, within the ``hashed`` tokens, once.
     """
     drops = spec.drops_last_block and not spec.has_dropped
     further = spec.block_size

@@ -1,4 +1,4 @@
-"""Slots for scheduled tokens: one each, and the lookahead, where a drafter writes."""
+"""Slots of a request: one per scheduled token, and lookahead slots in which a drafter writes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
 
 
 def has_lookahead(kv: KV) -> bool:
-    """Return True if requests own slots beyond their tokens."""
+    """Return True if requests allocate slots beyond their scheduled tokens."""
     return kv.num_lookahead_tokens > 0
 
 
 def num_slots(kv: KV, request: Request, end: int) -> int:
-    """Return the slots to own when the tokens up to ``end`` are scheduled."""
+    """Return the slots that a request needs once its tokens up to ``end`` are scheduled."""
     if kv.reserve_output:
         end = max(end, request.max_slots)
     return slots_up_to(kv, end)
 
 
 def slots_up_to(kv: KV, end: int) -> int:
-    """As :func:`num_slots`, without slots for later steps."""
+    """As :func:`num_slots`, without slots reserved for the rest of the output."""
     return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def end_within(kv: KV, slots: int) -> int:
-    """Return the number of scheduled tokens for which some slots suffice."""
+    """Return the number of scheduled tokens for which ``slots`` slots suffice."""
     return slots - kv.num_lookahead_tokens
 
 
 def slots_of_drafts(state: Replica) -> int:
-    """Return the slots of a step with drafts: its token, the drafts, and the lookahead."""
+    """Return the slots of a decode with drafts: its token, the drafts, and the lookahead."""
     return 1 + state.limits.num_drafts + state.kv.num_lookahead_tokens

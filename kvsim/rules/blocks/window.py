@@ -1,8 +1,8 @@
 """Windows over paged memory: blocks that no later token sees, and partly dead blocks.
 
-A sliding window or a chunk moves with the tokens that are known to be computed. The blocks it has
-left go back to the pool when their request grows. The block it is leaving is dead in part: those
-bytes are counted incrementally, as long as requests do not share the block.
+A sliding window or a chunk moves with the tokens that are known to be computed. Blocks before the
+window are freed when their request grows. The block in which the window starts is partly dead. Its
+dead bytes are counted incrementally unless requests share the block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def num_processed(kv: KV, request: Request) -> int:
 
 
 def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Free the blocks that no later token sees."""
+    """Free the blocks of a request that no later token sees."""
     own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -45,9 +45,9 @@ def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> N
 def drop_gap(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, num_processed: int
 ) -> None:
-    """Free the blocks between a prompt and the window, which both stay.
+    """Free the blocks between a prompt and its window; prompt and window stay.
 
-    The partly covered blocks at the ends of the gap count as live.
+    A block that the gap covers only in part stays and counts as live.
     """
     prompt = request.num_prompt_tokens
     stop = max(prompt, num_processed - group.reference_window) // group.block_size
@@ -60,12 +60,12 @@ def drop_gap(
 
 
 def first_to_leave(group: KVGroup, table: BlockTable) -> int:
-    """Return the processed tokens at which a sliding window begins to leave its first block."""
+    """Return the number of processed tokens at which a window starts to leave its first block."""
     return table.num_null * group.block_size + group.window - 1
 
 
 def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
-    """Return the token count up to which a window stays in, or before, its current block.
+    """Return the token count up to which a window does not move on to another block.
 
     When a token is scheduled, at most the tokens before it are processed.
     """
@@ -77,7 +77,7 @@ def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks)
 
 
 def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
-    """Count the dead bytes in the blocks that windows are leaving, and their growth per token."""
+    """Count the dead bytes in the blocks in which windows start, and their growth per token."""
     dead, rate = 0, 0
     for g in range(kv.num_groups):
         group = kv.groups[g]
@@ -94,12 +94,12 @@ def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
 
 
 def move_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Move the windows of a request that drop no block."""
+    """Move the windows of a request within their blocks, and add the dead bytes to the sum."""
     kv.dead_bytes += move_own_windows(kv, request, own_blocks)
 
 
 def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move the windows of a request alone; return the bytes that become dead."""
+    """As :func:`move_windows`, but return the bytes that become dead instead of adding them."""
     processed = num_processed(kv, request)
     dead = (processed - own_blocks.num_processed_tokens) * own_blocks.dead_rate
     own_blocks.num_processed_tokens = processed
@@ -108,7 +108,7 @@ def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int
 
 
 def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
-    """Return True if a window moves past a block when its request grows."""
+    """Return True if a request frees blocks out of its window when it grows."""
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -120,7 +120,7 @@ def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
 
 
 def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
-    """Return the slots before the window in the block that it is leaving."""
+    """Return the slots before the window in the block in which the window starts."""
     if dead_block(group, own_blocks) in (NONE, NULL_BLOCK):
         return 0
     skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
@@ -128,7 +128,7 @@ def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
 
 
 def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
-    """Return the block that a window has partly left, or NONE."""
+    """Return the block with slots before and inside the window, or NONE."""
     skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
     place, table = skipped // group.block_size, own_blocks.tables[group.index]
     if skipped % group.block_size == 0 or place >= table.length or own_blocks.retired:
@@ -137,7 +137,7 @@ def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
 
 
 def bytes_out_of_window(kv: KV) -> int:
-    """Return the bytes of tokens before the windows, in blocks that a window still touches."""
+    """Return the bytes of tokens before the windows in the blocks in which windows start."""
     if kv.pool.num_shared == 0:
         return kv.dead_bytes
     total = 0
@@ -148,9 +148,9 @@ def bytes_out_of_window(kv: KV) -> int:
 
 
 def out_of_window(kv: KV, group: KVGroup) -> int:
-    """Return the slots before the window in blocks that the window still touches.
+    """Return the slots before the windows in the blocks in which a group's windows start.
 
-    A slot of a shared block counts if it is out of the window of all requests that share it.
+    A slot of a shared block counts if it is before the windows of all requests that share it.
     """
     total, num_shared, pool = 0, 0, kv.pool
     for h in range(kv.num_request_blocks):
@@ -175,7 +175,7 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
 
 
 def forget_seen(kv: KV, group: KVGroup) -> None:
-    """Clear the marks of blocks that requests share."""
+    """Clear the marks that :func:`out_of_window` has set on shared blocks."""
     for h in range(kv.num_request_blocks):
         if kv.request_blocks[h].request != NONE:
             block = dead_block(group, kv.request_blocks[h])

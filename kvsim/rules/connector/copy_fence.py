@@ -1,4 +1,4 @@
-"""States and blocks that a step copies; a fence holds them until the step's output is processed.
+"""Blocks that a step copies; a fence holds source and copy until the step's output is processed.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def let_copies_go(state: Replica, batch: Batch) -> None:
-    """Release sources and copies of the step just scheduled, at once or when its fence lifts."""
+    """Free the sources and copies of the step just scheduled, at once or when its fence lifts."""
     if not state.connector.has_fence:
         release_copies(state.kv)
     elif state.kv.states.num_held > 0:
@@ -26,7 +26,7 @@ def let_copies_go(state: Replica, batch: Batch) -> None:
 
 
 def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
-    """Append the copies of a step to the list of later releases, the last pair first."""
+    """Append the copied pairs of a step to the fenced entries, the last pair first."""
     states, table = kv.states, connector.copies
     for g in range(kv.num_groups - 1, -1, -1):
         for k in range(states.num_held - 1, -1, -1):
@@ -44,7 +44,7 @@ def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
 
 
 def pin_copy(connector: Connector, kv: KV, place: int, sign: int) -> None:
-    """Pin a source or copy as a block that no running request holds, or unpin it (sign -1)."""
+    """Pin the fenced block at index ``place``, a source or a copy, or unpin it (sign -1)."""
     pool, k = kv.pool, connector.copies.blocks[place]
     group = kv.groups[connector.copy_groups[place // 2]]
     if sign < 0 and pool.pin_counts[k] == pool.blocks[k].ref_cnt:
@@ -55,7 +55,7 @@ def pin_copy(connector: Connector, kv: KV, place: int, sign: int) -> None:
 
 
 def free_copies(connector: Connector, kv: KV, num_pairs: int) -> None:
-    """Free the block pairs of the oldest step, in one order: source, target, next source, ..."""
+    """Free the first ``num_pairs`` fenced pairs, last to first: each source, then its copy."""
     table = connector.copies
     for place in range(2 * num_pairs):
         pin_copy(connector, kv, place, -1)

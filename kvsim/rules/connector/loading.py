@@ -1,4 +1,4 @@
-"""Blocks for external KV: allocated before the load, with keys set after it.
+"""Blocks for external KV: allocated before the load; their keys are set after it.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped: bool) -> int:
-    """Return the free blocks that a request with block tables lacks.
+    """Return the blocks that the tables of a request lack for ``num_tokens`` slots.
 
-    ``end`` leaves out lookahead slots, which states do not need.
+    ``num_tokens`` includes lookahead slots; ``end`` does not, as states do not need them.
     """
     need = 0
     for g in range(kv.num_groups):
@@ -50,7 +50,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
 
 
 def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
-    """Allocate blocks for external tokens; of states only the last one is loaded."""
+    """Allocate a group's blocks for the tokens before ``start``; of states only the last."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
     if group.kind == MAMBA_ALIGN:
@@ -67,17 +67,18 @@ def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int)
 
 
 def watermark(state: Replica) -> int:
-    """Return the blocks that an admission must leave free."""
+    """Return the number of blocks that an admission must leave free."""
     return state.kv.watermark_blocks if state.num_running > 0 else 0
 
 
 def take_external(
     state: Replica, request: Request, own_blocks: RequestBlocks, num_tokens: int, reserved: int
 ) -> bool:
-    """Allocate the slots of a waiting request, the connector's tokens after its hit included.
+    """Allocate the slots of a waiting request: hit, external tokens, and ``num_tokens`` to compute.
 
-    An asynchronous load computes no tokens, so it needs no lookahead, and no block is named
-    yet. ``reserved`` blocks are left to others. False, with nothing changed, if there is no room.
+    An asynchronous load computes no tokens, so it gets no lookahead slots, and no keys are set yet.
+    ``reserved`` blocks stay free for other requests. If there is no room, return False and change
+    nothing.
     """
     kv, hit, computes = state.kv, state.connector.hit, not state.connector.is_async
     start = min(hit + state.connector.external, kv.max_model_len)
@@ -127,7 +128,7 @@ def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
 def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
     """Allocate slots for a request's next tokens after its load; False if there is no room.
 
-    Out-of-window blocks are dropped even then, as in vLLM.
+    Blocks out of the window are freed even if the result is False, as in vLLM.
     """
     kv, own_blocks = state.kv, state.kv.request_blocks[request.own_blocks]
     if kv.reserve_full_isl:
@@ -160,7 +161,7 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
 
 
 def missing_blocks(state: Replica, request: Request) -> int:
-    """Return the blocks that a request still needs for its prompt, drafts included."""
+    """Return the number of blocks that a request still needs for its prompt and drafts."""
     kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
     if state.limits.num_drafts > 0:
         length += slots_of_drafts(state)
@@ -168,7 +169,7 @@ def missing_blocks(state: Replica, request: Request) -> int:
 
 
 def reserved_blocks(state: Replica) -> int:
-    """Return the blocks that a new load leaves to prompts in progress."""
+    """Return the number of free blocks that a new load must leave to prompts in progress."""
     kv, total = state.kv, 0
     for at in range(state.connector.num_prefills):
         total += missing_blocks(state, state.requests[state.connector.prefills[at]])

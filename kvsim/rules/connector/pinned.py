@@ -1,7 +1,7 @@
 """Blocks pinned for KV transfers of requests that are not running.
 
-Such a request's tables count in no sum over live requests. Its blocks are marked; blocks that no
-other request references are reserved for a transfer.
+The sums over live requests leave such a request out. Its blocks have a pin count. Blocks that only
+pinned requests reference count as reserved for a transfer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pin_blocks(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
-    """Mark the blocks of a request that does not run, or remove the mark (sign -1)."""
+    """Pin the blocks of a request that does not run, or unpin them (sign -1)."""
     pool = kv.pool
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -39,7 +39,7 @@ def pin_blocks(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
 
 
 def set_apart(kv: KV, request: Request) -> None:
-    """Count a request's blocks as reserved for a transfer from now on."""
+    """Count a request's blocks as reserved for a transfer, not as those of a running request."""
     own_blocks = kv.request_blocks[request.own_blocks]
     uncount(kv, request, own_blocks, 1)
     own_blocks.dead_bytes = 0
@@ -68,7 +68,7 @@ def is_in_use(request: Request, batch: Batch) -> bool:
 
 
 def give_back(state: Replica, request: Request) -> None:
-    """Free a request's blocks, or hold them at a fence if a step in flight uses them."""
+    """Free a request's blocks; if a step in flight uses them, do so when its fence lifts."""
     connector, kv = state.connector, state.kv
     if not connector.has_fence or request.num_in_flight_tokens == 0:
         free_slots(kv, request)
@@ -83,7 +83,7 @@ def give_back(state: Replica, request: Request) -> None:
 
 
 def lift_fences(state: Replica, number: int) -> None:
-    """Free the blocks that waited for a step to finish."""
+    """Free the blocks whose fence waited for step ``number`` or an earlier one."""
     connector, kv = state.connector, state.kv
     lifted = 0
     while lifted < connector.num_fenced and connector.fences[lifted] <= number:
@@ -103,7 +103,7 @@ def lift_fences(state: Replica, number: int) -> None:
 
 
 def free_own_blocks(kv: KV, h: int) -> None:
-    """Free the blocks of a request that wait at a fence."""
+    """Free the blocks of ``kv.request_blocks[h]`` when their fence lifts."""
     pin_blocks(kv, kv.request_blocks[h], -1)
     free_joined(kv, kv.request_blocks[h])
     kv.request_blocks[h].retired = False
@@ -112,7 +112,7 @@ def free_own_blocks(kv: KV, h: int) -> None:
 
 
 def free_joined(kv: KV, own_blocks: RequestBlocks) -> None:
-    """Free the tables of all groups as one list, last to first."""
+    """Free the blocks of all groups as one list, last to first."""
     for g in range(kv.num_groups - 1, -1, -1):
         table = own_blocks.tables[g]
         drop_references(kv.pool, kv.groups[g], table, table.num_null, table.length)

@@ -1,7 +1,7 @@
-"""Prompts in progress: a new load leaves free the blocks that they still need.
+"""Prompts in progress: a new load must leave free the blocks that these prompts still need.
 
-A request counts from the start of its load, or from an admission that leaves prompt to compute,
-until a whole step with its last prompt token is decided, or until it has no blocks.
+A prompt is in progress from the start of its load, or from an admission that does not complete it.
+It ends when the step with its last token is scheduled, or when the request loses its blocks.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -25,7 +25,7 @@ def begin_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefill(state: Replica, k: int) -> None:
-    """Record that a request has no prompt left, or no more blocks."""
+    """Record that a request has no prompt left to load or to compute, or no blocks."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -35,13 +35,13 @@ def end_prefill(state: Replica, k: int) -> None:
 
 
 def note_prefill(state: Replica, k: int) -> None:
-    """Record an admission if its first tokens do not complete the prompt."""
+    """Record an admitted prompt if its first tokens do not complete it."""
     if state.requests[k].num_computed_tokens < state.requests[k].num_prompt_tokens:
         begin_prefill(state, k)
 
 
 def end_prefills(state: Replica, batch: Batch) -> None:
-    """Remove the requests with their last prompt token in the step just scheduled."""
+    """End the prompts with their last token in the step just scheduled."""
     if state.connector.num_prefills == 0:
         return
     for at in range(batch.size):

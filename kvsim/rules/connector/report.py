@@ -1,4 +1,4 @@
-"""The connector's report with a step's output: loads and sends that ended, and failures."""
+"""The connector's report with a step's output: loads and sends that ended, and failed loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begin_update(state: Replica, batch: Batch) -> None:
-    """Lift the fences of a step that has its output, then process the loads that failed."""
+    """Before a step's output: lift the fences that wait for the step, and process failed loads."""
     connector = state.connector
     connector.is_idle = False
     connector.num_failed = 0
@@ -40,14 +40,14 @@ def begin_update(state: Replica, batch: Batch) -> None:
 
 
 def resume(state: Replica) -> None:
-    """Resume from the horizon if the replica was waiting for the host's report."""
+    """Resume after a report of the host; a replica that waited for it continues at the horizon."""
     if state.connector.is_idle and state.num_batches == 0:
         pass_time(state, state.horizon)
     state.connector.is_idle = False
 
 
 def fail(state: Replica, k: int, num_tokens: int) -> None:
-    """Record that only the first tokens of a request are computed: the others failed to load."""
+    """Record that KV of a request after its first ``num_tokens`` tokens failed to load."""
     connector, request = state.connector, state.requests[k]
     if request.status == FINISHED:
         return
@@ -59,16 +59,16 @@ def fail(state: Replica, k: int, num_tokens: int) -> None:
 
 
 def mark_bad(state: Replica, mark: int) -> None:
-    """Mark the blocks reported as bad, or remove the marks."""
+    """Set the marks of the blocks that failed to load to 1 or 0."""
     connector = state.connector
     for at in range(connector.num_bad_blocks):
         connector.is_marked[connector.bad_blocks[at]] = mark
 
 
 def first_bad(state: Replica, k: int, num_blocks: int) -> int:
-    """Return the index of a request's first bad block, or NONE.
+    """Return the index of a request's first bad block, or NONE, and unmark its bad blocks.
 
-    Its bad blocks then count as good for later requests, which share the blocks it recomputes.
+    Later requests that share these blocks count them as good, because this request recomputes them.
     """
     connector, found = state.connector, NONE
     table = state.kv.request_blocks[state.requests[k].own_blocks].tables[0]
@@ -81,7 +81,7 @@ def first_bad(state: Replica, k: int, num_blocks: int) -> int:
 
 
 def cut_loading(state: Replica) -> None:
-    """Cut the requests under load at their first bad block, in the order of their queue."""
+    """Cut the loading requests at their first bad block, in the order of their queue."""
     connector, size = state.connector, state.kv.groups[0].block_size
     mark_bad(state, 1)
     k = connector.waiting_for_kv.head
@@ -97,7 +97,7 @@ def cut_loading(state: Replica) -> None:
 
 
 def cut_running(state: Replica) -> None:
-    """Cut running requests in the same way; their output of this step is void."""
+    """Cut the running requests at their first bad block; this step gives them no token."""
     connector, size = state.connector, state.kv.groups[0].block_size
     mark_bad(state, 1)
     for at in range(state.num_running):
@@ -112,7 +112,7 @@ def cut_running(state: Replica) -> None:
 
 
 def end_update(state: Replica) -> None:
-    """End the requests that failed to load, then record ended loads and sends, in that order."""
+    """After a step's output: end requests with failed loads, then record ended loads and sends."""
     connector = state.connector
     if connector.has_skips:
         connector.has_skips = False
@@ -134,7 +134,7 @@ def note_received(state: Replica) -> None:
     connector = state.connector
     for at in range(connector.num_received):
         row = connector.received[at]
-        if connector.is_pinned[row]:  # the request was given up meanwhile
+        if connector.is_pinned[row]:  # the request has ended meanwhile
             free_pinned(state, connector.place[row])
         elif connector.load[row] == STARTED:
             connector.load[row] = RECEIVED
@@ -142,13 +142,13 @@ def note_received(state: Replica) -> None:
 
 
 def see_copies(state: Replica) -> None:
-    """Process the copies that have ended while no step was in flight."""
+    """Process the copies that ended while no step was in flight."""
     report_copies(state, state.clock)
     note_received(state)
 
 
 def drop_pinned(state: Replica, row: int) -> bool:
-    """Free at once the blocks kept for an ended request; False if there are none."""
+    """Free the pinned blocks of an ended request at once; False if it has none."""
     connector = state.connector
     if connector.kind == NO_CONNECTOR or not connector.is_pinned[row]:
         return False
@@ -159,7 +159,7 @@ def drop_pinned(state: Replica, row: int) -> bool:
 
 
 def free_pinned(state: Replica, k: int) -> None:
-    """Free the blocks of an ended request, and its record."""
+    """Free the pinned blocks of an ended request, and its record."""
     let_go(state, state.requests[k])
     recycle(state, k)
     state.head_lookup_failed = False

@@ -1,6 +1,6 @@
-"""KV from a connector: the tokens that it offers, and how the scheduler uses them.
+"""External KV: the tokens that a connector offers, and their use by vLLM's scheduler.
 
-vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md, section 13, describes them.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-#: Times that a request which runs alone may preempt itself without a new token before it waits for
-#: the host. vLLM's scheduler would never wait; a few times reproduce the recorded schedules.
+#: Number of times that a request running alone may preempt itself without progress before it waits
+#: for the host. vLLM's scheduler never waits, but a few attempts reproduce the recorded schedules.
 MOST_IN_VAIN = 8
 
 
@@ -47,7 +47,7 @@ def begin_connected(state: Replica) -> None:
 
 
 def note_connected(state: Replica, batch: Batch) -> None:
-    """Number the step just scheduled, if it computes anything."""
+    """Number the step just scheduled, end the prompts that it completes, and schedule stores."""
     if batch.size > 0:
         state.connector.num_steps += 1
         batch.number = state.connector.num_steps
@@ -63,7 +63,7 @@ def note_connected(state: Replica, batch: Batch) -> None:
 def ask_connector(state: Replica, request: Request, hit: int) -> int:
     """Return the number of tokens that the connector has after a hit in the pool, or UNKNOWN.
 
-    ``connector.is_async`` then says whether they arrive later.
+    Sets ``connector.is_async``: the tokens arrive after the step.
     """
     if state.connector.kind == FAKE:
         return ask_host(state, request, hit)
@@ -73,7 +73,7 @@ def ask_connector(state: Replica, request: Request, hit: int) -> int:
 
 
 def ask_host(state: Replica, request: Request, hit: int) -> int:
-    """Return the tokens after a hit that the host has offered, or UNKNOWN."""
+    """Return the number of tokens after a hit that the host has offered, or UNKNOWN."""
     connector, row = state.connector, request.request_id
     if connector.num_unknown[row] > 0:
         connector.num_unknown[row] -= 1
@@ -84,8 +84,8 @@ def ask_host(state: Replica, request: Request, hit: int) -> int:
 
 
 def after_allocation(state: Replica, request: Request) -> None:
-    """Notify the connector that a waiting request has its blocks."""
-    if request.num_preemptions == 0:  # vLLM counts the others separately
+    """Notify the connector that a waiting request has been allocated its blocks."""
+    if request.num_preemptions == 0:  # vLLM counts preempted requests separately
         state.totals.num_external_queries += state.connector.num_queried
         state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
@@ -95,7 +95,7 @@ def after_allocation(state: Replica, request: Request) -> None:
 
 
 def tell_host(state: Replica, request: Request) -> None:
-    """Report to the host once how many of the offered tokens a request takes."""
+    """Report to the host, once per request, how many of its offered tokens are loaded."""
     connector, row = state.connector, request.request_id
     if connector.offered[row] == 0:
         return
@@ -107,21 +107,21 @@ def tell_host(state: Replica, request: Request) -> None:
 
 
 def find_computed(state: Replica, request: Request) -> int:
-    """Find the number of tokens of a waiting request that need no computation, or UNKNOWN.
+    """Return the number of tokens of a waiting request that need no computation, or UNKNOWN.
 
-    ``connector.hit``, ``external`` and ``is_async`` then say where they are.
+    Sets ``connector.hit`` and ``external``, which sum to it, and ``is_async``.
     """
     connector = state.connector
     connector.external = 0
     connector.num_queried = 0
     connector.is_async = False
-    if request.num_computed_tokens > 0 or request.own_blocks != NONE:  # they have been loaded
+    if request.num_computed_tokens > 0 or request.own_blocks != NONE:  # it already has KV or blocks
         return request.num_computed_tokens
     hit = read_cache(state, request)
     tail = hit % connector.block_size
     external = ask_connector(state, request, hit - tail)
     if skips_reading(state, request):
-        external = 0  # regardless of the answer
+        external = 0  # whatever the connector has
     if external == UNKNOWN:
         connector.is_async = False
         return UNKNOWN
@@ -181,9 +181,9 @@ def note_load(state: Replica, request: Request) -> None:
 
 
 def promote(state: Replica, request: Request) -> bool:
-    """Return a request to waiting after its load; False if the load has not ended.
+    """Set the status of a loading request to waiting after its load; False if it still loads.
 
-    If nothing could be loaded, the request starts over.
+    If the whole load failed, the request frees its blocks and starts over.
     """
     connector, row = state.connector, request.request_id
     if connector.load[row] != RECEIVED:
@@ -199,7 +199,7 @@ def promote(state: Replica, request: Request) -> bool:
     if state.kv.replay_window > 0:
         request.num_computed_tokens -= num_replayed(state.kv, request.num_computed_tokens)
     elif request.num_computed_tokens == request.num_tokens:
-        request.num_computed_tokens -= 1  # something must be left to sample from
+        request.num_computed_tokens -= 1  # the last token is computed, to sample from it
     return True
 
 
@@ -207,9 +207,9 @@ def promote(state: Replica, request: Request) -> bool:
 
 
 def release(state: Replica, request: Request, complete: bool) -> None:
-    """Free the blocks of a request that ends, unless a transfer still needs them.
+    """Free the blocks of a request that ends, or pin them if a transfer still needs them.
 
-    ``complete``: the request has all its tokens, so that its KV can be read.
+    ``complete``: the request has all its tokens, so another replica may read its KV.
     """
     connector, kv, row = state.connector, state.kv, request.request_id
     if connector.kind == SESSIONS:
@@ -235,7 +235,7 @@ def release(state: Replica, request: Request, complete: bool) -> None:
 
 
 def let_go(state: Replica, request: Request) -> None:
-    """Free the blocks that an ended request has held until now."""
+    """Unpin and free the blocks of an ended request."""
     state.connector.is_pinned[request.request_id] = 0
     state.connector.load[request.request_id] = NO_LOAD
     state.connector.num_pinned -= 1
@@ -244,7 +244,7 @@ def let_go(state: Replica, request: Request) -> None:
 
 
 def awaits_copies(state: Replica) -> bool:
-    """Return True if steps continue until copies have ended."""
+    """Return True if empty steps must run until copies have ended."""
     if state.connector.kind != OFFLOADING or state.offloading.timed:
         return False
     return has_copies(state.offloading)
@@ -261,7 +261,7 @@ def has_transfers(state: Replica) -> bool:
 
 
 def has_reports(state: Replica) -> bool:
-    """Return True if a report is unprocessed, or will come without the host."""
+    """Return True if a report is unprocessed, or will come without the host's help."""
     connector = state.connector
     if awaits_copies(state):
         return True
@@ -270,9 +270,9 @@ def has_reports(state: Replica) -> bool:
 
 
 def preempts_in_vain(state: Replica) -> bool:
-    """Return True if a request that runs alone has preempted itself repeatedly without progress.
+    """Return True if a request running alone has preempted itself too often without progress.
 
-    Blocks that wait for transfers leave it too few, so only the host can let it continue.
+    Pinned blocks leave it too few free ones, so it can only continue after a report of the host.
     """
     connector, request = state.connector, state.requests[state.preempted[0]]
     num_tokens = request.max_computed_tokens + state.num_generated_tokens

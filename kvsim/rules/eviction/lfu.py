@@ -9,7 +9,7 @@ from kvsim.rules.eviction.ranking import insert_ranked
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
 
-ORDER_BITS = 36  # of a rank: more blocks are never freed, and the hits above stay below 2**27
+ORDER_BITS = 36  # low bits of a rank that count frees; the hit count is in the 27 bits above
 
 
 def cached_lfu(pool: BlockPool, k: int) -> None:
@@ -18,7 +18,7 @@ def cached_lfu(pool: BlockPool, k: int) -> None:
 
 
 def hit_lfu(pool: BlockPool, k: int) -> None:
-    """Count a hit; the rank of a free block stays until it is free again."""
+    """Count a hit; the block's rank changes only when the block is freed again."""
     pool.notes[k].num_hits += 1
 
 

@@ -1,7 +1,7 @@
 """Eviction order of cached, unreferenced blocks; vLLM's LRU evicts the least recently freed.
 
-FIFO takes the block that has been in the cache longest, however often it was hit. The other
-policies have files of their own.
+FIFO evicts the block that has been cached for the longest time. The other policies have their own
+files.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
 
-#: The operation of a user's policy that names the victim.
+#: The number of the operation of a user's policy that returns the victim.
 EVICT = 2
 
 
 def note_arrival(
     pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
 ) -> None:
-    """Notify a Python policy, which may know the future, that a prompt has been admitted."""
+    """Notify a Python policy, which may use the trace's future, that a prompt is admitted."""
     if pool.policy == PYTHON_POLICY:
         python_arrived(pool, request, own_blocks, block_size)
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:
-    """Insert a block that has lost its last reference."""
+    """Make a block that has lost its last reference evictable."""
     pool.num_cached += 1
     if pool.policy == LRU:
         array_append(pool.line, pool.blocks, k)
@@ -58,7 +58,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
 
 
 def remove_victim(pool: BlockPool, k: int) -> None:
-    """Remove a block that a prefix hit references again."""
+    """Make a block that a prefix hit references again not evictable."""
     pool.num_cached -= 1
     if pool.policy == LRU:
         array_remove(pool.line, pool.blocks, k)
@@ -86,7 +86,11 @@ def evict_ranked(pool: BlockPool) -> int:
 
 
 def evict_by_own_rules(pool: BlockPool) -> int:
-    """Ask a user's policy for the victim; once it named none, any cached block is, till the end."""
+    """Return the victim that a user's policy names.
+
+    After the policy's first invalid answer, each victim is the next cached block by index, until
+    the run ends and is refused.
+    """
     if pool.part.wrong == NONE:
         k = python_evict(pool)
         if 0 <= k <= pool.num_usable and is_cached(pool, k):
@@ -98,12 +102,12 @@ def evict_by_own_rules(pool: BlockPool) -> int:
 
 
 def is_cached(pool: BlockPool, k: int) -> bool:
-    """Return whether a block is free, and its content can still be hit."""
+    """Return True if a block is free and its content can still be hit."""
     return pool.blocks[k].ref_cnt == 0 and pool.blocks[k].hashed
 
 
 def note_cached(pool: BlockPool, k: int) -> None:
-    """Notify the policy that a block in use has got its content's key."""
+    """Notify the policy that a block in use has got a key."""
     if pool.policy == FIFO:
         give_rank(pool, k)
     elif pool.policy == LFU:

@@ -1,8 +1,8 @@
 """Free blocks by rank: a binary heap with lazy removal.
 
-A block that is hit leaves its entry behind. Entries of blocks in use are skipped at the front, and
-an entry below its block's present rank moves back; so a block that is free again, and ranks no
-lower than before, needs no second entry.
+A block that is hit keeps its entry. At the front of the heap, entries of blocks in use are removed,
+and an entry with less than its block's current rank is moved back. So a block that is freed again
+with at least its old rank needs no second entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def give_rank(pool: BlockPool, k: int) -> None:
-    """Rank a block after all that were ranked before."""
+    """Give a block the highest rank so far."""
     pool.last_rank += 1
     pool.notes[k].rank = pool.last_rank
 
@@ -50,7 +50,7 @@ def take_first(pool: BlockPool, ranking: Ranking) -> int:
 
 
 def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
-    """Sift an entry up from an empty index to its position."""
+    """Insert an entry at an empty index of the heap, and sift it up."""
     entries = ranking.entries
     while place > 0:
         parent = (place - 1) >> 1
@@ -64,7 +64,7 @@ def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
 
 
 def sink(ranking: Ranking, rank: int, k: int) -> None:
-    """Sift an entry down from the first index to its position."""
+    """Replace the first entry of the heap, and sift the new one down."""
     entries, place, child = ranking.entries, 0, 1
     while child < ranking.length:
         if child + 1 < ranking.length:

@@ -1,9 +1,10 @@
 """S3-FIFO: three queues that keep blocks used once from evicting reused ones.
 
-New content starts in a small queue and moves to the main one if it is hit twice there. What the
-small queue gives up is remembered as a ghost: content that comes back while its ghost lives goes to
-the main queue at once. The main queue gives a hit block another round. Blocks in use keep their
-place but cannot be victims: of each queue, a ranking holds the free blocks in the queue's order.
+New content starts in a small queue, and moves to the main queue if it is hit twice there. The key
+of a block evicted from the small queue is kept as a ghost: content that returns while its ghost
+exists goes to the main queue at once. In the main queue, a block with hits moves to the end instead
+of being evicted. Blocks in use keep their position but cannot be victims, so a ranking per queue
+holds its free blocks in order.
 
 Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, section 4.
 """
@@ -20,8 +21,8 @@ from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
 
-SMALL_SHARE = 0.1  # of the cached blocks, that the small queue may take
-MAX_HITS = 3  # highest count of hits kept
+SMALL_SHARE = 0.1  # share of the cached blocks from which on the small queue evicts
+MAX_HITS = 3  # hits above this number are not counted
 SMALL, MAIN = 0, 1
 
 
@@ -48,7 +49,7 @@ def hit_s3fifo(pool: BlockPool, k: int) -> None:
 
 
 def is_small_first(pool: BlockPool) -> bool:
-    """Return True if the small queue has its share, so that it evicts first."""
+    """Return True if the small queue has reached its share of the blocks, so that it evicts."""
     small, main = pool.rankings[SMALL].num_queued, pool.rankings[MAIN].num_queued
     return small >= SMALL_SHARE * (small + main)
 
@@ -76,10 +77,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
 
 
 def remember_ghost(pool: BlockPool, key: int) -> None:
-    """Add a ghost for a key evicted from the small queue; the main queue's length limits ghosts.
-
-    Another copy of the content may have left its ghost already.
-    """
+    """Add or renew the ghost of a key; at most as many ghosts stay as the main queue has blocks."""
     ghosts = pool.ghosts
     ghost = find_content(ghosts, key)
     if ghost == NO_CONTENT:

@@ -1,10 +1,9 @@
 """SIEVE: one queue, and a hand that evicts the first block not hit since its last pass.
 
-All cached content stands in one queue, in order of arrival, and a hit moves nothing but marks its
-block. The hand goes from the oldest block to the newest and round again; it takes the mark of a
-block that has one, and evicts the first block without. Blocks in use keep their place and their
-mark; the hand passes over them. Rankings hold the free blocks in the queue's order: those ahead of
-the hand, and those behind it.
+All cached blocks are in one queue, in order of insertion; a hit marks its block but does not move
+it. The hand moves from the oldest block to the newest and starts over. It clears the mark of a
+marked block, and evicts the first unmarked one. It skips blocks in use, which keep their position
+and mark. Two rankings hold the free blocks in queue order: those ahead of the hand, and the others.
 
 Zhang et al., SIEVE is simpler than LRU, NSDI 2024, algorithm 1.
 """
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cached_sieve(pool: BlockPool, k: int) -> None:
-    """Queue a block in use that has got its key."""
+    """Append a block in use that has got its key to the queue."""
     pool.notes[k].num_hits = 0
     give_rank(pool, k)
     append(pool.cached, pool.places, k)
@@ -34,7 +33,7 @@ def hit_sieve(pool: BlockPool, k: int) -> None:
 
 
 def insert_sieve(pool: BlockPool, k: int) -> None:
-    """Insert a block that has lost its last reference, on the side of the hand where it is."""
+    """Insert a block that has lost its last reference into the ranking of its side of the hand."""
     note = pool.notes[k]
     if note.has_entry == 0:
         note.ranking = pool.ahead if note.rank > pool.hand else 1 - pool.ahead
@@ -42,7 +41,7 @@ def insert_sieve(pool: BlockPool, k: int) -> None:
 
 
 def turn(pool: BlockPool) -> None:
-    """Move the hand from the newest block back to before the oldest; no free block is ahead."""
+    """Move the hand from the end of the queue to its start; all free blocks are then ahead."""
     pool.ahead = 1 - pool.ahead
     pool.hand = 0
 

@@ -1,4 +1,4 @@
-"""Heaps of blocks by a key each, smallest first; a block is in a heap once, at a known place."""
+"""Heaps of blocks by key, smallest first; ``places`` holds the index of each block in its heap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def settle(heap: list[int], places: list[int], keys: Sequence[Any], length: int, at: int) -> None:
-    """Move the block at an index up or down to where its key belongs."""
+    """Move the block at index ``at`` of a heap up or down to the position of its key."""
     k = heap[at]
     key = keys[k]
     while at > 0 and key < keys[heap[(at - 1) >> 1]]:

@@ -1,9 +1,9 @@
-"""Contiguous placement: the choice of the hole for the next extent.
+"""Placement of contiguous extents in a linear memory: buddy, first fit, best fit.
 
-Buddy memory hands out powers of two that split in halves and merge with their buddy (Knowlton
-1965). Memory of another size starts as the powers of two that add up to it, largest first,
-so every piece is aligned to its own size and a piece's buddy differs in one address bit. First and
-best fit cut exact pieces from the holes: the first that fits, or the smallest that does.
+Buddy memory allocates powers of two. An extent splits into halves, and merges with its buddy when
+both are free (Knowlton 1965). A memory of another size starts as the powers of two that sum to it,
+largest first, so every extent is aligned to its size, and its buddy differs in one address bit.
+First and best fit cut an extent of the exact size from the first or the smallest sufficient hole.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def order_of(num_slots: int) -> int:
 
 
 def piece_size(space: AddressSpace, num_slots: int) -> int:
-    """Return the number of slots allocated for ``num_slots`` requested ones."""
+    """Return the number of slots that a request for ``num_slots`` slots allocates."""
     return 1 << order_of(num_slots) if space.placement == BUDDY else num_slots
 
 
 def allocate_piece(space: AddressSpace, num_slots: int) -> int:
-    """Allocate an extent; return its start, or NONE, with nothing changed, if no hole fits."""
+    """Allocate an extent; return its start, or NONE if no hole is large enough."""
     if space.placement == BUDDY:
         return allocate_buddy(space, order_of(num_slots))
     return allocate_fit(space, num_slots)
 
 
 def free_piece(space: AddressSpace, start: int, size: int) -> None:
-    """Free an extent, exactly as it was allocated."""
+    """Free an extent of ``size`` slots, as :func:`piece_size` has returned."""
     if space.placement == BUDDY:
         free_buddy(space, start, order_of(size))
     else:
@@ -58,7 +58,7 @@ def add_start(row: HolesOfSize, start: int) -> None:
 
 
 def take_start(row: HolesOfSize, start: int) -> bool:
-    """Remove a hole; False if no hole starts there."""
+    """Remove the hole at ``start``; False if there is none."""
     at = row.count - 1
     while at >= 0 and row.starts[at] < start:
         at -= 1
@@ -71,7 +71,7 @@ def take_start(row: HolesOfSize, start: int) -> bool:
 
 
 def allocate_buddy(space: AddressSpace, wanted: int) -> int:
-    """Allocate the lowest of the smallest sufficient holes; surplus halves stay free."""
+    """Allocate from the smallest sufficient hole, the lowest of equals; free surplus halves."""
     order = wanted
     while order < space.num_orders and space.by_order[order].count == 0:
         order += 1
@@ -87,7 +87,7 @@ def allocate_buddy(space: AddressSpace, wanted: int) -> int:
 
 
 def free_buddy(space: AddressSpace, start: int, order: int) -> None:
-    """Merge an extent with its buddy while the buddy is free."""
+    """Free an extent; merge it with its buddy as long as the buddy is free."""
     while take_start(space.by_order[order], start ^ (1 << order)):
         start = min(start, start ^ (1 << order))
         order += 1
@@ -115,7 +115,7 @@ def remove_hole(space: AddressSpace, at: int) -> None:
 
 
 def hole_for(space: AddressSpace, num_slots: int) -> int:
-    """Return the index of the hole for an extent, or NONE."""
+    """Return the index of the hole from which an extent is cut, or NONE."""
     best = NONE
     for at in range(space.num_holes):
         size = space.holes[at].size
@@ -142,7 +142,7 @@ def allocate_fit(space: AddressSpace, num_slots: int) -> int:
 
 
 def free_fit(space: AddressSpace, start: int, size: int) -> None:
-    """Merge a freed extent with the adjacent holes."""
+    """Free an extent, and merge it with adjacent holes."""
     at = space.num_holes
     while at > 0 and space.holes[at - 1].start > start:
         at -= 1

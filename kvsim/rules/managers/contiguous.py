@@ -1,9 +1,9 @@
-"""Contiguous KV: one extent of memory per sequence, reserved whole at admission.
+"""Contiguous KV: one extent of memory per sequence, reserved as a whole at admission.
 
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
-possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. An
-allocation never moves and never grows. If every layer has a sliding window, it is a rolling
-buffer of at most one window (Mistral 7B, arXiv 2310.06825).
+possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows the
+output. An extent never moves and never grows. If every layer has a sliding window, the extent is a
+rolling buffer of at most one window (Mistral 7B, arXiv 2310.06825).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def rolled(kv: KV, num_tokens: int) -> int:
 
 
 def num_asked_slots(kv: KV, request: Request) -> int:
-    """Return the slots that a sequence of a request asks for."""
+    """Return the number of slots that each sequence of a request reserves."""
     if kv.contiguous.reserve == RESERVE_PYTHON:
         return rolled(kv, python_reserve(kv, request))
     return rolled(kv, num_reserved_slots(kv, request, kv.contiguous.reserve))
 
 
 def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
-    """Return the slots that one of the rules reserves, before any rolling window."""
+    """Return the slots that a `Reserve` rule reserves, as if there were no window."""
     if reserve == RESERVE_MAX:
         return kv.max_model_len
     output = request.max_tokens
@@ -45,7 +45,7 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
 
 
 def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
-    """Allocate an extent per sequence, or none if one of them does not fit."""
+    """Allocate ``count`` extents of ``asked`` slots; if one does not fit, free all: False."""
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
         if pieces.starts[k] == NONE:
@@ -60,7 +60,7 @@ def free_pieces(space: AddressSpace, pieces: Allocations, count: int) -> None:
 
 
 def admit_contiguous(kv: KV, request: Request, pieces: Allocations, num_tokens: int) -> bool:
-    """Reserve all slots that a waiting request may need; False, with nothing changed, if full."""
+    """Reserve all slots of a waiting request; False, with nothing changed, if there is no room."""
     memory, count, asked = kv.contiguous, request.num_samples, num_asked_slots(kv, request)
     pieces.size = piece_size(memory.space, asked)
     if not allocate_pieces(memory.space, pieces, count, asked):
@@ -85,7 +85,7 @@ def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def retire_contiguous(kv: KV, request: Request, pieces: Allocations) -> None:
-    """Record that a request has ended while its batch keeps its slots."""
+    """Record that a request of a static batch has ended; its slots stay until the batch ends."""
     kv.num_filled -= request.num_samples * request.num_filled
     kv.contiguous.num_last -= request.num_samples * pieces.last
 
@@ -101,7 +101,7 @@ def free_contiguous(kv: KV, request: Request) -> None:
 
 
 def measure_contiguous(kv: KV) -> None:
-    """Count slots by cause, from sums over all extents."""
+    """Set ``kv.usage``, in bytes, from the sums over all extents."""
     memory, usage = kv.contiguous, kv.usage
     slot = memory.slot_bytes
     usage.token_states = kv.num_filled * slot

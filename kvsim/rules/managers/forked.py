@@ -1,16 +1,16 @@
 """Block tables that fork: parallel samples and beams share blocks until one of them writes.
 
-The mechanisms of the PagedAttention paper (section 4.4): the sequences of a request share the
-blocks of their prompt; a sequence about to write into a block that others hold gets a copy first; a
-beam that loses its place drops its blocks and shares its successor's.
+The mechanisms are those of the PagedAttention paper (section 4.4). The sequences of a request share
+the blocks of their prompt. A sequence that is about to write into a shared block gets a copy of it
+first. A beam that is replaced drops its blocks and shares those of the beam that it continues.
 
 A request's sequences advance together and end together; ``own_blocks.tables`` has a table for each.
-Without a model it is unknown which beams change parents, so this is drawn: at every step each beam
-continues another one, chosen at random, with the probability ``beam_switch``. The draw depends on
-the request and its length only.
+The simulator cannot know which beams a model would replace, so it draws them: at every step each
+beam continues another one, chosen at random, with the probability ``beam_switch``. The draw depends
+only on the request and its length.
 
-The sums that reports are made of count the last blocks of a request, which alone have unfilled
-slots, each as if it were a whole table. All of them differ once a token of the output is scheduled.
+Only the last blocks of a request have unfilled slots. The sums for reports count each distinct last
+block as if it were a whole table. All last blocks differ once a token of the output is scheduled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
-    """Return the blocks of all sequences if these share only the prompt's full blocks."""
+    """Return the blocks of all sequences of a request if they share the prompt's full blocks."""
     size = kv.groups[0].block_size
     if num_tokens <= request.num_prompt_tokens:
         return cdiv(num_tokens, size)
@@ -38,13 +38,13 @@ def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
 
 
 def fits_forked(kv: KV, request: Request) -> bool:
-    """Return True if an empty memory could serve the request to its end."""
+    """Return True if an empty pool has enough blocks for the request up to its end."""
     tokens = min(request.num_prompt_tokens + request.max_tokens, kv.max_model_len)
     return num_blocks_for(kv, request, tokens) <= kv.pool.num_usable
 
 
 def num_last(request: Request, own_blocks: RequestBlocks) -> int:
-    """Return the number of last blocks of a request's tables: one shared, or one per sequence."""
+    """Return the number of distinct last blocks of a request: one shared, or one per sequence."""
     last = own_blocks.tables[0].length - 1
     if request.num_samples > 1 and (
         own_blocks.tables[0].blocks[last] == own_blocks.tables[1].blocks[last]
@@ -63,9 +63,9 @@ def count_forked(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int)
 
 
 def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> bool:
-    """Allocate the blocks of a waiting request; False, with nothing changed, if there are too few.
+    """Allocate the blocks of a waiting request; False, with nothing changed, if too few are free.
 
-    A request that is recomputed after a preemption has an output, which is never shared.
+    A request that is recomputed after a preemption has output, whose blocks are not shared.
     """
     group, pool, size = kv.groups[0], kv.pool, kv.groups[0].block_size
     needed = num_blocks_for(kv, request, num_tokens)
@@ -93,7 +93,7 @@ def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
 
 
 def allocate_forked(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Allocate the next tokens of every sequence; False, unchanged, if there is no room."""
+    """Allocate slots for the next tokens of every sequence; False if there is no room."""
     end = request.num_computed_tokens + num_tokens
     if end > request.next_bookkeeping_at:
         return grow_forked(kv, request, kv.request_blocks[request.own_blocks], end)
@@ -103,7 +103,7 @@ def allocate_forked(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def grow_forked(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -> bool:
-    """Append blocks to every sequence, copying those it may not write into."""
+    """Append blocks to every sequence, and copy shared ones before a write; False without room."""
     n, group = request.num_samples, kv.groups[0]
     length = own_blocks.tables[0].length
     num_new = cdiv(end, group.block_size) - length
@@ -134,7 +134,7 @@ def grow_forked(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -
 
 
 def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
-    """Copy a shared block before a sequence writes into it; the last sharer keeps the block."""
+    """Replace a table's shared block by a new one; the last sequence keeps the old block."""
     old = kv.pool.blocks[blocks[place]]
     if old.ref_cnt > 1:
         blocks[place] = take_block(kv.pool, kv.groups[0])
@@ -142,7 +142,7 @@ def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
 
 
 def choose_parents(kv: KV, request: Request, end: int) -> bool:
-    """Draw the parent of each sequence; return True if any continues another one."""
+    """Draw the parent of each sequence; return True if any sequence continues another one."""
     n, switched = request.num_samples, False
     for s in range(n):
         kv.parents[s] = s
@@ -171,7 +171,7 @@ def count_writers(kv: KV, request: Request, own_blocks: RequestBlocks, length: i
 
 
 def first_fork(request: Request, own_blocks: RequestBlocks, length: int) -> int:
-    """Return the first index at which not all sequences share one block; they do before it."""
+    """Return the index from which on the sequences do not all share the same block."""
     place = length
     while place > 0:
         first, shared = own_blocks.tables[0].blocks[place - 1], True
@@ -204,7 +204,7 @@ def unmark(kv: KV, request: Request, own_blocks: RequestBlocks, first: int) -> N
 
 
 def follow_parents(kv: KV, request: Request, own_blocks: RequestBlocks, length: int) -> None:
-    """Copy the parent's block table to every sequence; blocks without a sequence become free."""
+    """Copy the parent's block table to every sequence; blocks in no table become free."""
     n, blocks = request.num_samples, kv.pool.blocks
     fork = first_fork(request, own_blocks, length)
     for s in range(n):
@@ -221,7 +221,7 @@ def follow_parents(kv: KV, request: Request, own_blocks: RequestBlocks, length: 
 
 
 def drop_tables(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Free all blocks of a request; its tables still name them."""
+    """Free all blocks of a request, but leave their ids in its tables."""
     count_forked(kv, request, own_blocks, -1)
     for s in range(request.num_samples):
         table = own_blocks.tables[s]
@@ -229,7 +229,7 @@ def drop_tables(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def free_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Free all blocks of a request, sequence by sequence, last to first."""
+    """Free all blocks of a request, sequence by sequence, each from the last block to the first."""
     drop_tables(kv, request, own_blocks)
     own_blocks.num_blocks = 0
     for s in range(request.num_samples):

@@ -1,7 +1,7 @@
-"""Memory that a user's rules allocate: kvsim asks for slots, and counts what it gets.
+"""Memory that a user's rules allocate: kvsim requests slots, and counts the allocated ones.
 
-A rule makes room for the first tokens of a request, and returns for how many there is room then.
-kvsim asks again when a request outgrows that room.
+The user's ``allocate`` makes room for a request's first tokens, and returns the number of tokens
+for which the request then has room. It is called again when the request outgrows this number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def admit_own(kv: KV, request: Request, place: int, num_tokens: int) -> bool:
-    """Allocate the first slots of a waiting request; False, with nothing held, without room."""
+    """Allocate the first slots of a waiting request; False, without an allocation, if full."""
     own, slots = kv.own, num_slots(kv, request, num_tokens)
     free = own.num_slots - (own.num_spared if kv.num_held > 0 else 0)
     least = min(request.num_tokens, kv.max_model_len) if kv.reserve_full_isl else 0
@@ -32,7 +32,7 @@ def admit_own(kv: KV, request: Request, place: int, num_tokens: int) -> bool:
     if not grow_own(kv, request, slots):
         request.own_blocks = NONE
         return False
-    if free < own.num_allocated <= own.num_slots:  # larger blocks than those that were counted
+    if free < own.num_allocated <= own.num_slots:  # the rules allocated more than expected
         free_own(kv, request)
         request.own_blocks = NONE
         return False
@@ -46,14 +46,14 @@ def allocate_own(kv: KV, request: Request, num_tokens: int) -> bool:
     end = request.num_computed_tokens + num_tokens
     if end > request.next_bookkeeping_at and not grow_own(kv, request, num_slots(kv, request, end)):
         return False
-    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond
+    end = min(end, request.max_slots)  # a surplus step goes beyond the request's end
     kv.num_filled += end - request.num_filled
     request.num_filled = end
     return True
 
 
 def grow_own(kv: KV, request: Request, slots: int) -> bool:
-    """Ask the rules for room; less than that is a refusal."""
+    """Request room for ``slots`` slots from the rules; False if they return less."""
     room = python_allocate_room(kv, request, slots)
     if room < 0:
         note_wrong(kv.own.part, 0, room)
@@ -81,7 +81,7 @@ def tend_own(state: Replica, step: int) -> bool:
 
 
 def grow_in_run(kv: KV, request: Request, step: int, end: int) -> bool:
-    """Ask for room; the rules see the tokens at that step, which a run notes at its end."""
+    """As :func:`grow_own`, with the token counts that the request has at a step of a run."""
     request.num_computed_tokens += step
     request.num_tokens += step
     has_grown = grow_own(kv, request, num_slots(kv, request, end))
@@ -91,7 +91,7 @@ def grow_in_run(kv: KV, request: Request, step: int, end: int) -> bool:
 
 
 def count_room(kv: KV, request: Request, room: int) -> None:
-    """Change the room of a live request in the sums."""
+    """Set the room of a live request, in slots, and update the sums."""
     own, before = kv.own, kv.own.rooms[request.own_blocks]
     own.num_allocated += room - before
     own.is_overdrawn = own.is_overdrawn or own.num_allocated > own.num_slots
@@ -100,7 +100,7 @@ def count_room(kv: KV, request: Request, room: int) -> None:
 
 
 def retire_own(kv: KV, request: Request) -> None:
-    """Record that a request has ended while its batch keeps its slots."""
+    """Record that a request of a static batch has ended; its slots stay until the batch ends."""
     kv.num_filled -= request.num_filled
     kv.own.num_last -= min(kv.own.rooms[request.own_blocks], request.max_slots)
 
@@ -115,7 +115,7 @@ def free_own(kv: KV, request: Request) -> None:
 
 
 def measure_own(kv: KV) -> None:
-    """Count slots by cause, from the sums over requests."""
+    """Set ``kv.usage``, in bytes, from the sums over requests."""
     own, usage = kv.own, kv.usage
     usage.token_states = kv.num_filled * own.slot_bytes
     usage.reservation = (own.num_last - kv.num_filled) * own.slot_bytes

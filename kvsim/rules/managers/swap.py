@@ -1,4 +1,4 @@
-"""Swapping a request between GPU and host: its tables keep their form, its blocks change."""
+"""Swapping a request between GPU and host: its tables keep their shape, and get new blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request's blocks to host memory; returns bytes, 0 if there is no room."""
+    """Move a request's blocks to host memory; return the bytes moved, 0 if there is no room."""
     num_blocks = 0
     for g in range(kv.num_groups):
         num_blocks += own_blocks.tables[g].length - own_blocks.tables[g].num_null
@@ -30,21 +30,21 @@ def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def leave(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Allocate host memory for a request's blocks; return the bytes."""
+    """Allocate host memory for a request's blocks; return its bytes."""
     kv.num_cpu_free -= own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def come_back(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Free the host memory of a request's blocks; return the bytes."""
+    """Free the host memory of a request's blocks; return its bytes."""
     kv.num_cpu_free += own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
-    """Return True if a request can be swapped in; while others run, only if it can also grow.
+    """Return True if enough blocks are free to swap a request in, as in vLLM V0.
 
-    As in vLLM's V0; a lone request needs no more than its own blocks.
+    If other requests run, ``num_more`` blocks to grow and the watermark must be free as well.
     """
     needed = own_blocks.num_blocks
     if kv.num_held > 0:
@@ -53,7 +53,7 @@ def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
 
 
 def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request back into new blocks; returns bytes, 0 if there are too few."""
+    """Move a request back into new blocks; return the bytes moved, 0 if too few are free."""
     if not can_swap_in(kv, own_blocks, 1):
         return 0
     for g in range(kv.num_groups):
@@ -68,7 +68,7 @@ def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request's blocks to host memory; returns bytes, 0 if there is no room."""
+    """Move a request's blocks to host memory; return the bytes moved, 0 if there is no room."""
     if own_blocks.num_blocks > kv.num_cpu_free:
         return 0
     drop_tables(kv, request, own_blocks)
@@ -76,7 +76,7 @@ def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request back into new blocks; returns bytes, 0 if there are too few."""
+    """Move a request back into new blocks; return the bytes moved, 0 if too few are free."""
     if not can_swap_in(kv, own_blocks, request.num_samples):
         return 0
     bring_back(kv, request, own_blocks)
@@ -84,7 +84,7 @@ def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def bring_back(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Replace a request's blocks by new ones, in the order of their old ids."""
+    """Replace a request's blocks by new ones, allocated in the order of the old ids."""
     pool, count = kv.pool, 0
     for s in range(request.num_samples):
         table = own_blocks.tables[s]
@@ -108,7 +108,7 @@ def bring_back(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def sort_places(places: list[int], count: int) -> None:
-    """Sort the first places of a list, smallest first (Shell's sort)."""
+    """Sort the first ``count`` entries of a list, smallest first (Shell's sort)."""
     gap = count // 2
     while gap > 0:
         for k in range(gap, count):

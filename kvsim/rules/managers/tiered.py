@@ -1,7 +1,7 @@
 """A paged KV cache that evicts prefix blocks to host memory and fetches them on a hit.
 
-A content is stored when its last block on the GPU is reused, and fetched when a waiting request
-would hit it right after its hit on the GPU. One group of full attention.
+A content is stored when its last block on the GPU is evicted, and fetched when it continues a
+waiting request's hit on the GPU. The cache has one group, of full attention.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Find the longest prefix on the GPU and its continuation in host memory; return its tokens."""
+    """Return the tokens of the longest prefix on the GPU and of its continuation on the host."""
     host, size = kv.pool.host, kv.groups[0].block_size
     place = find_hit(kv, request, own_blocks) // size
     host.num_found = place
@@ -35,10 +35,10 @@ def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 def admit_tiered(
     kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int
 ) -> bool:
-    """As :func:`admit_paged`; contents found in host memory get new blocks with keys."""
+    """As :func:`admit_paged`; contents found in host memory are fetched into new blocks."""
     host, size = kv.pool.host, kv.groups[0].block_size
     first, last = host.num_found, hit // size
-    pin(host, own_blocks, first, last, 1)  # room for the request may push others out to the host
+    pin(host, own_blocks, first, last, 1)  # allocating evicts blocks to the host, which may evict
     fetched = (last - first) * size
     admitted = admit_paged(kv, request, own_blocks, num_tokens, hit - fetched, fetched)
     pin(host, own_blocks, first, last, 0)

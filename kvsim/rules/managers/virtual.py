@@ -1,13 +1,13 @@
 """Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
 
-Every running request has, per layer, a range of virtual memory for its keys and one for its
-values, each as long as max_model_len; physical pages are mapped behind them as the request grows,
-so attention kernels need no block table. A page holds tokens of one tensor of one layer: a token
-needs a slot in all of them, and each tensor's last page is partly empty.
+Every running request has two ranges of virtual memory per layer, for keys and for values. Each is
+as long as max_model_len. Physical pages are mapped behind the ranges as the request grows, so
+attention kernels need no block table. A page holds tokens of one tensor, so a token needs a slot in
+every tensor of every layer, and each tensor's last page is partly empty.
 
-Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
-are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). The choice of a page
-affects only the memory map: the pages returned last are used first.
+Mapping takes no time here: pages of ended requests stay mapped until they are needed, and new pages
+are mapped while the previous step computes (sections 6.1 and 6.2 of the paper). The page freed last
+is used first; this affects only the memory map.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def num_rows(memory: Virtual, kind: TensorKind, num_tokens: int) -> int:
-    """Return the pages behind the first ``num_tokens`` tokens of a tensor, the last partly used."""
+    """Return the pages behind the first ``num_tokens`` tokens of a tensor, rounded up."""
     return cdiv(num_tokens * kind.token_bytes, memory.page_bytes)
 
 
 def num_needed_pages(kv: KV, num_tokens: int) -> int:
-    """Return the largest number of pages that a request of ``num_tokens`` tokens holds at once.
+    """Return the most pages that a request of ``num_tokens`` tokens holds at one time.
 
-    With chunked prefill, a sliding layer holds only a window and the tokens in flight, which may
-    begin and end inside a page.
+    With chunked prefill, a sliding-window layer holds only a window and the tokens in flight. They
+    may begin and end inside a page.
     """
     memory, total = kv.virtual, 0
     for k in range(memory.num_kinds):
@@ -55,7 +55,7 @@ def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
 
 
 def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
-    """Allocate free pages to the entries from ``first`` to ``stop`` of a list."""
+    """Allocate free pages to the entries from ``first`` to ``stop`` of ``rows.pages``."""
     for place in range(first, stop):
         memory.num_free_pages -= 1
         rows.pages[place] = memory.free_pages[memory.num_free_pages]
@@ -68,7 +68,10 @@ def put_page(memory: Virtual, page: int) -> None:
 
 
 def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: int) -> bool:
-    """Map the pages of the first ``slots`` slots that are not yet mapped, all or none."""
+    """Map all missing pages of the first ``slots`` slots; False, with none mapped, without room.
+
+    ``spared`` pages stay free.
+    """
     wanted = 0
     for k in range(memory.num_kinds):
         kind = memory.tensors[k]
@@ -88,7 +91,7 @@ def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: 
 
 
 def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
-    """Unmap the pages that no later token sees."""
+    """Unmap the pages of a request that no later token sees."""
     memory = kv.virtual
     processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
     for k in range(memory.num_kinds):
@@ -107,7 +110,7 @@ def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -
 def count_virtual_range(
     memory: Virtual, request: Request, virtual_range: VirtualRange, sign: int
 ) -> None:
-    """Add a live request to the sums, or subtract it (sign -1)."""
+    """Add a live request's bytes to the sums, or subtract them (sign -1)."""
     for k in range(memory.num_kinds):
         kind, rows = memory.tensors[k], virtual_range.rows[k]
         last = min(rows.end * memory.page_bytes, request.max_slots * kind.token_bytes)
@@ -116,7 +119,7 @@ def count_virtual_range(
 
 
 def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
-    """Set the token count up to which growth only fills mapped pages."""
+    """Set the token count up to which a request only fills mapped pages."""
     if kv.has_windows:
         return  # windows may move at every step
     memory, quiet = kv.virtual, kv.max_model_len
@@ -127,7 +130,7 @@ def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> 
 
 
 def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
-    """Map all pages that a waiting request's first tokens need; False, if too few are free."""
+    """Map all pages that a waiting request's first tokens need; False if too few are free."""
     memory = kv.virtual
     spared = memory.num_spared if kv.num_held > 0 else 0
     length = request.num_tokens if kv.reserve_full_isl else num_tokens
@@ -148,21 +151,21 @@ def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tok
 
 
 def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Map the pages that the next tokens of a running request need, or nothing.
+    """Map all pages that the next tokens of a running request need; False if too few are free.
 
-    Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
+    Pages out of the window are unmapped even if the result is False, as vLLM frees such blocks.
     """
     end = request.num_computed_tokens + num_tokens
     if end > request.next_bookkeeping_at and not grow_virtual(kv, request, end):
         return False
-    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond
+    end = min(end, request.max_slots)  # a surplus step goes beyond the request's end
     kv.num_filled += end - request.num_filled
     request.num_filled = end
     return True
 
 
 def grow_virtual(kv: KV, request: Request, end: int) -> bool:
-    """Map the slots of the tokens up to ``end``."""
+    """Map the pages of the tokens up to ``end``; False if too few are free."""
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]
     if kv.has_windows:
@@ -175,13 +178,13 @@ def grow_virtual(kv: KV, request: Request, end: int) -> bool:
 
 
 def retire_virtual(kv: KV, request: Request) -> None:
-    """Record that a request has ended while its batch keeps its slots."""
+    """Record that a request of a static batch has ended; its slots stay until the batch ends."""
     kv.num_filled -= request.num_filled
     count_virtual_range(kv.virtual, request, kv.virtual.virtual_ranges[request.own_blocks], -1)
 
 
 def free_virtual(kv: KV, request: Request) -> None:
-    """Unmap a request's memory, last pages first."""
+    """Free a request's pages, the last ones first."""
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]
     if not kv.request_blocks[request.own_blocks].retired:
@@ -193,7 +196,7 @@ def free_virtual(kv: KV, request: Request) -> None:
 
 
 def measure_virtual(kv: KV) -> None:
-    """Count bytes by cause, from sums over live requests."""
+    """Set ``kv.usage``, in bytes, from the sums over live requests."""
     memory, usage = kv.virtual, kv.usage
     held = (memory.num_pages - memory.num_free_pages) * memory.page_bytes
     written = kv.num_filled * memory.token_bytes
@@ -209,7 +212,7 @@ def measure_virtual(kv: KV) -> None:
 
 
 def swap_out_virtual(kv: KV, request: Request) -> int:
-    """Move a request's pages to the host; returns bytes, 0 if they do not fit there."""
+    """Move a request's pages to the host; return the bytes moved, 0 if they do not fit there."""
     memory = kv.virtual
     num_pages = num_held_pages(memory, memory.virtual_ranges[request.own_blocks])
     if num_pages > memory.num_free_host_pages:
@@ -221,9 +224,10 @@ def swap_out_virtual(kv: KV, request: Request) -> int:
 
 
 def swap_in_virtual(kv: KV, request: Request) -> int:
-    """Move a request's pages back; returns bytes, 0 if there is no room.
+    """Move a request's pages back to the GPU; return the bytes moved, 0 if there is no room.
 
-    Another page of every tensor must be free for its next token, unless the request is alone.
+    If other requests hold memory, ``num_spared`` pages and one more page of every tensor, for the
+    next token, must be free as well.
     """
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]

@@ -1,7 +1,7 @@
 """ARC over the chunks of the host cache (Megiddo and Modha 2003), as in vLLM's offloading.
 
-Chunks that requests used once and chunks used again have separate queues. Keys of evicted chunks
-remain as ghosts: a store of a ghost's key moves the target share of the two queues.
+Chunks used once and chunks used again are in separate queues. Keys of evicted chunks remain as
+ghosts. If a request stores the key of a ghost, the target length of the first queue changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def move_to(host: HostCache, k: int, place: int) -> None:
-    """Put a chunk, or its ghost, at the end of a list."""
+    """Move a chunk, or its ghost, to the end of the list ``place``, a `Place`."""
     chunk = host.chunks[k]
     remove(host.lists[chunk.place], host.chunks, k)
     chunk.place = place
@@ -25,7 +25,7 @@ def move_to(host: HostCache, k: int, place: int) -> None:
 
 
 def note_miss(host: HostCache, k: int) -> None:
-    """Adapt the target to the ghost of a chunk that a request wants to store."""
+    """Adapt the target when a request stores a chunk that has a ghost."""
     place = host.chunks[k].place
     recent, frequent = host.lists[RECENT_GHOST].length, host.lists[FREQUENT_GHOST].length
     if place == RECENT_GHOST:
@@ -41,7 +41,7 @@ def can_leave(host: HostCache, k: int) -> bool:
 
 
 def begin_eviction(host: HostCache) -> None:
-    """Start the search for evictable chunks at the ends that are evicted first."""
+    """Start the search for evictable chunks at the front of both queues."""
     host.next_recent = host.lists[RECENT].head
     host.next_frequent = host.lists[FREQUENT].head
 
@@ -61,9 +61,9 @@ def next_frequent(host: HostCache) -> int:
 
 
 def evict_arc(host: HostCache) -> int:
-    """Turn the next chunk to evict into a ghost, and return it; there is one.
+    """Turn the next chunk to evict into a ghost, and return it; the caller knows that there is one.
 
-    The chunk is one used once if their number has reached its target.
+    A chunk used once is evicted if the number of such chunks has reached the target.
     """
     k = NONE
     if host.lists[RECENT].length >= int(host.target):

@@ -1,7 +1,7 @@
-"""The host cache of native CPU offloading: chunks by key, with pins, in slots.
+"""The host cache of native CPU offloading: chunks by key, in slots of host memory.
 
-A chunk is written, then ready, and pinned while it is read. Only a ready chunk without pins can be
-evicted. The policy chooses it: ``rules/offloading/lru.py`` or ``rules/offloading/arc.py``.
+A chunk is first being written, then ready; loads pin it while they read it. Only a ready chunk
+without pins can be evicted. ``rules/offloading/lru.py`` or ``rules/offloading/arc.py`` chooses it.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def find_record(host: HostCache, key: int) -> int:
-    """Return the record of a chunk, in host memory or evicted; NO_CHUNK without one."""
+    """Return the record of a key, a chunk or a ghost, or NO_CHUNK."""
     k = host.buckets[key & host.bucket_mask]
     while k != NO_CHUNK and host.chunks[k].key != key:
         k = host.chunks[k].chain
@@ -37,18 +37,18 @@ def find_record(host: HostCache, key: int) -> int:
 
 
 def find_chunk(host: HostCache, key: int) -> int:
-    """Return a chunk that is in host memory, written or being written; else NO_CHUNK."""
+    """Return the chunk of a key in host memory, ready or being written, or NO_CHUNK."""
     k = find_record(host, key)
     return k if k != NO_CHUNK and host.chunks[k].slot != NONE else NO_CHUNK
 
 
 def is_ready(host: HostCache, k: int) -> bool:
-    """Return True if a chunk in host memory is written."""
+    """Return True if a chunk in host memory is ready to be read."""
     return host.chunks[k].pins != WRITING
 
 
 def pin_chunk(host: HostCache, k: int) -> None:
-    """Pin a ready chunk for reading: it stays until it is unpinned."""
+    """Pin a ready chunk while a load reads it, so that it is not evicted."""
     chunk = host.chunks[k]
     host.num_ready -= chunk.pins == 0
     chunk.pins += 1
@@ -72,7 +72,7 @@ def finish_writing(host: HostCache, k: int) -> None:
 
 
 def take_slot(host: HostCache) -> int:
-    """Allocate a slot: one never used if there is any, else the one freed last."""
+    """Allocate a slot: one that was never used if there is any, else the slot freed last."""
     if host.num_slots_used < host.capacity:
         host.num_slots_used += 1
         return host.num_slots_used - 1
@@ -81,7 +81,7 @@ def take_slot(host: HostCache) -> int:
 
 
 def add_chunk(host: HostCache, key: int, order: int) -> int:
-    """Start writing a chunk that is not in host memory; there is a free slot."""
+    """Start writing a chunk that is not in host memory; the caller has made a slot free."""
     k = find_record(host, key)
     if k == NO_CHUNK:
         k = new_record(host, key)
@@ -141,7 +141,7 @@ def release_slot(host: HostCache, k: int) -> None:
 
 
 def evict_chunks(host: HostCache, count: int) -> None:
-    """Evict chunks without pins that are not part of the last offer; there are enough."""
+    """Evict ``count`` chunks without pins that are not in the last offer; enough exist."""
     if host.policy == HOST_LRU:
         for _ in range(count):
             k = evict_lru(host)
@@ -160,9 +160,9 @@ def evict_chunks(host: HostCache, count: int) -> None:
 
 
 def count_offer(host: HostCache, key: int) -> bool:
-    """Count an offer of a chunk; returns whether it has been offered often enough to be stored.
+    """Count an offer of a chunk; return True if it was offered often enough to be stored.
 
-    Of the counted chunks, the one not offered for longest makes room for a new one.
+    If the table of counts is full, the chunk that was not offered for the longest time is dropped.
     """
     offers = host.offers
     k = find_content(offers, key)

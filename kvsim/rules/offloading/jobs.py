@@ -1,7 +1,6 @@
-"""Copies between GPU and host: started with a step, reported with the output of a later one.
+"""Jobs: copies between GPU and host, started with a step and reported with a later step's output.
 
-A store may have to end before a step that reuses its blocks: it is flushed, and reported with
-that step.
+A store must end before a step that reuses its blocks: it is flushed, and reported with that step.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def new_job(offloading: Offloading, s: int, step: int) -> int:
-    """Start a job of a request, without blocks and chunks."""
+    """Return a new job for the request of state ``s``, without blocks and chunks."""
     j = offloading.free_job
     if j == NONE:
         j = offloading.num_made_jobs
@@ -78,7 +77,7 @@ def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
 
 
 def launch_load(offloading: Offloading, j: int, due: float) -> None:
-    """Launch a load with its blocks and chunks; a timed one starts as soon as the link is free."""
+    """Start a load whose blocks and chunks are complete; a timed one waits for the link."""
     job = offloading.jobs[j]
     job.is_load = True
     if offloading.timed:
@@ -93,9 +92,9 @@ def launch_load(offloading: Offloading, j: int, due: float) -> None:
 
 
 def launch_store(offloading: Offloading, j: int, due: float) -> None:
-    """Launch a store with its blocks and chunks; its window blocks are watched at once.
+    """Start a store whose blocks and chunks are complete; watch its blocks of windows at once.
 
-    With timed copies, ``due`` is when it can start.
+    With timed copies, ``due`` is the earliest start in seconds.
     """
     job = offloading.jobs[j]
     if offloading.timed:
@@ -121,13 +120,13 @@ def launch_store(offloading: Offloading, j: int, due: float) -> None:
 
 
 def copy_end(offloading: Offloading, j: int, start: float) -> float:
-    """Return the time at which a job has copied its blocks."""
+    """Return the time in seconds at which a job that starts at ``start`` has copied its blocks."""
     blocks = offloading.jobs[j].num_blocks
     return start + offloading.copy_time + blocks * offloading.block_time
 
 
 def first_due(offloading: Offloading) -> float:
-    """Return the end time of the next job, or infinity."""
+    """Return the end of the first job in flight to end, or infinity."""
     due = math.inf
     if offloading.loads.head != NONE:
         due = offloading.jobs[offloading.loads.head].due
@@ -137,7 +136,7 @@ def first_due(offloading: Offloading) -> float:
 
 
 def insert_by_due(offloading: Offloading, queue: Queue, j: int) -> None:
-    """Insert a job into those in flight, after those that are due at the same time."""
+    """Insert a job into a queue by due time, after jobs that are due at the same time."""
     jobs, due = offloading.jobs, offloading.jobs[j].due
     at = queue.tail
     while at != NONE and jobs[at].due > due:
@@ -157,7 +156,7 @@ def insert_by_due(offloading: Offloading, queue: Queue, j: int) -> None:
 
 
 def hasten(offloading: Offloading, j: int, due: float) -> None:
-    """Move a store in flight to an earlier due time, before those that are due later."""
+    """Move a store in flight to an earlier due time."""
     jobs, queue = offloading.jobs, offloading.stores
     remove(queue, jobs, j)
     jobs[j].due = due
@@ -206,7 +205,7 @@ def unwatch(offloading: Offloading, b: int) -> None:
 
 
 def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
-    """Flush a store: it ends before this step, and is reported with it, or earlier if due."""
+    """Flush a store: it ends before the step, and is reported with the step or earlier."""
     job = offloading.jobs[j]
     if job.flushed == step:
         return
@@ -218,7 +217,7 @@ def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
 
 
 def flush_block(offloading: Offloading, block: int, step: int, due: float) -> None:
-    """Flush the stores that watch a block which a request got in this step."""
+    """Flush the stores that watch a block; a request was allocated this block in this step."""
     b = offloading.watchers[block] - 1
     while b != NONE:
         flush(offloading, offloading.blocks[b].job, step, due)
@@ -226,7 +225,7 @@ def flush_block(offloading: Offloading, block: int, step: int, due: float) -> No
 
 
 def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Flush all stores of a request that is preempted."""
+    """Flush all stores of a preempted request."""
     j = offloading.states[s].first_job
     while j != NONE:
         flush(offloading, j, step, due)
@@ -234,7 +233,7 @@ def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Watch the blocks of a finished request's stores; flush stores with a block reused now."""
+    """Watch the blocks of a finished request's stores; flush stores whose blocks a step reuses."""
     j = offloading.states[s].first_job
     while j != NONE:
         b = offloading.jobs[j].first_block
@@ -252,7 +251,7 @@ def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def collect_due(offloading: Offloading, now: float) -> None:
-    """List the jobs that are reported by now, in the order of their start."""
+    """List the jobs that are due by ``now`` in ``offloading.reported``, oldest first."""
     offloading.num_reported = 0
     for direction in range(2):
         queue = offloading.loads if direction == 0 else offloading.stores
@@ -268,12 +267,12 @@ def collect_due(offloading: Offloading, now: float) -> None:
 
 
 def is_older(offloading: Offloading, a: int, b: int) -> bool:
-    """Return True if a job was started before another."""
+    """Return True if job ``a`` was started before job ``b``."""
     return offloading.jobs[a].number < offloading.jobs[b].number
 
 
 def end_job(offloading: Offloading, j: int) -> None:
-    """End a copy, and free its record."""
+    """End a job: unpin or complete its chunks, stop watching its blocks, and free its records."""
     job = offloading.jobs[j]
     c = job.first_chunk
     while c != NONE:
@@ -314,7 +313,7 @@ def leave_state(offloading: Offloading, job: Job) -> None:
 
 
 def forget_jobs(offloading: Offloading, s: int) -> None:
-    """Detach a finished request from its jobs, which continue without it."""
+    """Detach a finished request from its jobs in flight, which continue."""
     j = offloading.states[s].first_job
     while j != NONE:
         offloading.jobs[j].state = NONE

@@ -1,7 +1,7 @@
 """Look-up of a prompt in the host cache, after its hit on the GPU.
 
-With several groups, all must be able to resume at the end of a hit. Full groups come first; each
-shortens the hit to what it has, and groups checked before may have to be checked again.
+All groups must be able to resume at the end of a hit. Groups of full attention are checked first.
+Each group may shorten the hit, and groups checked before may then have to be checked again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
-#: The host cache does not know yet.
+#: Returned while the host cache cannot answer yet.
 UNKNOWN = -1
 
 
@@ -46,7 +46,7 @@ def find_offloaded(
 
 
 def has_own_copies(offloading: Offloading, request: Request) -> bool:
-    """Return True if a request's own copies are in flight; its next store starts at the front."""
+    """Return True if copies of the request are in flight; reset the cursors of its stores."""
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
         return False
@@ -59,7 +59,7 @@ def has_own_copies(offloading: Offloading, request: Request) -> bool:
 def find_in_one(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
-    """Return the end of a hit (0 without one), and whether part of it is still being written."""
+    """Return (end of the hit in tokens, 0 without one; 1 if part of it is still being written)."""
     group = offloading.groups[0]
     known = num_chunk_keys(kv, group, request.num_tokens) * group.chunk_tokens
     end, unknown = find_run(offloading, own_blocks, 0, local, known)
@@ -71,7 +71,7 @@ def find_in_one(
 def find_in_all(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
-    """As :func:`find_in_one`, for several groups."""
+    """As :func:`find_in_one`, for several groups or windows."""
     end, unknown = request.num_tokens - 1, 0
     first, again = 0, True
     while again:
@@ -104,14 +104,17 @@ def find_in_all(
 
 
 def chunk_at(offloading: Offloading, own_blocks: RequestBlocks, g: int, place: int) -> int:
-    """Return a chunk of a prompt that is in host memory, or NO_CHUNK."""
+    """Return the chunk at index ``place`` of a prompt if it is in host memory, or NO_CHUNK."""
     return find_chunk(offloading.host, key_of(own_blocks, offloading.groups[g], g, place))
 
 
 def find_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """Return the end of the chunks present after ``local``, 0 if the first is missing."""
+    """Return the end of the consecutive chunks after ``local`` tokens, as `find_in_one` does.
+
+    The end is 0 if the first chunk is missing.
+    """
     size, unknown = offloading.groups[g].chunk_tokens, 0
     first = local // size
     place = first
@@ -125,7 +128,10 @@ def find_run(
 
 
 def run_to(group: OffloadGroup, end: int) -> int:
-    """Return the number of chunks that a window needs before a hit, which may end inside one."""
+    """Return the number of chunks that a window needs before the end of a hit.
+
+    The hit may end inside a chunk.
+    """
     reach = group.window - 1 + -end % group.chunk_tokens
     return max(group.run, cdiv(reach, group.chunk_tokens))
 
@@ -133,7 +139,7 @@ def run_to(group: OffloadGroup, end: int) -> int:
 def find_end_of_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """As :func:`find_run`, for a window: find the last consecutive chunks that fill it."""
+    """As :func:`find_run`, for a window: find the last consecutive chunks that fill one."""
     group = offloading.groups[g]
     size = group.chunk_tokens
     first = local // size

@@ -1,8 +1,8 @@
 """LRU over the chunks of the host cache, as in vLLM's native offloading.
 
-Every request that uses the cache has a number, and chunks that it touches rank by that number:
-later positions of the prompt are evicted before earlier ones. When the request ends, its chunks
-are ranked anew, one by one.
+Every request that uses the cache has a number, which ranks the chunks that it touches. Among these,
+later positions of the prompt are evicted before earlier ones. When the request ends, its chunks get
+new ranks, one by one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def new_number(host: HostCache) -> int:
-    """Return a number higher than all before."""
+    """Return the next number, which is higher than all earlier ones."""
     host.last_number += 1
     return host.last_number
 
 
 def rank_chunk(host: HostCache, k: int, number: int) -> None:
-    """Rank a chunk by a number, unless it ranks higher already."""
+    """Rank a chunk by a number, unless its rank is higher already."""
     chunk = host.chunks[k]
     chunk.rank = max(chunk.rank, number * host.orders + chunk.order)
 
@@ -38,10 +38,10 @@ def insert_entry(host: HostCache, k: int) -> None:
 
 
 def evict_lru(host: HostCache) -> int:
-    """Return the chunk with the lowest rank that has no pins and is not part of the last offer.
+    """Remove and return the lowest-ranked chunk without pins that is not in the last offer.
 
-    Offered chunks are skipped. An entry below its chunk's present rank moves back, and the entry of
-    a pinned chunk is dropped: the chunk gets another one.
+    Chunks of the last offer are skipped. An entry below its chunk's current rank is moved back. The
+    entry of a pinned chunk is dropped; the chunk gets a new entry when it is unpinned.
     """
     ranking, found = host.ranking, NO_CHUNK
     while found == NO_CHUNK:

@@ -1,4 +1,4 @@
-"""Offloading state of a request: keys of its chunks, and its known blocks."""
+"""Offloading state of a request: the keys of its chunks, and their ranks when it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def meet(offloading: Offloading, request: Request) -> int:
-    """Return a request's offloading state; a new one at its first admission."""
+    """Return the index of a request's offloading state, which is created if there is none."""
     s = offloading.state_of[request.request_id] - 1
     if s != NONE:
         return s
@@ -41,18 +41,18 @@ def meet(offloading: Offloading, request: Request) -> int:
 
 
 def num_chunk_keys(kv: KV, group: OffloadGroup, num_tokens: int) -> int:
-    """Return the number of chunks with a known last token."""
+    """Return the number of chunks that ``num_tokens`` tokens complete."""
     return num_tokens // kv.hash_block_size // group.keys_per_chunk
 
 
 def key_of(own_blocks: RequestBlocks, group: OffloadGroup, g: int, place: int) -> int:
-    """Return the key of a chunk: that of its last block, in its group."""
+    """Return the key of a chunk: that of its last block, combined with its group."""
     key = own_blocks.keys[(place + 1) * group.keys_per_chunk - 1]
     return key if g == 0 else mix(key, g)
 
 
 def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int) -> int:
-    """Return a chunk's rank among those touched together: later positions are evicted first."""
+    """Return a chunk's order among chunks of one number: later positions are evicted first."""
     end, num_groups = (place + 1) * group.chunk_tokens, offloading.num_groups
     return offloading.host.orders - 1 - (end * num_groups + num_groups - 1 - g)
 
@@ -76,13 +76,13 @@ def learn_keys(
 
 
 def meet_cache(offloading: Offloading, state: OffloadState) -> None:
-    """Assign to a request the number by which its chunks rank."""
+    """Assign to a request the number that ranks its chunks, unless it has one."""
     if state.number == 0:
         state.number = new_number(offloading.host)
 
 
 def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
-    """Record that a request loads a chunk, or would store one that is present."""
+    """Record that a request loads a chunk, or offers one that is present."""
     meet_cache(offloading, state)
     if state.marks[at] & STORED == 0:
         state.marks[at] |= REUSED
@@ -91,7 +91,7 @@ def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
 
 
 def leave_cache(offloading: Offloading, s: int) -> None:
-    """Rank the chunks of a finished request anew, the last position first, and free its state."""
+    """Give the chunks of a finished request new ranks, the last one first, and free its state."""
     state = offloading.states[s]
     last = NONE
     while state.number > 0:
@@ -106,9 +106,9 @@ def leave_cache(offloading: Offloading, s: int) -> None:
 
 
 def last_marked(offloading: Offloading, state: OffloadState) -> int:
-    """Return the last marked chunk of a request, of the highest group; NONE if there is none.
+    """Return the marked chunk of a request that ends last, of equals that of the highest group.
 
-    Unmarked chunks after it are dropped.
+    NONE if there is none. Unmarked chunks after it are dropped from ``num_keys``.
     """
     last, end = NONE, 0
     for g in range(offloading.num_groups):
@@ -124,7 +124,10 @@ def last_marked(offloading: Offloading, state: OffloadState) -> int:
 
 
 def touch_at_end(offloading: Offloading, key: int, marks: int) -> None:
-    """Rank one chunk anew: under LRU as the newest, under ARC by whether it was used again."""
+    """Make a chunk the newest: under LRU by its rank, under ARC in its list.
+
+    Under ARC, a chunk marked as reused moves to the list of chunks used again.
+    """
     host = offloading.host
     k = find_chunk(host, key)
     if k == NO_CHUNK:

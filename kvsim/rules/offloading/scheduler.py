@@ -51,9 +51,9 @@ def lacks_states(state: Replica) -> bool:
 
 
 def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, local: int) -> int:
-    """Return how many tokens the host cache has after a hit on the GPU, or UNKNOWN.
+    """Return the number of tokens that the host cache has after a hit on the GPU, or UNKNOWN.
 
-    ``connector.is_async`` then says whether they arrive later.
+    Sets ``connector.is_async``: the tokens arrive after the step.
     """
     offloading = state.offloading
     external = find_offloaded(state.kv, offloading, request, own_blocks, local)
@@ -64,7 +64,7 @@ def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, 
 
 
 def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
-    """Return True if a load is small enough for its step to wait for it."""
+    """Return True if a load is small enough that its step waits for it; count its tokens then."""
     num_tokens = offloading.num_sync_tokens + external
     if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:
         return False
@@ -73,7 +73,7 @@ def loads_with_step(offloading: Offloading, request: Request, local: int, extern
 
 
 def begin_load(state: Replica, request: Request) -> None:
-    """Load the chunks after the GPU hit of a request with new blocks from the host cache."""
+    """Start the load of the chunks after a request's GPU hit into its new blocks."""
     offloading, kv, local = state.offloading, state.kv, state.connector.hit
     end, is_sync = local + state.connector.external, not state.connector.is_async
     s, step = meet(offloading, request), state.num_calls
@@ -119,7 +119,7 @@ def load_group(
 
 
 def is_target(kv: KV, block: int, is_sync: bool) -> bool:
-    """Return True if a block is a target of a load: it has no content yet.
+    """Return True if a load writes to a block: an asynchronous one does if it has no key yet.
 
     Blocks of a load that the step waits for have their keys already.
     """
@@ -130,14 +130,14 @@ def is_target(kv: KV, block: int, is_sync: bool) -> bool:
 
 
 def flush_preempted(state: Replica, row: int, step: int) -> None:
-    """Flush the stores of a preempted request before a step."""
+    """Flush the stores of a preempted request before step ``step``."""
     s = state.offloading.state_of[row] - 1
     if s != NONE:
         flush_all_of(state.offloading, s, step, float(step))
 
 
 def schedule_stores(state: Replica, batch: Batch) -> None:
-    """Decide which chunks a step stores, and which stores must have ended before it."""
+    """Start a step's stores, and flush the stores that must end before the step."""
     offloading, step = state.offloading, state.num_calls
     offloading.num_sync_tokens = 0
     offloading.num_reported = 0
@@ -165,7 +165,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
 
 
 def see_blocks(state: Replica, request: Request) -> None:
-    """Record the blocks that a request got in this step; flush the stores that still copy them."""
+    """Record the blocks that a request got in this step; flush stores that still read them."""
     offloading, step = state.offloading, state.num_calls
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     own_blocks = state.kv.request_blocks[request.own_blocks]
@@ -186,7 +186,7 @@ def note_got(offloading: Offloading, block: int, step: int) -> None:
 
 
 def store_computed(state: Replica, request: Request, end: int) -> None:
-    """Store the chunks that a request's part of a step completes."""
+    """Store the chunks that a request's tokens of a step complete."""
     offloading, kv, step = state.offloading, state.kv, state.num_calls
     s = offloading.state_of[request.request_id] - 1
     side = offloading.states[s]
@@ -200,7 +200,7 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
 
 
 def set_quiet_until(state: Replica, request: Request) -> None:
-    """Set the token count up to which a running request gets no block and completes no chunk."""
+    """Set the token count up to which a request is allocated no block and completes no chunk."""
     offloading, kv = state.offloading, state.kv
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     quiet = kv.max_model_len
@@ -213,7 +213,7 @@ def set_quiet_until(state: Replica, request: Request) -> None:
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
-    """Return True if any group has chunks to store."""
+    """Return True if any group has a complete chunk that was not offered yet."""
     for g in range(offloading.num_groups):
         if end // offloading.groups[g].chunk_tokens > side.cursors[g]:
             return True
@@ -221,7 +221,7 @@ def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
 
 
 def store_finished(state: Replica, s: int) -> None:
-    """Store the rest of a finished request, and free its state."""
+    """Store the remaining chunks of a finished request, and free its state."""
     offloading, step = state.offloading, state.num_calls
     end = offloading.states[s].num_stored_tokens
     due = offloading.now if offloading.timed else float(step + offloading.store_steps)
@@ -234,7 +234,7 @@ def store_finished(state: Replica, s: int) -> None:
 
 
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
-    """Record which tokens of an ending request are to be stored."""
+    """Record the number of tokens of an ending request to store."""
     offloading, kv = state.offloading, state.kv
     offloading.has_unpublished = True
     s = offloading.state_of[request.request_id] - 1
@@ -253,9 +253,9 @@ def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
 
 
 def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> float:
-    """Start the timed stores of a step; returns when the step can start.
+    """Start the timed stores of a step; return the time at which the step can start.
 
-    ``offloading.slow_time`` is then the time that earlier stores add to the step.
+    Sets ``offloading.slow_time``, the seconds that earlier stores add to the step.
     """
     offloading, totals, size = state.offloading, state.totals, state.kv.bytes_per_block
     begin, free = offloading.store_begin_time, offloading.store_free_time
@@ -284,7 +284,7 @@ def slowed_by(share: float, begin: float, free: float, start: float, time: float
 
 
 def report_copies(state: Replica, now: float) -> None:
-    """End the copies that are reported with the output of a step, or by a time."""
+    """End the copies that are due by ``now``, a number of a step or a time in seconds."""
     offloading, connector = state.offloading, state.connector
     collect_due(offloading, now)
     for at in range(offloading.num_reported):
@@ -296,5 +296,5 @@ def report_copies(state: Replica, now: float) -> None:
 
 
 def has_copies(offloading: Offloading) -> bool:
-    """Return True if copies are in flight or yet to start, or an end is not reported yet."""
+    """Return True if copies are in flight, or will start because a request has ended."""
     return offloading.has_unpublished or offloading.loads.length + offloading.stores.length > 0

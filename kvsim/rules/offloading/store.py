@@ -1,4 +1,4 @@
-"""Stores: chunks that a request has computed are offered to the host cache, once each."""
+"""Stores: each chunk that a request has computed is offered to the host cache once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def last_to_store(offloading: Offloading, state: OffloadState, g: int, num_tokens: int) -> int:
-    """Return the number of leading chunks of a group that ``num_tokens`` tokens complete."""
+    """Return the number of a group's chunks that are complete, with known blocks and keys."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     last = min(num_tokens // group.chunk_tokens, state.num_known[g] // size)
     return min(last, state.num_keys[g])
@@ -36,7 +36,7 @@ def last_to_store(offloading: Offloading, state: OffloadState, g: int, num_token
 def store_up_to(
     offloading: Offloading, s: int, num_tokens: int, step: int, due: float, is_finished: bool
 ) -> int:
-    """Offer the chunks of a request's first tokens; return the job that stores them, or NONE."""
+    """Offer the chunks of a request's first tokens; return the job that copies them, or NONE."""
     state, count = offloading.states[s], 0
     for g in range(offloading.num_groups):
         last = last_to_store(offloading, state, g, num_tokens)
@@ -57,7 +57,7 @@ def store_up_to(
 def offer_group(
     offloading: Offloading, state: OffloadState, g: int, last: int, count: int, is_finished: bool
 ) -> int:
-    """Add the chunks of a group that were not offered yet; returns the number of offers."""
+    """Append the chunks of a group that were not offered yet; return the total number of offers."""
     group, cursor = offloading.groups[g], state.cursors[g]
     if group.window == 0:
         for place in range(cursor, last):
@@ -68,7 +68,7 @@ def offer_group(
     if is_finished:
         horizon = last * size
         if last > prompt and not offloading.keeps_boundaries and group.blocks_per_segment > 0:
-            # The end of the output may have made more of its last segment worth storing.
+            # Now that the output has ended, more chunks of its last segment may be worth storing.
             segment = group.blocks_per_segment
             first = min(cursor, last * size // segment * segment // size)
     elif last <= prompt:
@@ -82,7 +82,7 @@ def offer_group(
 
 
 def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, count: int) -> int:
-    """Add a chunk to the offers; returns their number."""
+    """Append a chunk to the offers; return the new number of offers."""
     group, offer = offloading.groups[g], offloading.offers[count]
     offer.key = state.keys[group.first_chunk + place]
     offer.order = chunk_order(offloading, group, g, place)
@@ -94,8 +94,8 @@ def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, c
 def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> int:
     """Make room for the offered chunks that are missing, and add them to the host cache.
 
-    Returns their number; the offers are then these. NONE if there is no room: then nothing is
-    stored, but the requests' touches stay.
+    Returns the number of added chunks, which are then the remaining offers. If there is no room,
+    returns NONE: nothing is stored, but the chunks' new ranks stay.
     """
     host = offloading.host
     count = often_enough(offloading, count)
@@ -121,7 +121,7 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
 
 
 def often_enough(offloading: Offloading, count: int) -> int:
-    """Remove chunks that were not offered often enough yet; return the number that remain."""
+    """Remove offers of chunks that were not offered often enough; return the number left."""
     if offloading.host.threshold < 2:
         return count
     kept = 0
@@ -133,7 +133,7 @@ def often_enough(offloading: Offloading, count: int) -> int:
 
 
 def move_offer(offloading: Offloading, at: int, to: int) -> None:
-    """Move an offer to an index nearer to the front."""
+    """Copy the offer at index ``at`` to index ``to``."""
     old, new = offloading.offers[at], offloading.offers[to]
     new.key = old.key
     new.order = old.order
@@ -143,9 +143,9 @@ def move_offer(offloading: Offloading, at: int, to: int) -> None:
 
 
 def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tuple[int, int]:
-    """Find which offered chunks are in the host cache already.
+    """Mark the offers of missing chunks, and touch the present ones.
 
-    Returns how many chunks are missing, and how many present ones without pins must stay.
+    Returns (number of missing chunks, number of evictable chunks that must stay).
     """
     host, num_missing, num_pinned = offloading.host, 0, 0
     host.last_offer += 1
@@ -165,7 +165,7 @@ def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tu
 
 
 def note_missing(offloading: Offloading, state: OffloadState, count: int) -> None:
-    """Report the missing chunks to the policy, the last first, once per request and chunk."""
+    """Report each missing chunk to the policy once per request, the last chunk first."""
     host = offloading.host
     for at in range(count - 1, -1, -1):
         offer = offloading.offers[at]
@@ -183,7 +183,7 @@ def note_missing(offloading: Offloading, state: OffloadState, count: int) -> Non
 
 
 def begin_store(offloading: Offloading, s: int, count: int, step: int, due: float) -> int:
-    """Copy the offered chunks to the host; returns the job."""
+    """Start the job that copies the offered chunks to the host; return its index."""
     j, state, size = new_job(offloading, s, step), offloading.states[s], offloading.blocks_per_chunk
     for at in range(count):
         offer = offloading.offers[at]

@@ -1,4 +1,4 @@
-"""Chunks of a sliding window that are worth a copy: those that a later hit could end with."""
+"""Chunks of a sliding window that are worth storing: those that a later hit could need."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kvsim.records.record import NONE
 if TYPE_CHECKING:
     from kvsim.records.offloading import OffloadGroup, Offloading, OffloadState
 
-# A group's blocks up to the horizon, where what is stored so far ends:
+# A group's blocks up to the horizon, the end of the tokens to store:
 #
 #   |   segment   |   segment   |  incomplete  |
-#   |          xx |          xx |           xx |   x: a hit that ends there needs it
+#   |          xx |          xx |           xx |   x: needed by a hit that ends after it
 
 
 def is_reachable(
     offloading: Offloading, state: OffloadState, group: OffloadGroup, block: int, horizon: int
 ) -> bool:
-    """Return True if a hit could need a block; ``horizon`` is in blocks, NONE for none."""
+    """Return True if a later hit could need a block; ``horizon`` is in blocks, NONE for none."""
     needed, per = group.num_needed, group.blocks_per_segment
     if group.keeps_all or (per > 0 and (needed >= per or block % per >= per - needed)):
         return True
@@ -34,7 +34,7 @@ def is_reachable(
 
 
 def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: int) -> bool:
-    """Return True if a block is among those that a hit up to a boundary needs."""
+    """Return True if a hit of up to ``boundary`` tokens needs a block."""
     block_size = group.chunk_tokens // offloading.blocks_per_chunk
     end = boundary // offloading.segment * offloading.segment // block_size
     return end - group.num_needed <= block < end
@@ -43,7 +43,7 @@ def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: i
 def worth_storing(
     offloading: Offloading, state: OffloadState, g: int, place: int, horizon: int
 ) -> bool:
-    """Return True if to store a chunk: its last block and all blocks a hit could need are known."""
+    """Return True if a chunk is worth storing, and all blocks of it that a hit needs are known."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     if known_block(offloading, state, group, place * size + size - 1) == NULL_BLOCK:
         return False
@@ -69,9 +69,9 @@ def is_chunk_reachable(
 def known_block(
     offloading: Offloading, state: OffloadState, group: OffloadGroup, place: int
 ) -> int:
-    """Return a block that a request was scheduled with.
+    """Return the block at index ``place`` that a request was allocated, or NULL_BLOCK.
 
-    A window's block that another request has got since is no longer its own.
+    A block of a window is null if it was allocated again since.
     """
     block = state.blocks[group.first_block + place]
     if group.window > 0 and offloading.got[block] > state.since[group.first_block + place]:

@@ -1,4 +1,4 @@
-"""Routers that know loads: requests in flight, or metrics as last scraped."""
+"""Routers that choose by load: by requests in flight, or by the metrics of the last scrape."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kvsim.rules.routing.pick import any_least_cost, least_cost, num_outstanding
 if TYPE_CHECKING:
     from kvsim.records.routing import BoundedRing, CountedSince, Placement, TokenRates
 
-#: Number of running requests that one waiting request counts as.
+#: A waiting request counts as much as this number of running requests.
 WAITING = 4
 #: Seed word that separates the points of a hash ring from keys.
 POINT = 0x72696E67
-#: Branches of chwbl.
+#: Branches of chwbl: the owner of the key, or a later replica on the ring.
 OWNER, SPILLED = 0, 1
 
 
 def choose_vllm_dp(router: CountedSince, placement: Placement) -> int:
-    """Return the smallest ``4 * waiting + running``, the first of equals."""
+    """Return the candidate with the smallest ``4 * waiting + running``, the first of equals."""
     for k in range(placement.num_candidates):
         one = placement.candidates[k]
         if one.as_of != router.as_of[one.index]:
@@ -34,14 +34,17 @@ def choose_vllm_dp(router: CountedSince, placement: Placement) -> int:
 
 
 def choose_least_kv(placement: Placement) -> int:
-    """Return the smallest share of KV-cache blocks in use, at random among equals."""
+    """Return the candidate with the smallest KV usage, at random among equals."""
     for k in range(placement.num_candidates):
         placement.costs[k] = placement.candidates[k].kv_usage
     return any_least_cost(placement.costs, placement.num_candidates, placement.draws)
 
 
 def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
-    """Return the smallest ``2 * prompt rate + generation rate``, at random among equals."""
+    """Return the candidate with the smallest token rate, at random among equals.
+
+    The rate is that of prompt tokens, times two, plus that of output tokens, since the last scrape.
+    """
     for k in range(placement.num_candidates):
         one = placement.candidates[k]
         seconds = one.as_of - router.as_of[one.index]
@@ -57,9 +60,9 @@ def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
 
 
 def choose_chwbl(router: BoundedRing, placement: Placement) -> int:
-    """Return the first replica around the ring that is not too loaded.
+    """Return the first replica on the ring, from the key on, with a load within the bound.
 
-    All replicas are candidates, by their index.
+    All replicas must be candidates, in the order of their indices.
     """
     total = num_outstanding(placement)[2]
     bound = math.ceil((1 + router.epsilon) * total / placement.num_candidates - 1e-9)  # 1.1 * 10

@@ -1,4 +1,4 @@
-"""Routers that weigh predicted prefix hits against loads."""
+"""Routers that choose by predicted prefix hits and by loads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from kvsim.rules.routing.pick import (
 if TYPE_CHECKING:
     from kvsim.records.routing import Balance, Placement, TokenBound
 
-#: Branches of the routers with a tree of texts, and of llm-d's token-aware routing.
+#: Branches of the routers with prefix trees (the third one is aibrix's, without a match).
 BALANCED, MATCHED, SMALLEST_TREE = 0, 1, 2
 NO_MATCH = 2
+#: Branches of llm-d's token-aware routing: all replicas, only warm ones, all as warm ones are busy.
 ALL, STICKY, SPILLED = 0, 1, 2
 
 
 def choose_cache_aware(router: Balance, placement: Placement) -> int:
-    """Return the longest match, unless loads are far apart or nothing matches."""
+    """Return the candidate with the longest match; the smallest tree if no match is long enough.
+
+    If the loads differ too much, return the least loaded candidate.
+    """
     fewest, most, _ = num_outstanding(placement)
     if most - fewest > router.imbalance and most > router.ratio * fewest:
         placement.branch = BALANCED
@@ -40,7 +44,10 @@ def choose_cache_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
-    """Return the least loaded of those with the longest match, or else with the smallest tree."""
+    """As :func:`choose_cache_aware`, but the least loaded of equal matches or trees is chosen.
+
+    If the loads differ too much, the less loaded of two candidates drawn at random is chosen.
+    """
     fewest, most, _ = num_outstanding(placement)
     if most - fewest > router.imbalance:
         placement.branch = BALANCED
@@ -64,7 +71,10 @@ def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
-    """Return the replica with the longest match, of those not much busier than the mean."""
+    """Return the longest match among the candidates that are not much busier than the mean.
+
+    If the loads differ too much, only the least loaded candidates count.
+    """
     candidates, number = placement.candidates, placement.num_candidates
     fewest, most, total = num_outstanding(placement)
     matched = candidates[longest_match(placement)].cached_tokens > 0
@@ -94,7 +104,10 @@ def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
 
 
 def choose_load_aware(router: Balance, placement: Placement) -> int:
-    """Return the largest match less the weighted excess load, the first of equals."""
+    """Return the candidate with the largest score, the first of equals.
+
+    The score is the matched share of the prompt minus the weighted relative excess load.
+    """
     number, total = placement.num_candidates, num_outstanding(placement)[2]
     mean = total / number
     for k in range(number):
@@ -105,7 +118,11 @@ def choose_load_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_token_aware(router: TokenBound, placement: Placement) -> int:
-    """Return the fewest uncached tokens among the replicas that hold most of the prompt."""
+    """Return the candidate with the fewest uncached tokens, at random among equals.
+
+    Only warm candidates, which hold enough of the prompt, count, unless all of these have
+    ``most_ahead`` tokens more in flight than a cold one.
+    """
     candidates, number = placement.candidates, placement.num_candidates
     total = placement.num_entries * placement.entry_tokens
     num_warm, warm_load, cold_load = 0, math.inf, math.inf
@@ -130,7 +147,10 @@ def choose_token_aware(router: TokenBound, placement: Placement) -> int:
 
 
 def choose_kv_aware(placement: Placement) -> int:
-    """Return the fewest uncached tokens times one more than the requests there, first of equals."""
+    """Return the candidate with the smallest cost, the first of equals.
+
+    The cost is its uncached tokens, with this request's, times one plus its requests.
+    """
     for k in range(placement.num_candidates):
         one = placement.candidates[k]
         missing = one.num_uncached_tokens + placement.num_prompt_tokens - one.cached_tokens

@@ -1,4 +1,4 @@
-"""Random draws from given words: the sequence of ``numpy.random.Generator`` over PCG64."""
+"""Random draws from given words, equal to those of ``numpy.random.Generator`` over PCG64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def next_half(draws: Draws) -> int:
-    """Return 32 random bits: those left of the last word, or the lower half of the next."""
+    """Return 32 random bits: the unused upper half of the last word, or the next lower half."""
     if draws.upper != NONE:
         half = draws.upper
         draws.upper = NONE
@@ -23,7 +23,7 @@ def next_half(draws: Draws) -> int:
 
 
 def random_below(draws: Draws, number: int) -> int:
-    """Draw an integer from 0 to below a number (Lemire, arXiv 1805.10941), as ``integers``."""
+    """Draw an integer from 0 to ``number - 1`` (Lemire, arXiv 1805.10941), as ``integers`` does."""
     if number == 1:
         return 0
     product = next_half(draws) * number
@@ -35,7 +35,7 @@ def random_below(draws: Draws, number: int) -> int:
 
 
 def random_share(draws: Draws) -> float:
-    """Draw a float from 0 to below 1, as ``random``; an unused half word is kept."""
+    """Draw a float in [0, 1), as ``random`` does; an unused half word stays for later draws."""
     lower, upper = draws.halves[2 * draws.next_word], draws.halves[2 * draws.next_word + 1]
     draws.next_word += 1
     return (upper * 2**21 + lower // 2**11) / 2.0**53

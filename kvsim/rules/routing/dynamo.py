@@ -1,4 +1,4 @@
-"""Dynamo's choice, and its formulas: for one replica or, given arrays, for all at once."""
+"""Dynamo's router and its formulas, which take numbers of one replica or arrays over replicas."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def dynamo_decode_cost(
     decode: Any, active: Any, cached: Any, size: int, credit: float, active_weight: float
 ) -> Any:
-    """Return the cost of a request by Dynamo's formula with disaggregated prefill.
+    """Return the cost, in blocks, of a request by Dynamo's formula for decode workers.
 
-    In blocks; for the parameters see :func:`dynamo_cost`.
+    The parameters are those of :func:`dynamo_cost`.
     """
     left = decode - credit * (cached / size)
     return (left + abs(left)) / 2 + active_weight * active
@@ -51,7 +51,7 @@ def dynamo_cost(
     """
     ahead = (prefilling - least) / max(prompt, size)
     missing = prefilling + prompt - credit / (1 + decay * ahead) * cached - beyond
-    missing = (missing + abs(missing)) / 2  # at least 0, of arrays, too
+    missing = (missing + abs(missing)) / 2  # max(missing, 0), for arrays as well
     return prefill_weight * (missing / size) + (decode + active_weight * active)
 
 

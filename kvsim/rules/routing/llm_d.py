@@ -1,4 +1,4 @@
-"""llm-d's scores, which are between 0 and 1, and their weighted sum.
+"""llm-d's scores from 0 to 1, and the choice by their weighted sum.
 
 Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling.
 """
@@ -13,25 +13,25 @@ from kvsim.rules.routing.pick import any_least_cost
 if TYPE_CHECKING:
     from kvsim.records.routing import Placement, ScoreWeights
 
-#: Tokens in flight at which the token load scores 0.
+#: Tokens in flight from which on the token-load score is 0.
 MOST_TOKENS = 4_194_304
-#: Waiting requests at which the load-aware score is 0.
+#: Waiting requests from which on the load-aware score is 0.
 MOST_WAITING = 128
 
 
 def least_is_best(value: int, low: int, high: int) -> float:
-    """Score a number: from 1 for the lowest to 0 for the highest; 1 if all are equal."""
+    """Score a number linearly: 1 for the lowest, 0 for the highest; 1 if all are equal."""
     if high == low:
         return 1.0
     return (high - value) / (high - low)
 
 
 def among_holders(matched: int, low: int, high: int) -> float:
-    """Score a matched prefix: from 0 for the shortest to 1 for the longest; 0 without a match.
+    """Score a matched prefix linearly: 0 for the shortest or none, 1 for the longest.
 
-    1 if all matches are equal. llm-d's scorer of the precise index did so in 2025
-    (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); today's uses the share of
-    the prompt.
+    If all matches are equal, each scores 1. llm-d's scorer of the precise index did so in 2025
+    (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); the current one uses the
+    share of the prompt.
     """
     if high == low:
         return 1.0 if matched > 0 else 0.0
@@ -39,22 +39,22 @@ def among_holders(matched: int, low: int, high: int) -> float:
 
 
 def active_requests(number: int, most: int) -> float:
-    """Score requests in flight: 1 if idle, else by distance from the busiest."""
+    """Score requests in flight: 1 for an idle replica, 0 for the busiest one, linear between."""
     return 1.0 if number <= 0 else (most - number) / most
 
 
 def token_load(num_tokens: int) -> float:
-    """Score tokens in flight: 1 for none, less the more there are."""
+    """Score tokens in flight linearly: 1 for none, 0 from MOST_TOKENS on."""
     return 1 - min(1.0, num_tokens / MOST_TOKENS)
 
 
 def load_aware(num_waiting: int) -> float:
-    """Score waiting requests: 0.5 if none waits."""
+    """Score waiting requests linearly: 0.5 for none, 0 from MOST_WAITING on."""
     return 0.5 * (1 - min(num_waiting, MOST_WAITING) / MOST_WAITING)
 
 
 def prefix_score(router: ScoreWeights, placement: Placement, matched: int) -> float:
-    """Score a match, by its share of the prompt or among its holders."""
+    """Score a match of ``matched`` tokens by its share of the prompt, or relative to others."""
     if router.among_holders:
         return among_holders(matched, placement.least_held, placement.most_held)
     total = placement.num_entries * placement.entry_tokens
@@ -62,7 +62,7 @@ def prefix_score(router: ScoreWeights, placement: Placement, matched: int) -> fl
 
 
 def score(router: ScoreWeights, placement: Placement) -> None:
-    """Write the negated weighted sum of each candidate's scores into the costs."""
+    """Set ``placement.costs`` to the negated weighted sum of each candidate's scores."""
     first = placement.candidates[0]
     least_waiting = most_waiting = first.num_waiting
     least_running = most_running = first.num_running
@@ -94,7 +94,10 @@ def score(router: ScoreWeights, placement: Placement) -> None:
 
 
 def choose_llm_d(router: ScoreWeights, placement: Placement) -> int:
-    """Return the largest weighted sum of scores, at random among equals, or any replica."""
+    """Return the candidate with the largest weighted sum of scores, at random among equals.
+
+    With ``router.is_random``, return any candidate.
+    """
     if router.is_random:
         return random_below(placement.draws, placement.num_candidates)
     score(router, placement)

@@ -1,4 +1,4 @@
-"""Choices that several routers share: of costs, of loads, of two drawn at random."""
+"""Choices that several routers share: by cost, by load, by match, of two drawn at random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def least_loaded(placement: Placement) -> int:
 
 
 def longest_match(placement: Placement) -> int:
-    """Return the candidate that holds most of the prompt, the first of equals."""
+    """Return the candidate with the longest match, the first of equals."""
     candidates, best = placement.candidates, 0
     for k in range(1, placement.num_candidates):
         if candidates[k].cached_tokens > candidates[best].cached_tokens:
@@ -29,7 +29,7 @@ def longest_match(placement: Placement) -> int:
 
 
 def smallest_tree(placement: Placement) -> int:
-    """Return the candidate with the fewest entries in the index, the first of equals."""
+    """Return the candidate with the fewest entries in the prefix index, the first of equals."""
     candidates, best = placement.candidates, 0
     for k in range(1, placement.num_candidates):
         if candidates[k].num_entries < candidates[best].num_entries:
@@ -38,7 +38,7 @@ def smallest_tree(placement: Placement) -> int:
 
 
 def least_cost(costs: list[float], number: int) -> int:
-    """Return the place of the smallest of the first costs, the first of equals."""
+    """Return the index of the smallest of the first ``number`` costs, the first of equals."""
     best = 0
     for k in range(1, number):
         if costs[k] < costs[best]:
@@ -47,7 +47,7 @@ def least_cost(costs: list[float], number: int) -> int:
 
 
 def any_least_cost(costs: list[float], number: int, draws: Draws) -> int:
-    """Return the place of the smallest of the first costs, at random among equals."""
+    """Return the index of the smallest of the first ``number`` costs, at random among equals."""
     best, equal = 0, 1
     for k in range(1, number):
         if costs[k] < costs[best]:
@@ -64,7 +64,7 @@ def any_least_cost(costs: list[float], number: int, draws: Draws) -> int:
 
 
 def any_longest_match(placement: Placement) -> int:
-    """Return a candidate that holds most of the prompt, at random among equals."""
+    """Return the candidate with the longest match, at random among equals."""
     for k in range(placement.num_candidates):
         placement.costs[k] = -float(placement.candidates[k].cached_tokens)
     choice = any_least_cost(placement.costs, placement.num_candidates, placement.draws)
@@ -73,7 +73,7 @@ def any_longest_match(placement: Placement) -> int:
 
 
 def least_of_two(placement: Placement) -> int:
-    """Draw two different candidates; the smaller load wins, the first drawn of equals."""
+    """Draw two different candidates; return the less loaded one, the first drawn of equals."""
     number, candidates = placement.num_candidates, placement.candidates
     if number == 1:
         return 0
@@ -87,7 +87,7 @@ def least_of_two(placement: Placement) -> int:
 
 
 def num_outstanding(placement: Placement) -> tuple[int, int, int]:
-    """Return the fewest, the most and the sum of the requests in flight."""
+    """Return (fewest, most, sum) of the candidates' requests in flight."""
     fewest = most = total = placement.candidates[0].num_outstanding
     for k in range(1, placement.num_candidates):
         number = placement.candidates[k].num_outstanding

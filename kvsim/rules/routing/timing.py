@@ -1,4 +1,4 @@
-"""Times at which a gateway scrapes metrics, or evicts from its trees."""
+"""Times at which a gateway scrapes metrics, or evicts entries of its prefix trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def last_scrape(now: float, start: float, interval: float) -> int:
-    """Return the number of the last scrape up to now, corrected for rounding."""
+    """Return k of the last scrape ``start + k * interval`` up to now, corrected for rounding."""
     number = math.floor((now - start) / interval)
     while start + (number + 1) * interval <= now:
         number += 1
@@ -16,5 +16,5 @@ def last_scrape(now: float, start: float, interval: float) -> int:
 
 
 def next_eviction(now: float, due: float, interval: float) -> float:
-    """Return the first time after now on a grid of intervals from a due time."""
+    """Return the first time ``due + k * interval`` after now."""
     return due + interval * (1 + (now - due) // interval)

@@ -33,15 +33,16 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
-#: Verdicts on the head of the queue; SKIP lets others pass it, STOP ends the admissions.
+#: Verdicts on the head of the queue; SKIP: go on with the next request; STOP: end admissions.
 ADMITTED, SKIP, STOP = range(3)
 
 
 def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
-    """Admit from the head of the queue while budget, batch slots and memory last.
+    """Admit from the head of the queue until budget, batch slots or memory are used up.
 
-    A head without room blocks the queue; a head that must wait for something else is passed.
-    ``threshold``: most tokens of one request, 0 for no limit; ``held``: no prompts in this step.
+    A head for which memory is short blocks the queue; a head that must wait for something else is
+    skipped. ``threshold``: most tokens of one request, 0 for no limit; ``held``: no prefill in this
+    step.
     """
     num_skipped, limits = 0, state.limits
     begin_admission(state)
@@ -68,7 +69,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 
 def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -> int:
-    """Admit the head of the queue, or return the reason; see :func:`schedule_waiting`."""
+    """Try to admit request ``k``; return a verdict. See :func:`schedule_waiting`."""
     request, connected = state.requests[k], state.connector.kind != NO_CONNECTOR
     if must_wait(state, request):
         return SKIP
@@ -103,7 +104,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
 
 
 def load_first(state: Replica, k: int) -> int:
-    """Start to load a request's KV; the request is admitted once the load has ended."""
+    """Start the load of a request's KV, after which it can be admitted; return a verdict."""
     state.refused = not start_load(state, k)
     if not state.refused:
         return SKIP
@@ -114,9 +115,9 @@ def load_first(state: Replica, k: int) -> int:
 def first_tokens(
     state: Replica, request: Request, computed: int, threshold: int, held: bool
 ) -> tuple[int, int]:
-    """Return the tokens of a waiting request that a step computes, and the drafts among them.
+    """Return (tokens of a waiting request that a step computes, drafts among them).
 
-    NONE tokens: neither this request nor those after it can be admitted.
+    The tokens are NONE if neither this request nor a later one can be admitted.
     """
     limits, num_tokens, num_drafts = state.limits, request.num_tokens - computed, 0
     room = min(state.budget, state.input_budget - limits.num_draft_slots)

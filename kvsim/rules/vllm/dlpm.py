@@ -1,9 +1,9 @@
 """Deficit longest prefix match: locality first, within a tenant's quota (arXiv 2501.14312).
 
-Of the waiting requests of tenants with tokens left, the one with the longest cached prefix comes
-first, and of equal ones the oldest. Computed prompt tokens and output tokens are deducted; cached
-tokens are free. When a pass over the queue admits none for lack of tokens, every tenant without
-tokens left gets a quantum.
+Every tenant has a quota of tokens. Of the waiting requests whose tenants have tokens left, the one
+with the longest cached prefix comes first; of equals, the oldest. Computed prompt tokens and output
+tokens are deducted; cached tokens are free. If no waiting request is eligible before the first
+admission of a step, every tenant without tokens left gets a quantum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def match_prefixes(state: Replica) -> None:
-    """Count the cached tokens of every waiting request, once per step."""
+    """Set ``shares.matched`` to the cached tokens of every waiting request, once per step."""
     k = state.waiting.head
     while k != NONE:
         state.shares.matched[k] = 0
@@ -53,9 +53,9 @@ def refill(state: Replica) -> None:
 
 
 def may_admit(state: Replica) -> bool:
-    """Return True if any request may be admitted; refill if the pass has admitted none so far.
+    """Return True if a request may be admitted; refill first if the step has admitted none.
 
-    Refills follow each other until a request is eligible: nothing else changes between them.
+    Refills repeat until a request is eligible.
     """
     if state.connector.kind != NO_CONNECTOR and state.connector.waiting_for_kv.length > 0:
         return True
@@ -71,7 +71,7 @@ def may_admit(state: Replica) -> bool:
 def best_match(state: Replica) -> int:
     """Return the eligible request with the longest cached prefix, the oldest of equals.
 
-    If none is eligible, return the oldest of all.
+    If no request is eligible, return the oldest one.
     """
     k, best = state.waiting.head, NONE
     while k != NONE:

@@ -1,8 +1,8 @@
-"""Output in flight at a preemption: usually delivered, dropped for some requests.
+"""Stale output: output in flight at a preemption, which some requests drop.
 
-KV for others is recomputed in one piece, so a producer drops such output; so does a reset of the
-prefix cache. Dropped tokens have been sampled: in recorded schedules they use up their numbers
-among the outputs.
+Usually stale output is delivered. It is dropped by a KV producer, which recomputes KV for another
+replica as a whole, and after a reset of the prefix cache. Dropped tokens have been sampled: output
+tokens of recorded cases are numbered as they were sampled, so dropped tokens leave out numbers.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def drops_stale(state: Replica, request: Request) -> bool:
-    """Return True if stale output of a request is dropped; the request does not wait for it."""
+    """Return True if a request drops its stale output; it does not wait for such output."""
     if state.connector.drops_stale:
         return True
     return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0
 
 
 def drop_what_is_under_way(state: Replica, request: Request) -> None:
-    """Make a request that was just preempted drop its output in flight."""
+    """Mark a request that was just preempted to drop its output in flight."""
     if request.num_stale_tokens > 0:
         state.trace.drops_stale[request.request_id] = 1
 
 
 def see_stale(state: Replica, request: Request) -> None:
-    """Reset a preempted request's dropping, unless output that it drops is still in flight."""
+    """Remove the mark of :func:`drop_what_is_under_way`, unless stale output is in flight."""
     if request.num_stale_tokens == 0:
         state.trace.drops_stale[request.request_id] = 0
 
 
 def is_void(state: Replica, request: Request, entry: Entry, stale: bool, num_tokens: int) -> bool:
-    """Return True if a step gives a request no token: its output is dropped, or KV was bad."""
+    """Return True if a step's output is not delivered to a request: stale, or based on bad KV."""
     connector = state.connector
     if stale:
         if not drops_stale(state, request):
@@ -57,7 +57,7 @@ def is_void(state: Replica, request: Request, entry: Entry, stale: bool, num_tok
 
 
 def number_outputs(state: Replica, request: Request, num_tokens: int) -> None:
-    """Number the next output tokens of a request as they were sampled."""
+    """Assign their sampling numbers to the next output tokens of a request."""
     trace, row = state.trace, request.request_id
     first = trace.number_offsets[row] + request.num_output_tokens
     for at in range(first, first + num_tokens):
@@ -66,7 +66,7 @@ def number_outputs(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
-    """Skip the numbers of dropped tokens; a dropped stop token does not end the request."""
+    """Skip the numbers of dropped tokens, and move the end if a stop token was dropped."""
     trace, row = state.trace, request.request_id
     trace.next_number[row] += num_tokens
     if state.limits.has_sessions:
@@ -82,7 +82,7 @@ def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def turn_end(state: Replica, request: Request) -> int:
-    """Return the token count at which a session's turn stops, by length or by a stop token."""
+    """Return the token count at which a session's turn ends, by length or by a stop token."""
     trace, row = state.trace, request.request_id
     left, before = trace.asked_tokens[row], trace.next_number[row] - request.num_output_tokens
     if trace.session_stop[row] > trace.next_number[row]:
@@ -91,7 +91,7 @@ def turn_end(state: Replica, request: Request) -> int:
 
 
 def move_end(state: Replica, request: Request, end: int) -> None:
-    """Change the length at which a request ends, and the counts that depend on it."""
+    """Set the token count at which a request ends, and update the sums that depend on it."""
     kv = state.kv
     counts = request.own_blocks != NONE and not kv.request_blocks[request.own_blocks].retired
     if counts:

@@ -1,7 +1,8 @@
-"""Encoder inputs: a chunk ends before an item that the encoder cannot compute in its step.
+"""Encoder inputs: a chunk ends before an item that cannot be encoded in the same step.
 
-Encoded contents stay in a cache. An item refers to its content from the step that schedules it
-until its tokens are computed; a content without references is evicted when others need room.
+Encoder outputs stay in the encoder cache by content. An item references its content from the step
+that schedules it until its tokens are computed. A content without references is evicted when
+another needs its room.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def begin_encoding(state: Replica) -> None:
-    """Begin a step in which nothing is encoded."""
+    """Start a step: reset the encoder's budget and the lists of the last step."""
     state.encoder.budget = state.limits.encoder_budget
     state.encoder.num_encoded = 0
     state.encoder.num_evicted = 0
 
 
 def choose_items(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Choose the items to encode for a chunk; return the tokens that can be computed then.
+    """Choose the items to encode for a chunk; return the chunk's tokens that can be computed.
 
-    Cached contents are kept for the request at once, even if it is not scheduled now.
+    Items with cached contents get a reference at once, even if the request is not scheduled now.
     """
     encoder, trace, row = state.encoder, state.trace, request.request_id
     ahead = state.limits.num_prefill_lookahead_tokens
@@ -66,7 +67,10 @@ def is_chosen(state: Replica, content: int) -> bool:
 
 
 def make_room(state: Replica, item: Item) -> bool:
-    """Evict contents for an item, the longest unneeded first; False if it cannot be encoded."""
+    """Evict contents to make room for an item; False if it cannot be encoded.
+
+    The content that has been without references for the longest time is evicted first.
+    """
     encoder = state.encoder
     if item.num_tokens > encoder.budget - encoder.num_chosen_tokens:
         return False
@@ -84,7 +88,7 @@ def make_room(state: Replica, item: Item) -> bool:
 
 
 def keep_item(state: Replica, place: int) -> None:
-    """Add an item's reference to its content, which is in the cache."""
+    """Add an item's reference to its cached content, unless the item has one."""
     encoder = state.encoder
     if encoder.is_needed[place] > 0:
         return
@@ -99,7 +103,7 @@ def keep_item(state: Replica, place: int) -> None:
 
 
 def encode_items(state: Replica, k: int) -> None:
-    """Add the items chosen for a request to the cache; the request has its slots."""
+    """Add the items chosen for a request to the encoder cache, once the request has its slots."""
     encoder = state.encoder
     for n in range(encoder.num_chosen):
         place = encoder.chosen[n]
@@ -118,12 +122,12 @@ def encode_items(state: Replica, k: int) -> None:
         encoder.num_encoded += 1
     for n in range(encoder.num_duplicates):
         keep_item(state, encoder.duplicates[n])
-    if encoder.num_chosen > 0:  # budget that victims have returned since is lost, as in vLLM
+    if encoder.num_chosen > 0:  # drops budget that preempted requests returned, as in vLLM
         encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
 
 
 def meet_item(state: Replica, place: int, is_found: bool) -> None:
-    """Count an item that is looked up for the first time, and whether its content was there."""
+    """Count an item when it is looked up first; ``is_found``: its content was cached."""
     if state.encoder.is_met[place] == 0:
         state.encoder.is_met[place] = 1
         state.totals.num_encoder_items += 1
@@ -131,7 +135,7 @@ def meet_item(state: Replica, place: int, is_found: bool) -> None:
 
 
 def count_encoded(state: Replica) -> None:
-    """Sum up the items that a step encodes, once it is decided."""
+    """Add the items that the scheduled step encodes to the totals."""
     encoder, num_tokens = state.encoder, 0
     for n in range(encoder.num_encoded):
         num_tokens += state.trace.items[encoder.encoded[n]].num_tokens
@@ -141,7 +145,7 @@ def count_encoded(state: Replica) -> None:
 
 
 def forget_eviction(state: Replica, content: int) -> None:
-    """Remove a content from the list of evicted ones: it is cached again."""
+    """Remove a content from the step's evicted ones, because it is cached again."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_evicted):
         if encoder.evicted[n] != content:
@@ -151,7 +155,7 @@ def forget_eviction(state: Replica, content: int) -> None:
 
 
 def release_items(state: Replica, request: Request, num_tokens: int) -> None:
-    """Release the items that end within the first tokens of a request."""
+    """Release the references of a request's items that end within its first ``num_tokens``."""
     encoder, trace, row = state.encoder, state.trace, request.request_id
     for place in range(trace.item_offsets[row], trace.item_offsets[row + 1]):
         item = trace.items[place]
@@ -169,12 +173,12 @@ def release_all(state: Replica, request: Request) -> None:
 
 
 def release_computed(state: Replica, request: Request) -> None:
-    """Release the items that end within the computed tokens."""
+    """Release the references of a request's items that end within its computed tokens."""
     release_items(state, request, request.num_computed_tokens - request.num_placeholders)
 
 
 def give_back_items(state: Replica, k: int) -> None:
-    """Release a preempted request's items, and return the budget of those still to be encoded."""
+    """Release a preempted request's items, and return the budget of items chosen in this step."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_encoded):
         place, owner = encoder.encoded[n], encoder.owners[n]

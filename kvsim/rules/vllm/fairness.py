@@ -1,10 +1,10 @@
 """Virtual token counters: the least served tenant comes first (VTC, arXiv 2401.00588).
 
-Every tenant has a counter of the service it got, one per prompt token and two per output token,
-over its weight. It pays for a prompt when the request is admitted first, and for every output token
-as it is sampled; work repeated after a preemption is free. A tenant that returns after its queue
-was empty is lifted to the least served of the waiting tenants, so it has no credit from its idle
-time. Tenants with equal counters are served in the order of their numbers.
+A tenant's counter measures its service divided by its weight: 1 per prompt token, 2 per output
+token. A prompt is charged at the request's first admission, an output token when it is sampled;
+recomputation is free. When a request arrives at a tenant's empty queue, the tenant's counter is
+raised to the lowest counter of the waiting tenants, so idle time gives no credit. Tenants with
+equal counters are served in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from kvsim.rules.links import append, push_front, remove
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: A head that no tenant overtakes.
+#: Steps until the head is overtaken, if no tenant overtakes it.
 FOR_EVER = 2**62
 
 
 def tenant_of(state: Replica, k: int) -> int:
-    """Return the number of a request's tenant; without tenants, all requests belong to one."""
+    """Return the number of a request's tenant; 0 if the trace has no tenants."""
     if not state.trace.has_tenants:
         return 0
     return state.trace.tenant[state.requests[k].request_id]
 
 
 def first_tenant(state: Replica) -> int:
-    """Return the least served tenant of those with waiting requests, or NONE."""
+    """Return the tenant with the lowest counter among those with waiting requests, or NONE."""
     shares, first = state.shares, NONE
     for t in range(shares.num_tenants):
         tenant = shares.tenants[t]
@@ -42,12 +42,12 @@ def first_tenant(state: Replica) -> int:
 
 
 def fair_head(state: Replica) -> int:
-    """Return the oldest request of the least served tenant."""
+    """Return the first waiting request of the least served tenant."""
     return state.shares.tenants[first_tenant(state)].queue.head
 
 
 def lift(state: Replica, t: int) -> None:
-    """Remove the credit of a tenant that had an empty queue."""
+    """Raise the counter of a tenant that had an empty queue to that of the least served one."""
     tenants, other = state.shares.tenants, first_tenant(state)
     if other == NONE:
         other = state.shares.last_active
@@ -56,7 +56,7 @@ def lift(state: Replica, t: int) -> None:
 
 
 def enqueue_fair(state: Replica, k: int) -> None:
-    """Add a new arrival to its tenant's queue."""
+    """Add a new request to its tenant's queue."""
     t = tenant_of(state, k)
     tenant = state.shares.tenants[t]
     if tenant.queue.length == 0:
@@ -66,7 +66,7 @@ def enqueue_fair(state: Replica, k: int) -> None:
 
 
 def requeue_fair(state: Replica, k: int) -> None:
-    """Return a request to the front of its tenant's queue, without a change of the counter."""
+    """Return a request to the front of its tenant's queue; the counter stays."""
     push_front(state.shares.tenants[tenant_of(state, k)].queue, state.requests, k)
     state.waiting.length += 1
 
@@ -90,27 +90,27 @@ def charge_admission(state: Replica, k: int, hit: int) -> None:
 
 
 def charge_output(state: Replica, k: int, num_tokens: int) -> None:
-    """Charge a tenant for tokens that one of its requests has received."""
+    """Charge a tenant for output tokens of one of its requests."""
     tenant = state.shares.tenants[tenant_of(state, k)]
     tenant.counter += tenant.price * OUTPUT_WEIGHT * num_tokens
     tenant.deficit -= num_tokens
 
 
 def charge_run(state: Replica, steps: int) -> None:
-    """Charge tenants for a run of steps, in each of which every running request got a token."""
+    """Charge tenants for a run of steps, each with one token per running request."""
     for place in range(state.num_running):
         charge_output(state, state.running[place], steps)
 
 
 def can_stay_refused(state: Replica) -> bool:
-    """Return True if the head found no room last time, so that it need not try again."""
+    """Return True if the head of the queue is the request that was refused last."""
     return state.limits.fairness == VTC and fair_head(state) == state.shares.refused
 
 
 def steps_until_overtaken(state: Replica) -> int:
-    """Return the number of decode steps until another tenant has less service than the head's.
+    """Return the number of decode steps until a tenant is less served than the head's tenant.
 
-    Counters grow per step by what a tenant pays for its running requests.
+    A tenant's counter grows per step by the charge for its running requests.
     """
     tenants, first, steps = state.shares.tenants, first_tenant(state), FOR_EVER
     for t in range(state.shares.num_tenants):

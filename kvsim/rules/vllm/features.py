@@ -1,7 +1,7 @@
-"""Optional features of vLLM's scheduler: every hook, called in vLLM's order.
+"""Hooks of the scheduler's optional features, which are called in vLLM's order.
 
-A feature's rules are in a file of its own; a step calls them from here. Each call is guarded
-by the feature's switch, so compiled code contains only the features that are on.
+Each feature's rules are in a file of their own. Every call here is guarded by the feature's switch,
+so compiled code contains only the features that are on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def begin_features(state: Replica) -> None:
 
 
 def begin_admission(state: Replica) -> None:
-    """Prepare the queue before its head is checked."""
+    """Order the waiting queue before the admissions of a step."""
     if state.limits.fairness == DLPM and state.num_running < state.limits.max_active:
         match_prefixes(state)
     if state.limits.reranks and state.num_running < state.limits.max_active:
@@ -52,7 +52,7 @@ def begin_admission(state: Replica) -> None:
 
 
 def must_wait(state: Replica, request: Request) -> bool:
-    """Return True if a waiting request cannot run yet, even if there is room; others pass it."""
+    """Return True if a waiting request must be skipped for a reason other than memory."""
     if request.status == WAITING_FOR_REMOTE_KVS and not promote(state, request):
         return True
     if request.num_stale_tokens > 0 and not drops_stale(state, request):
@@ -65,7 +65,7 @@ def must_wait(state: Replica, request: Request) -> bool:
 
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Return the number of a running request's next tokens that the features allow in this step."""
+    """Return how many of a running request's next tokens the features allow in this step."""
     if state.limits.has_encoder and num_tokens > 0:
         num_tokens = choose_items(state, request, computed, num_tokens)
     if state.kv.has_states:
@@ -80,9 +80,9 @@ def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: in
 def limit_first_tokens(
     state: Replica, request: Request, computed: int, num_tokens: int, num_drafts: int
 ) -> tuple[int, int]:
-    """Return the tokens and drafts of a waiting request that the features allow in this step.
+    """Return (tokens, drafts among them) of a waiting request that the features allow.
 
-    NONE tokens: neither this request nor those after it can be admitted.
+    The tokens are NONE if neither this request nor a later one can be admitted.
     """
     if state.limits.has_encoder:
         num_tokens = choose_items(state, request, computed, num_tokens)
@@ -102,7 +102,7 @@ def limit_first_tokens(
 
 
 def note_refused(state: Replica, k: int) -> None:
-    """Undo a request's reservations after the pool refused its blocks."""
+    """Record a refused request, and release its references in the encoder cache."""
     if state.limits.fairness > 0:
         state.shares.refused = k
     if state.limits.has_encoder:
@@ -110,7 +110,7 @@ def note_refused(state: Replica, k: int) -> None:
 
 
 def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
-    """Count an admitted request after its first tokens are planned."""
+    """Update the features after a request was admitted with its first tokens."""
     if state.connector.kind != NO_CONNECTOR:
         note_prefill(state, k)
     if state.limits.has_encoder:
@@ -123,7 +123,7 @@ def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None
 
 
 def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
-    """Count a running request after its next tokens are planned."""
+    """Update the features after a running request's next tokens were scheduled."""
     if state.limits.has_encoder:
         encode_items(state, k)
     if state.limits.num_drafts > 0:
@@ -132,7 +132,7 @@ def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
 
 
 def end_features(state: Replica, batch: Batch, held: bool) -> None:
-    """End the scheduling of a step. ``held``: the prefill interval delayed prompts."""
+    """Update the features after a step was scheduled. ``held``: it could have no prefill."""
     if state.limits.has_encoder:
         count_encoded(state)
     if state.limits.prefill_schedule_interval > 1:

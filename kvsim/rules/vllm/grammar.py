@@ -1,4 +1,4 @@
-"""Structured output: a request waits until its grammar is compiled, and others pass it."""
+"""Structured output: a request is skipped in the queue until its grammar is compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def await_grammar(state: Replica, request: Request) -> None:
-    """Set the time at which the grammar of a new arrival is compiled, and defer the request."""
+    """Set the time at which a new request's grammar is compiled, and defer the request."""
     trace, row = state.trace, request.request_id
     if trace.has_grammar_times and trace.grammar_time[row] >= 0.0:
         trace.ready_time[row] = request.arrival_time + trace.grammar_time[row]
@@ -29,7 +29,7 @@ def lacks_grammar(state: Replica, request: Request) -> bool:
 
 
 def first_ready(state: Replica) -> float:
-    """Return the time of the next compiled grammar of a waiting request, or infinity."""
+    """Return the time at which the next grammar of a waiting request is compiled, or infinity."""
     if state.limits.fairness == VTC:
         first = math.inf
         for t in range(state.shares.num_tenants):

@@ -1,4 +1,4 @@
-"""The limit of LoRA adapters in a batch: at most max_loras different ones."""
+"""The limit on different LoRA adapters in a batch: vLLM's max_loras."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
 
 
 def note_loras(state: Replica) -> None:
-    """Collect the adapters of all running requests, scheduled in this step or not."""
+    """List the adapters of all running requests, even of those not scheduled in this step."""
     state.num_loras = 0
     for place in range(state.num_running):
         add_lora(state, state.requests[state.running[place]])
 
 
 def add_lora(state: Replica, request: Request) -> None:
-    """Count a request's adapter among those of the batch."""
+    """Add a request's adapter to those of the batch."""
     if request.lora > 0 and not has_lora(state, request.lora):
         state.loras[state.num_loras] = request.lora
         state.num_loras += 1
 
 
 def note_switch(state: Replica, request: Request) -> None:
-    """Count the adapter of an admitted request if no other request of the batch has it."""
+    """Count an adapter switch if no request of the batch has the admitted request's adapter."""
     if request.lora > 0 and not has_lora(state, request.lora):
         state.totals.num_adapter_switches += 1
 
 
 def has_lora(state: Replica, lora: int) -> bool:
-    """Return True if the batch holds an adapter already."""
+    """Return True if a request of the batch has an adapter."""
     found = False
     for place in range(state.num_loras):
         found |= state.loras[place] == lora

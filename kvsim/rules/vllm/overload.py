@@ -1,7 +1,8 @@
-"""Requests that the front end turns away (vLLM's max_num_queued_reqs and max_num_queued_tokens).
+"""Requests that the front end rejects (vLLM's max_num_queued_reqs and max_num_queued_tokens).
 
-It counts on arrival: requests in flight, waiting or running, and the whole prompts of requests
-without a first token. Requests that arrive during a step do not know yet what that step ends.
+When a request arrives, the front end counts the unfinished requests, waiting or running, and the
+prompt tokens of requests without a first token. For a request that arrives during a step, the
+requests that end with the step still count.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def is_limited(state: Replica) -> bool:
-    """Return True if the front end turns requests away."""
+    """Return True if the front end has a limit."""
     return state.limits.max_num_queued_reqs > 0 or state.limits.max_num_queued_tokens > 0
 
 
 def has_place(state: Replica, k: int) -> bool:
-    """Return True if the front end admits a new request."""
+    """Return True if the front end accepts a new request."""
     limits, new, in_flight, tokens = state.limits, state.requests[k], 0, 0
     if new.arrival_time < state.last_end_time:
         in_flight, tokens = state.num_ended_last, state.num_tokens_last
@@ -38,7 +39,7 @@ def has_place(state: Replica, k: int) -> bool:
 
 
 def note_last_end(state: Replica, request: Request) -> None:
-    """Count the requests that ended last, all at one time."""
+    """Count the requests that ended at the time of the last end, and their prompt tokens."""
     if state.clock > state.last_end_time:
         state.last_end_time = state.clock
         state.num_ended_last = state.num_tokens_last = 0

@@ -1,6 +1,6 @@
-"""A paused replica: it admits no new requests, or schedules nothing at all.
+"""vLLM's pause states: a paused replica admits no new requests, or schedules nothing at all.
 
-vLLM's pause states; docs/vllm-rules.md, section 13, describes the rules in words.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def step_budget(state: Replica) -> int:
 
 
 def num_admissible(state: Replica) -> int:
-    """Return the waiting requests that a step may check; under a pause, those waiting for KV."""
+    """Return the number of requests that may be admitted; in a pause, the second queue's."""
     if is_paused(state):
         return state.connector.waiting_for_kv.length
     return num_queued(state)

@@ -1,7 +1,7 @@
-"""Times of steps in the pipeline: each step passes all stages, in the order of the steps.
+"""Times of steps in pipeline parallelism: every step passes all stages, in schedule order.
 
-A stage computes one step at a time, so a short step behind a long one waits at every stage. The
-first stage needs the last token of each request that decodes, and this token leaves the last stage.
+A stage computes one step at a time, so a short step waits at every stage for a long step before it.
+The first stage needs the last token of each decode, which the last stage samples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def start_of(state: Replica, batch: Batch) -> float:
-    """Return when the first stage can start a step.
+    """Return the time at which the first stage can start a step.
 
-    vLLM's scheduler calls a request again while its token is in flight (asynchronous scheduling);
-    the workers start that step only when the token has left the last stage.
+    Under asynchronous scheduling, vLLM schedules a request again while its token is in flight. The
+    workers start that step only when the last stage has sampled the token.
     """
     start = max(state.clock, state.stage_free_time)
     if state.limits.num_stages > 1 and state.limits.asynchronous:
-        nearest = state.num_batches + 1  # ends do not go back: the last of the steps counts
+        nearest = state.num_batches + 1  # step ends are in order, so only the latest step counts
         for at in range(batch.size):
             behind = batch.entries[at].behind
             if behind > 0:
@@ -33,7 +33,7 @@ def start_of(state: Replica, batch: Batch) -> float:
 
 
 def pass_stages(state: Replica, start: float, time: float) -> float:
-    """Pass a step of ``time`` seconds through the stages from ``start`` on; return its end."""
+    """Run a step of ``time`` seconds through all stages from ``start`` on; return its end."""
     num_stages = state.limits.num_stages
     if num_stages == 1:
         state.stage_free_time = start + time

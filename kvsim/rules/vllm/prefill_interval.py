@@ -1,4 +1,4 @@
-"""Steps that may schedule prefill: every N-th executed one (vLLM's prefill_schedule_interval)."""
+"""vLLM's prefill_schedule_interval: only every N-th executed step may schedule prefill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def is_prefill_held(state: Replica) -> bool:
-    """Return True if this step is too early for prefill while some request decodes."""
+    """Return True if a request decodes, and the last step with prefill is too recent for more."""
     interval = state.limits.prefill_schedule_interval
     if interval <= 1 or state.is_prefill_full:
         return False
@@ -24,7 +24,7 @@ def is_prefill_held(state: Replica) -> bool:
 
 
 def count_prefill_interval(state: Replica, batch: Batch, held: bool) -> None:
-    """Count the step just decided, and record whether requests wait only for room."""
+    """Count the step just scheduled, and record whether requests still wait after it."""
     if state.num_preempted == 0 and not held:
         state.is_prefill_full = num_queued(state) > state.num_deferred
     if batch.size > 0:

@@ -1,4 +1,4 @@
-"""Requests that hit nothing (vLLM's skip_reading_prefix_cache); others may hit their blocks.
+"""vLLM's skip_reading_prefix_cache: such requests reuse no blocks; others may reuse theirs.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def skips_reading(state: Replica, request: Request) -> bool:
-    """Return True if a request computes its whole prompt, even if it is cached."""
+    """Return True if a request computes its whole prompt even if the prompt is cached."""
     return state.trace.has_skips and state.trace.skips_reading[request.request_id] > 0
 
 
 def read_cache(state: Replica, request: Request) -> int:
-    """Find how many tokens of a waiting request are cached, if it may use them."""
+    """Return the cached tokens that a waiting request may reuse."""
     if skips_reading(state, request):
         request.shared_prefix_boundary = 0
         return 0

@@ -1,7 +1,7 @@
-"""Bounded replay: windows without cached KV are recomputed after a hit.
+"""Bounded replay: the last tokens of a hit are recomputed to fill windows that are not cached.
 
-vLLM does so for the windows of DeepSeek-V4.1: the other layers' blocks are hit, and the last tokens
-of the hit go through the model once more, so that the windows fill.
+vLLM does so for DeepSeek-V4.1: a hit covers the blocks of the other layers, and the tokens of the
+last window pass through the model again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def worth_replaying(state: Replica, hit: int) -> int:
-    """Return the hit; 0, also for a connector's tokens, if all of it would be recomputed."""
+    """Return the hit, or 0 if all of it would be recomputed; then drop external tokens, too."""
     if hit > state.kv.replay_window:
         return hit
     state.connector.hit = 0
@@ -26,10 +26,10 @@ def worth_replaying(state: Replica, hit: int) -> int:
 
 
 def num_replayed(kv: KV, hit: int) -> int:
-    """Return the tokens of a hit that are recomputed."""
+    """Return the number of a hit's tokens that are recomputed."""
     return min(kv.replay_window, hit)
 
 
 def filled_by_hit(request: Request, own_blocks: RequestBlocks, filled: int) -> int:
-    """Return how many slots are written, those of a recomputed hit included."""
+    """Return the number of a request's slots with KV, those of a recomputed hit included."""
     return max(filled, min(own_blocks.num_cached_tokens, request.max_slots))

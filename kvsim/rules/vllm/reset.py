@@ -1,4 +1,4 @@
-"""vLLM's reset_prefix_cache: remove all keys of cached content, if no block is in use.
+"""vLLM's reset_prefix_cache: remove all keys of the pool, if no block is in use.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool
 
-#: Results of a reset. vLLM raises an error if running requests are preempted for it and blocks are
-#: still in use: loads, pinned blocks, blocks behind a fence.
+#: Results of a reset. LEFT: blocks are in use (by loads, pins or fences) although the running
+#: requests were preempted; vLLM raises an error then.
 REFUSED, DONE_ALL, LEFT = 0, 1, -1
 
 
 def reset_prefix_cache(state: Replica, with_running: bool) -> int:
-    """Remove all cached content, after preempting the running requests if asked for.
+    """Remove all cached content; ``with_running``: preempt the running requests first.
 
-    Nothing is removed while a block is in use; preemptions stay.
+    If a block is in use, nothing is removed; the preemptions are not undone.
     """
     if with_running:
         preempt_all(state)
@@ -46,7 +46,7 @@ def reset_prefix_cache(state: Replica, with_running: bool) -> int:
 
 
 def preempt_all(state: Replica) -> None:
-    """Preempt the running requests, from the last to the first; output in flight is dropped."""
+    """Preempt the running requests, last to first; their output in flight will be dropped."""
     while state.num_running > 0:
         state.num_running -= 1
         k = state.running[state.num_running]
@@ -60,14 +60,14 @@ def preempt_all(state: Replica) -> None:
             give_back(state, request)
         else:
             free_slots(state.kv, request)
-        state.num_preempted = 0  # it is not a preemption of a step
+        state.num_preempted = 0  # not counted among the preemptions of a step
         preempt(state, k)
         drop_what_is_under_way(state, request)
     state.num_preempted = 0
 
 
 def forget_all(kv: KV) -> None:
-    """Remove all keys; the order of the free queue stays as it is."""
+    """Remove all keys of the pool; the order of the free queue stays."""
     pool = kv.pool
     num_named, num_before = pool.num_cached, pool.num_unhashed
     for place in range(num_before - 1, -1, -1):
@@ -82,7 +82,7 @@ def forget_all(kv: KV) -> None:
 
 
 def forget_names(pool: BlockPool, k: int) -> None:
-    """Remove a free block's keys without events."""
+    """Remove a free block's key and hash aliases without events."""
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
     unlink(pool, k)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def schedule_vllm(state: Replica, batch: Batch) -> None:
-    """Schedule a step: running requests first, in order, then the queue, within a token budget."""
+    """Schedule a step within a token budget: the running requests first, then the queue."""
     limits, num_unfinished = state.limits, state.num_running + num_queued(state)
     state.budget = step_budget(state)
     state.input_budget = limits.max_num_batched_tokens
@@ -36,7 +36,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     state.carries_prefill = False
     state.carries_chunk = False
     begin_features(state)
-    # Most tokens of one request in this step, 0 for no limit; a lone request has none.
+    # Most tokens of one request in this step; 0: no limit, as for a single unfinished request.
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
@@ -54,8 +54,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
 def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
     """Schedule the next tokens of every running request, drafts included.
 
-    A request that finds no block preempts: under FCFS the latest admitted one, under priority the
-    least urgent one, possibly itself. ``held``: prompts are not computed in this step.
+    If a request's slots cannot be allocated, the last admitted request (FCFS) or the least urgent
+    one (priority) is preempted, possibly the request itself. ``held``: no prefill in this step.
     """
     index, slots = 0, state.limits.num_draft_slots
     while index < state.num_running and state.budget > 0 and state.input_budget > slots:
@@ -78,7 +78,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 
 def sits_out(state: Replica, request: Request, held: bool) -> bool:
-    """Return True if a running request gets no tokens in this step, even if the budget allows."""
+    """Return True if a running request gets no tokens in this step, even with budget left."""
     limits, placeholders = state.limits, request.num_placeholders
     known = request.num_computed_tokens + 2 - placeholders
     if placeholders > 0 and known >= request.end and known >= request.known_end:
@@ -100,9 +100,9 @@ def next_tokens(state: Replica, request: Request, threshold: int) -> int:
 
 
 def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int) -> int:
-    """Preempt until a running request has its slots; returns its new index in the list.
+    """Preempt until the running request at ``index`` has its slots; return its new index.
 
-    It may preempt itself. NONE: no running request gets any more tokens in this step.
+    The request may preempt itself. NONE: no running request gets more tokens in this step.
     """
     k, slots = state.running[index], state.limits.num_draft_slots
     has_slots = False
@@ -124,7 +124,7 @@ def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int)
 
 
 def schedule_next(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
-    """Schedule tokens of a running request that already has their slots."""
+    """Schedule tokens of a running request whose slots are allocated."""
     request, num_drafts = state.requests[k], 0
     if request.is_chunk > 0:
         state.carries_prefill = True

@@ -1,8 +1,8 @@
 """vLLM's streaming input: a session is a request that continues with further inputs.
 
-When a turn stops, output in flight is dropped and no block is freed. With the next input the last
-sampled token is dropped, the outputs before it become prompt, and the new tokens follow. The
-request waits in the second queue with its blocks, and keeps a batch slot until its input arrives.
+When a turn ends, output in flight is dropped and no block is freed. When the next input arrives,
+the last sampled token is dropped, the outputs before it become prompt, and the new tokens follow.
+Until then the request waits in the second queue, with its blocks and its batch slot.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica, Trace
     from kvsim.records.request import Request, Segment
 
-#: Of a request: it has no further inputs, may get some, or has got the last one.
+#: A request has no session, may get further inputs, or has got the last input.
 NO_SESSION, OPEN, CLOSED = 0, 1, 2
 
 
 def goes_on(state: Replica, request: Request) -> bool:
-    """Return True if the session of a stopped request is open, or has a next input."""
+    """Return True if a request whose turn has ended may get, or has, another input."""
     trace, row = state.trace, request.request_id
     return trace.session[row] == OPEN or trace.next_input[row] < trace.num_inputs[row]
 
 
 def end_turn(state: Replica, k: int) -> None:
-    """Record the end of a turn: its blocks stay, and its output in flight will be dropped."""
+    """End a turn: the request keeps its blocks, and its output in flight will be dropped."""
     request, trace = state.requests[k], state.trace
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
@@ -57,7 +57,7 @@ def end_turn(state: Replica, k: int) -> None:
 
 
 def queue_turns(state: Replica, num_turns: int) -> None:
-    """Queue the requests with a turn that ended with a step, in the order of the step."""
+    """Queue the requests whose turns ended with a step, in the order of the step."""
     for at in range(num_turns):
         k = state.skipped[at]
         if state.requests[k].num_computed_tokens > 0:
@@ -69,7 +69,7 @@ def queue_turns(state: Replica, num_turns: int) -> None:
 
 
 def take_input(state: Replica, request: Request) -> None:
-    """Continue with the next input that has arrived."""
+    """Continue a request with its next input, which has arrived."""
     trace, row = state.trace, request.request_id
     place = trace.input_offsets[row] + trace.next_input[row]
     trace.next_input[row] += 1
@@ -89,7 +89,7 @@ def take_input(state: Replica, request: Request) -> None:
 
 
 def extend_prompt(trace: Trace, request: Request, kept: int, place: int) -> None:
-    """Append the first outputs and an input to the segments of a prompt."""
+    """Append the first ``kept`` output tokens and input ``place`` to a prompt's segments."""
     area, count = trace.session_area[request.request_id], request.num_segments
     if request.first_segment != area:
         for at in range(count):
@@ -115,7 +115,7 @@ def copy_segment(old: Segment, new: Segment) -> None:
 
 
 def see_input(state: Replica, k: int) -> None:
-    """Continue a session that waits for an input with one that has arrived."""
+    """Continue a session with an input that has just arrived, if it waits for one."""
     if state.requests[k].status == WAITING_FOR_INPUT:
         take_input(state, state.requests[k])
         look_anew(state)

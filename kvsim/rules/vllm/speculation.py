@@ -1,4 +1,4 @@
-"""Speculative decoding: drafts join the next step of a request, which verifies them."""
+"""Speculative decoding: the next step of a request verifies its drafts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without_lookahead(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Cut a chunk so that it leaves the drafter a known token to read, or none at all."""
+    """Cut a chunk so that enough known tokens follow it for the drafter's lookahead, or none."""
     lookahead = state.limits.num_prefill_lookahead_tokens
     rest = request.num_tokens - computed - num_tokens
     if 0 < rest < lookahead:
@@ -24,7 +24,7 @@ def without_lookahead(state: Replica, request: Request, computed: int, num_token
 
 
 def is_padded(state: Replica, request: Request, hit: int) -> bool:
-    """Return True if an admission of one token gets drafts, so that all requests of a batch do."""
+    """Return True if an admission of one token gets drafts, as all decodes of the batch have."""
     limits = state.limits
     if limits.num_drafts == 0 or limits.num_draft_rows > 0 or request.num_tokens - hit != 1:
         return False
@@ -34,7 +34,7 @@ def is_padded(state: Replica, request: Request, hit: int) -> bool:
 
 
 def add_drafts(state: Replica, batch: Batch, num_drafts: int) -> None:
-    """Set the number of drafts among the tokens planned last."""
+    """Set the number of drafts of the entry added last."""
     entry = batch.entries[batch.size - 1]
     request = state.requests[entry.request]
     entry.num_drafts = num_drafts
@@ -43,7 +43,7 @@ def add_drafts(state: Replica, batch: Batch, num_drafts: int) -> None:
 
 
 def drafts_after(state: Replica, batch: Batch) -> int:
-    """Return the number of drafts to propose after a step, by the number of requests in it."""
+    """Return the number of drafts per request to propose after a step, by its batch size."""
     for row in range(state.limits.num_draft_rows):
         first, last = state.draft_rows[3 * row], state.draft_rows[3 * row + 1]
         if first <= batch.size <= last:
@@ -52,7 +52,10 @@ def drafts_after(state: Replica, batch: Batch) -> int:
 
 
 def expect_drafts(state: Replica, batch: Batch) -> None:
-    """Set the expected drafts of a step just decided; asynchronously, before they exist."""
+    """Set the drafts to propose after the step just scheduled.
+
+    Under asynchronous scheduling, also count them in the requests before they exist.
+    """
     batch.num_drafts = drafts_after(state, batch)
     state.num_next_drafts = batch.num_drafts
     if not state.limits.asynchronous:
@@ -63,7 +66,7 @@ def expect_drafts(state: Replica, batch: Batch) -> None:
 
 
 def hand_back_drafts(state: Replica, batch: Batch) -> None:
-    """Store the drafts that were proposed after a step in its requests."""
+    """Set the number of drafts of a step's requests to what was proposed after the step."""
     for at in range(batch.size):
         request = state.requests[batch.entries[at].request]
         if request.status == FINISHED:
@@ -75,7 +78,7 @@ def hand_back_drafts(state: Replica, batch: Batch) -> None:
 
 
 def next_drafts(state: Replica, row: int, most: int) -> int:
-    """Return the number of tokens drafted for a request in this step."""
+    """Return the number of drafts proposed for a request: as recorded in the trace, or ``most``."""
     trace = state.trace
     if not trace.has_drafts:
         return most
@@ -88,7 +91,7 @@ def next_drafts(state: Replica, row: int, most: int) -> int:
 
 
 def verify(state: Replica, entry: Entry, request: Request) -> int:
-    """Return the number of accepted drafts of a step."""
+    """Return the number of accepted drafts of an entry, and add it to the totals."""
     entry.num_accepted = num_recorded(state, entry, request.request_id)
     if entry.num_accepted == NONE:
         entry.num_accepted = draw_accepted(
@@ -101,7 +104,7 @@ def verify(state: Replica, entry: Entry, request: Request) -> int:
 
 
 def num_recorded(state: Replica, entry: Entry, row: int) -> int:
-    """Return the recorded number of accepted drafts, or NONE."""
+    """Return the number of accepted drafts that the trace records, or NONE."""
     trace = state.trace
     if not trace.has_accepts or trace.accept_offsets[row] == trace.accept_offsets[row + 1]:
         return NONE
@@ -112,9 +115,9 @@ def num_recorded(state: Replica, entry: Entry, row: int) -> int:
 
 
 def draw_accepted(state: Replica, row: int, num_tokens: int, most: int) -> int:
-    """Draw the number of accepted drafts, a function of the request and its output position.
+    """Draw the number of accepted drafts of at most ``most``.
 
-    So two configurations differ in what they do with the drafts, not in luck.
+    The draw depends only on the request and its token count, so two configurations draw alike.
     """
     key = mix(mix(state.limits.draw_seed, row), num_tokens)
     share, rate, chance, accepted = key * 2.0**-63, -1.0, 1.0, 0
@@ -129,7 +132,7 @@ def draw_accepted(state: Replica, row: int, num_tokens: int, most: int) -> int:
 
 
 def take_back(state: Replica, request: Request, num_tokens: int) -> None:
-    """Roll back rejected tokens; their slots stay."""
+    """Roll back the counts of rejected drafts; their slots stay allocated."""
     if request.num_computed_tokens > 0:
         request.num_computed_tokens -= num_tokens
     if request.status == RUNNING and state.kv.manager == PAGED:
