@@ -1,9 +1,9 @@
-"""Errors of simulated against measured latencies, for configurations close to a measured one.
+"""Expected errors of simulated latencies, for configurations close to a measured one.
 
-An accuracy is claimed only for what a named run shows. Runs of dense layers with full attention and
-16-bit weights and KV speak for their like on the same card (``experiments.validate_serving``);
-closed loops of other models only for that model, format of weights and card
-(``experiments.validate_points``, points that no constant was fitted on). Tests hold both.
+An accuracy is stated only where a named run shows it. A run of a dense model with full attention
+and 16-bit weights and KV stands for all such models on the same card
+(``experiments.validate_serving``). Closed loops of other models stand only for that model, weight
+format and card (``experiments.validate_points``, on points that no constant was fitted on).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """Measured runs: their card, largest number of GPUs, models, and errors.
+    """Measured runs: their card, most GPUs, models, and errors.
 
-    Errors are the worst over the runs, in percent: of mean end-to-end latencies and of mean TTFT.
+    ``e2e`` and ``ttft`` are the largest errors of mean end-to-end latency and of mean TTFT over the
+    runs, in percent.
     """
 
     gpu: str
@@ -28,7 +29,7 @@ class Compared(NamedTuple):
     ttft: int
 
 
-#: The smallest number of GPUs comes first.
+#: By card, the fewest GPUs first.
 COMPARED = (
     Compared("h100-sxm", 1, "Qwen3-14B (vLLM 0.23) and Llama-2-7B (0.15)", 5, 12),
     Compared("h100-sxm", 8, "CodeLlama-34B on 2 (vLLM 0.15), closed loops on 4 and 8", 12, 12),
@@ -38,7 +39,7 @@ COMPARED = (
 
 
 class Served(NamedTuple):
-    """Closed loops of one model, format and card: median errors of held-out points, percent."""
+    """Closed loops of one model, weight format and card; median errors of held-out points in %."""
 
     model: str
     quantization: str | None
@@ -47,7 +48,7 @@ class Served(NamedTuple):
     ttft: float
 
 
-#: As in ``docs/validation/validate_points.json``.
+#: Errors from ``docs/validation/validate_points.json``.
 SERVED = (
     Served("gpt-oss-120b", "mxfp4", "b200", 3.5, 14.8),
     Served("gpt-oss-120b", "mxfp4", "h100-sxm", 1.5, 5.9),
@@ -73,7 +74,7 @@ def accuracy_of(
     dtype: str,
     quantization: str | None,
 ) -> str:
-    """Return a text on the expected error of an unsaturated run, and the runs that showed it."""
+    """Return a text with the expected error of an unsaturated run, and the runs that show it."""
     for served in SERVED:
         if (served.model, served.quantization, served.gpu) == (model.name, quantization, gpu):
             return (
@@ -96,7 +97,7 @@ def accuracy_of(
 def unlike_what_was_run(
     model: ModelSpec, layout: KVLayout, dtype: str, quantization: str | None
 ) -> str:
-    """Return the properties of a configuration that no measured run had; empty if none."""
+    """Return the properties of a configuration that no measured run has, or an empty string."""
     kv_dtype = layout.dtype.name
     kinds = {
         "mixture of experts": model.num_experts > 0,

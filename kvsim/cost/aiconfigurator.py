@@ -1,9 +1,9 @@
-"""Step time from aiconfigurator-core, NVIDIA's estimator on measured kernels (an optional extra).
+"""Step time from aiconfigurator-core, NVIDIA's estimator on measured kernels.
 
-Its engine prices the GPU's part of a step; host work between steps stays the roofline's. A query
-takes about a millisecond, and a step with prompts two. Needs the
-extra ``[aiconfigurator]``; it carries tables of data-centre cards and shapes of popular models, and
-asks Hugging Face for the others.
+The estimator prices the GPU's part of a step; host work between steps is that of the roofline. A
+query takes about a millisecond; a step with prompts needs two queries. The optional extra
+``[aiconfigurator]`` installs it, with tables of data-centre cards and shapes of popular models; it
+loads other shapes from Hugging Face.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvsim.rules.price import swap_time, with_transfers
 if TYPE_CHECKING:
     from kvsim.sched.scheduler import StepPlan
 
-#: The estimator's names of systems.
+#: Cards by the estimator's names.
 SYSTEMS = (
     *("a100_pcie", "a100_sxm", "b200_sxm", "h100_pcie", "h100_sxm", "h200_sxm", "l4", "l40s"),
     "rtx_pro_6000_server",
@@ -33,7 +33,7 @@ SYSTEMS = (
 
 @COST_MODELS.register("aiconfigurator")
 class AIConfiguratorCost:
-    """Prices a step by the estimator's time for its tokens, requests and mean lengths.
+    """Prices a step by the estimator's time for its tokens, requests and mean context lengths.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class AIConfiguratorCost:
     Raises
     ------
     ValueError
-        If the extra is not installed, or knows neither the card nor the model; for what-if KV
+        If the extra is not installed, or does not know the card or the model; for what-if KV
         shapes, and for pipeline stages.
     """
 
@@ -122,5 +122,5 @@ def _engine(model: str, system: str, framework: str, version: str | None, tp: in
     logging.getLogger("aiconfigurator_core").setLevel(logging.CRITICAL)
     try:
         return EngineHandle.compile(model, system, framework, backend_version=version, tp_size=tp)
-    except Exception as error:  # its own kinds of errors, none of them documented
+    except Exception as error:  # the estimator does not document its exceptions
         raise ValueError(f"cost model aiconfigurator: {model} on {system}: {error}") from None

@@ -1,4 +1,4 @@
-"""Arithmetic of a card's GEMMs, and its peak rate."""
+"""Number format in which a card's GEMMs compute, and its peak rate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
-    """Return the arithmetic of GEMMs: activations as narrow as the weights, if the card has it.
+    """Return the number format of GEMMs: that of the weights if the card has such arithmetic.
 
-    Experts in MXFP4 compute in FP8 where the card has 4-bit units (MXFP8 activations, as vLLM on
-    Blackwell). All other 4-bit formats apply to weights only.
+    Experts in MXFP4 compute in FP8 on cards with 4-bit units (MXFP8 activations, as in vLLM on
+    Blackwell). Other 4-bit formats but NVFP4 are for weights only, and compute in 16 bits.
     """
     if quantization == "nvfp4" and gpu.fp4_flops_per_s:
         return "fp4"
@@ -26,7 +26,7 @@ def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
 
 
 def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
-    """Peak rate of the GEMMs, per second."""
+    """Return the peak rate of the GEMMs, in operations per second."""
     rates = {
         "fp4": gpu.fp4_flops_per_s,
         "fp8": gpu.fp8_flops_per_s,

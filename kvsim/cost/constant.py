@@ -1,4 +1,4 @@
-"""Every step takes the same time: for queueing theory and for isolating scheduling effects."""
+"""A cost model with the same time for every step, to compare with theory or isolate scheduling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @COST_MODELS.register("constant")
 class ConstantCost:
-    """``seconds`` per step, independent of its contents."""
+    """``seconds`` per step, whatever the step contains."""
 
     rules_of: ClassVar[int] = CONSTANT
 
@@ -34,7 +34,7 @@ class ConstantCost:
         return not overridden(self, ("step",))
 
     def lay_out_price(self, record: Cost, memory: Memory) -> None:
-        """Fill an empty record."""
+        """Fill an empty record with the constant."""
         record.price, record.seconds, record.num_layers = CONSTANT, self.seconds, 1
         record.layers = memory.records(Layers, 1)
         record.experts.touched = memory.list_of([0.0])

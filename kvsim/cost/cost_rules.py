@@ -1,4 +1,4 @@
-"""A cost model of a user's as rules: the same text runs as Python and compiled."""
+"""A user's cost model as rules, which run as Python or compiled."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class CostRules(RulePart, ABC):
-    """Base of a cost model that runs at the speed of the built-in ones.
+    """Base of a user's cost model that runs at the speed of the built-in ones.
 
-    A subclass declares parameters as fields, and defines ``price``; what it keeps from step to step
-    is declared with :func:`kvsim.own_rules.part.per_replica`. kvsim counts the work of a step, and
-    adds the time of swaps and transfers between GPU and host.
+    A subclass declares parameters as fields, and defines ``price``. It declares state that lasts
+    from step to step with :func:`kvsim.own_rules.part.per_replica`. kvsim counts the work of each
+    step, and adds the time of swaps and transfers between GPU and host.
 
     Parameters
     ----------
-    config : configuration of the run; without it an instance prices works, but no steps
+    config : configuration of the run; :meth:`step` needs it, :meth:`price` does not
 
     Raises
     ------
@@ -40,7 +40,7 @@ class CostRules(RulePart, ABC):
 
     Examples
     --------
-    A file of a user's own, such as ``docs/examples/parts/my_gpu.py``::
+    A user's file, such as ``docs/examples/parts/my_gpu.py``::
 
         from kvsim.plugins.cost import CostRules, Work
 
@@ -59,7 +59,7 @@ class CostRules(RulePart, ABC):
     BEFORE: ClassVar[tuple[Parameter, ...]] = (
         Parameter("config", Parameter.POSITIONAL_ONLY, annotation=CostConfig),
     )
-    #: Rules say all that it does.
+    #: A subclass has no methods that run in Python only.
     runs_by_rules: ClassVar[bool] = True
 
     def __init__(self, config: CostConfig | None = None, /, **parameters: float) -> None:
@@ -73,10 +73,10 @@ class CostRules(RulePart, ABC):
 
     @abstractmethod
     def price(self, work: Work) -> float:
-        """Return the seconds of a step's computation, above 0."""
+        """Return the seconds of a step's computation, more than 0."""
 
     def lay_out_price(self, record: Cost, memory: Memory) -> None:
-        """Fill an empty record with what counts work, and with the rules."""
+        """Fill an empty record with the constants that count work, and with the rules."""
         counted = self.counter.record
         copy_numbers(counted, record)
         for name in ("wide", "narrow", "experts"):
@@ -86,7 +86,7 @@ class CostRules(RulePart, ABC):
         self.lay_out(record.part, memory, {})
 
     def step(self, plan: StepPlan) -> StepCost:
-        """Price a step of Python's; see :class:`kvsim.cost.model.CostModel`."""
+        """Price a step in Python; see :class:`kvsim.cost.model.CostModel`."""
         if not plan.batch.size:
             return StepCost(0.0, 0.0, 0.0)
         work, record = self.counter.count(plan), self.counter.record

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kvsim.records.cost import Cost
     from kvsim.speculation import SpeculativeConfig
 
-#: Looking drafts up takes that share of a verification: n-gram in vLLM on an H100
-#: (SpecDecode-Bench's fit).
+#: Time of an n-gram look-up of drafts as a share of a verification step (SpecDecode-Bench's fit of
+#: vLLM on an H100).
 LOOK_UP_SHARE = 0.006
 #: Fixed seconds of a pass of the drafter. SpecDecode-Bench fits 2.135 ms for EAGLE-3's three passes
 #: with Llama-3.1-8B on an H100; 0.27 ms of each is its weights at the card's bandwidth.
@@ -21,7 +21,7 @@ PASS_SECONDS = 2.135e-3 / 3 - 0.27e-3
 
 
 def lay_out_drafter(record: Cost, config: CostConfig, spec: SpeculativeConfig) -> None:
-    """Write the constants of the cost of drafting into a record."""
+    """Write the constants of drafting into a record."""
     record.has_drafts = True
     if not spec.has_drafter:
         record.draft_share = LOOK_UP_SHARE

@@ -1,9 +1,9 @@
 """Fractions of a card's peaks that each kind of work reaches: the only constants of the roofline.
 
-``efficiency.toml`` holds them with the error of each fit; ``python -m experiments.calibrate`` makes
-them. A card without measurements takes the fractions of its generation's measured card, else the
-H100's, applied to its own peaks and scaled where simple tests of it or of its maker's were timed
-(:mod:`kvsim.cost.relative`).
+``efficiency.toml`` holds them with the error of each fit, as ``python -m experiments.calibrate``
+writes it. A card without measurements takes the fractions of the measured card of its generation,
+or else of the H100, and applies them to its own peaks. If simple tests of the card, or of one of
+the same maker, were timed, their ratios scale the fractions (:mod:`kvsim.cost.relative`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kvsim.cost.relative import ratios_of, scaled, spread, tested
 from kvsim.errors import unknown_name
 
 TABLE = Path(__file__).with_name("efficiency.toml")
-#: The card that provides the fractions of a card without measurements.
+#: The card with the fractions for cards without measurements and without an entry below.
 DEFAULT = "h100"
-#: Measured card of the same generation, by card.
+#: By card without measurements: the measured card of its generation.
 NEAREST = {
     **{"gb200": "b200", "b300": "b200", "gb300": "b200"},
     **{"l4": "l40s", "rtx-5090": "rtx-pro-6000"},
@@ -34,10 +34,10 @@ class GemmShares:
 
     Parameters
     ----------
-    launch : seconds per GEMM, quantising its activations included
+    launch : seconds per GEMM, including the launch that quantises its activations
     weights, gemm : shares of HBM bandwidth and of peak FLOP/s
-    ridge : share of the shorter of memory and arithmetic time that is not hidden if both are equal
-    quantization : share of HBM bandwidth, reading activations and writing them in fewer bits
+    ridge : share of memory or arithmetic time that does not overlap if both are equal
+    quantization : share of HBM bandwidth when activations are read and written in fewer bits
     """
 
     launch: float
@@ -55,11 +55,11 @@ class ExpertShares:
     ----------
     launch : seconds per layer: routing, permutation, two grouped GEMMs, combining
     weights, gemm : shares of HBM bandwidth and of peak FLOP/s
-    power : power of the soft maximum of the two
-    block : approximate number of rows that each touched expert's rows are padded to
-    activations : share of HBM bandwidth, moving rows
-    uncaptured : least time of a layer beyond ``uncaptured_experts``, in steps that no CUDA graph
-        covers
+    power : exponent of the soft maximum of memory time and arithmetic time
+    block : approximate rows of padding per expert in use
+    activations : share of HBM bandwidth when rows are moved
+    uncaptured : seconds added to ``uncaptured_experts``, the least time of a layer in steps that no
+        CUDA graph covers
     """
 
     launch: float
@@ -77,34 +77,36 @@ class Efficiency:
 
     Parameters
     ----------
-    weights : share of HBM bandwidth, streaming weights through GEMMs
-    gemm : share of peak FLOP/s, large GEMMs
+    weights : share of HBM bandwidth when GEMMs read weights
+    gemm : share of peak FLOP/s of large GEMMs
     gemm_falloff : relative slowdown of GEMMs of 8,192 tokens
-    gemm_ridge : share of the shorter of memory and arithmetic time not hidden if both are equal
-    gemm_launch : per GEMM
-    decode_attention : share of HBM bandwidth, reading KV for one query token per request
-    decode_launch, decode_request : per layer, and per layer, request and 32 heads
+    gemm_ridge : share of memory or arithmetic time that does not overlap if both are equal
+    gemm_launch : time per GEMM
+    decode_attention : share of HBM bandwidth when decodes read KV
+    decode_launch, decode_request : time per layer, and per layer, request and 32 heads
     prefill_attention : share of peak FLOP/s
-    prefill_launch : per layer
-    ..._8bit : the same six with KV of one byte or less, which takes converting: half the bytes are
-        not half the time (FP8 measured; INT8 and INT4 taken as equal)
-    prefill_io : share of HBM bandwidth, reading and writing queries, keys, values and outputs
-    mixed_decode : slowdown of decodes' KV reads with a long prompt in the same step
-    elementwise : share of HBM bandwidth, norms, rotary embedding, activation
-    link, link_ring : share of one direction of NVLink or PCIe, all-reduces in one and two exchanges
-    layer_launch : other kernel launches, per layer and step
-    layer_launch_quantized : more of them where dense GEMMs quantise activations first
-    latent_attention : share of HBM bandwidth, reading latents for one query token per request
-    latent_prefill : share of peak FLOP/s, prompts of models with latents
-    state_traffic : share of HBM bandwidth, reading and writing states
-    state_launch, scan_launch : per layer with states, of decodes and of prompts
-    scan : share of peak FLOP/s, the scan of a prompt
-    scan_token : seconds per token and layer at least, as tokens follow each other
-    uncaptured_layer, uncaptured_experts : least time of a layer, and more of one with experts, in
-        steps that no CUDA graph covers: the host launches every kernel
+    prefill_launch : time per layer
+    prefill_io : share of HBM bandwidth when queries, keys, values and outputs are read and written
+    ..._8bit : the six constants of attention above, with KV of one byte or less. Converting such KV
+        takes time: half the bytes do not take half the time (FP8 measured; INT8 and INT4 assumed
+        equal)
+    mixed_decode : relative slowdown of decodes' KV reads by a long prompt in the same step
+    elementwise : share of HBM bandwidth of norms, rotary embeddings and activation functions
+    link, link_ring : share of one direction of NVLink or PCIe, for all-reduces of one exchange and
+        of two
+    layer_launch : time of other kernel launches per layer and step
+    layer_launch_quantized : additional time of these if dense GEMMs quantise activations first
+    latent_attention : share of HBM bandwidth when decodes read latents
+    latent_prefill : share of peak FLOP/s for prompts of models with latents
+    state_traffic : share of HBM bandwidth when states are read and written
+    state_launch, scan_launch : time per layer with states, for decodes and for prompts
+    scan : share of peak FLOP/s in the scan of a prompt
+    scan_token : least time of a scan per token and layer, as it computes tokens one after another
+    uncaptured_layer, uncaptured_experts : least time of a layer, and the additional one of a layer
+        with experts, in steps that no CUDA graph covers: the host launches every kernel
     step, request : host work between steps, per step and per scheduled request
-    sync_step, sync_request : host work besides, where the GPU waits for it
-    all_reduce, all_reduce_exchange : fixed time of one all-reduce, and of a second exchange in it
+    sync_step, sync_request : additional host work if the GPU waits for it
+    all_reduce, all_reduce_exchange : fixed time of an all-reduce, and of its second exchange
     gemms, experts : efficiencies by weight format
     errors : error of each fit, in words
     """
@@ -152,22 +154,22 @@ class Efficiency:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-#: Formats of weights that have constants of their own.
+#: Weight formats with constants.
 FORMATS = {
     "gemms": ("fp8", "fp8-block", "nvfp4"),
     "experts": ("16-bit", "fp8-block", "nvfp4", "mxfp4", "int4"),
 }
-#: Tables of a card by format of weights.
+#: Tables of a card with one table per weight format.
 NESTED: dict[str, Any] = {"gemms": GemmShares, "experts": ExpertShares}
 
 
 def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
-    """Read the constants of all cards.
+    """Return the constants of all cards in a file.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is not TOML of tables.
+        If the file cannot be read or is not TOML.
     """
     try:
         return _parsed(file.read_text(encoding="utf-8"))
@@ -181,12 +183,12 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str) -> dict[str, dict[str, Any]]:
-    """Parse a table once, since every run reads it several times."""
+    """Parse a file once, as every run reads it several times."""
     return tomllib.loads(text)
 
 
 def hash_alias_of(gpu_name: str) -> str:
-    """Return the key of a GPU's constants in the table: h100 for h100-sxm."""
+    """Return the key of a GPU's constants in the table, such as h100 for h100-sxm."""
     known = [c for c in (*read_table(), *NEAREST) if f"{gpu_name}-".startswith(f"{c}-")]
     return max(known, key=len, default=gpu_name.partition("-")[0])
 
@@ -209,26 +211,26 @@ def basis_of(gpu_name: str) -> str:
 
 
 def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
-    """Return True if attention over this KV dtype was measured on this card: only FP8 on H100."""
+    """Return True if attention over this KV dtype was measured on the card, as FP8 on the H100."""
     errors = read_table().get(hash_alias_of(gpu_name), {}).get("errors", {})
     return any(f"{kv_dtype.upper()} KV" in kind for kind in errors)
 
 
 def with_narrow_kv(rate: Efficiency) -> Efficiency:
-    """Return the constants with those for KV of one byte or less in place of 16-bit KV."""
+    """Return the constants with those of 16-bit KV replaced by those of KV of one byte or less."""
     narrow = [f.name for f in fields(Efficiency) if f.name.endswith("_8bit")]
     values: dict[str, Any] = {n.removesuffix("_8bit"): getattr(rate, n) for n in narrow}
     return replace(rate, **values)
 
 
 def gemm_shares(rate: Efficiency, quantization: str | None) -> GemmShares:
-    """Return a card's constants of GEMMs in fewer bits; FP8's for formats that were not timed."""
+    """Return a card's constants of narrow GEMMs; those of FP8 for formats without any."""
     return rate.gemms.get(quantization or "") or rate.gemms["fp8"]
 
 
 @cache
 def efficiency_of(gpu_name: str) -> Efficiency:
-    """Return the constants of a card."""
+    """Return the constants of a card, from its own or another card's measurements."""
     table = read_table()
     given, default = table[measured_card(gpu_name)], table[DEFAULT]
     values: dict[str, Any] = dict(given)
@@ -247,7 +249,7 @@ def measured_card(gpu_name: str) -> str:
 
 
 def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Efficiency:
-    """Replace constants by those of a user's TOML file for this card.
+    """Return constants with those of a user's TOML file for this card.
 
     The file has the form of ``efficiency.toml``; constants that it omits keep their values.
 
@@ -281,7 +283,7 @@ def _table_of(file: str, name: str, value: Any) -> dict[str, Any]:
 
 
 def _numbers(file: str, table: str, given: Any, known: Any) -> dict[str, float]:
-    """Check the constants of one table."""
+    """Return the constants of one table as floats; ValueError for a wrong name or value."""
     names = [f.name for f in fields(known) if f.name not in (*NESTED, "errors")]
     for name, value in _table_of(file, table, given).items():
         if name not in names:

@@ -1,4 +1,4 @@
-"""Load of a step on routed experts: the number that its tokens use per layer, and their GPUs."""
+"""Load of a step on routed experts: the experts that its tokens use per layer, and their GPUs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
     from kvsim.records.cost import Cost
 
-#: Tokens choose the expert of rank r with a chance of r to the power of minus this. Real prompts
-#: touch fewer experts than evenly spread tokens would: 57 of gpt-oss's 128 for 32 tokens, not 82,
-#: and 144 of Kimi-K2.5's 384, not 188, when routing is drawn as in aiconfigurator-core 0.12.0
-#: (its "power_law_1.01", under which MoE tables agree best with measured servers).
+#: A token chooses the expert of rank r with a probability proportional to r ** -ROUTING_SKEW. Real
+#: prompts use fewer experts than uniform routing. If routing is drawn as in aiconfigurator-core
+#: 0.12.0, 32 tokens use 57 of gpt-oss's 128 experts instead of 82, and 144 of Kimi-K2.5's 384
+#: instead of 188 (with "power_law_1.01": its MoE tables then agree best with measured servers).
 ROUTING_SKEW = 0.8
 
-#: Experts are few up to here, and large: tokens spread evenly over them (Mixtral of Experts, arXiv
-#: 2401.04088, section 5), and their GEMMs take as long as dense ones of as many bytes and FLOPs
-#: (Mixtral-8x7B on two H100s: whole times within 2.5 % at low load).
+#: Up to this number experts are large: tokens spread evenly over them (Mixtral of Experts, arXiv
+#: 2401.04088, section 5), and their GEMMs take as long as dense GEMMs of the same bytes and FLOPs
+#: (Mixtral-8x7B on two H100s: latencies within 2.5 % at low load).
 FEW_EXPERTS = 16
-#: The soft maximum of memory and arithmetic of such GEMMs, nearly a maximum.
+#: Exponent of the soft maximum of memory and arithmetic time of such GEMMs: nearly a maximum.
 DENSE_POWER = 8.0
 
-#: Formats of weights with timed kernels; the others take the constants of one of these.
+#: By weight format: the format with timed kernels whose constants it takes.
 KERNELS = {
     None: "16-bit",
     "fp8": "fp8-block",
@@ -47,14 +47,15 @@ KERNELS = {
 }
 
 
-#: Kernels of 4-bit weights on cards that widen them before they multiply.
+#: Kernels of 4-bit weights on cards that compute with them in 16 bits.
 WEIGHTS_ALONE = "int4"
 
 
 class Routing(NamedTuple):
-    """Routing of tokens: experts used per layer, by number of tokens, and rows per token.
+    """Routing of tokens on the rank with the most work.
 
-    Both on the rank with the most work. A token has as many rows as it visits experts there.
+    ``touched`` is the mean number of experts that m tokens use per layer, by m; ``token_rows`` is
+    the mean number of experts, and so of rows, per token.
     """
 
     touched: NDArray[Any]
@@ -62,14 +63,14 @@ class Routing(NamedTuple):
 
 
 def expert_format(config: CostConfig) -> str | None:
-    """Return the quantisation of the routed experts, None for 16-bit weights."""
+    """Return the weight format of the routed experts, None for 16 bits."""
     return config.quantization if quantized_params(config.model, config.quantization)[0] else None
 
 
 def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDArray[Any]:
     """Return the probability that a token uses each expert: rank to the power of -skew.
 
-    They add up to the experts a token visits, and none is above 1.
+    The probabilities sum to ``num_chosen``, the experts of a token, and none is above 1.
 
     Examples
     --------
@@ -88,10 +89,10 @@ def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDAr
 def routing(
     num_experts: int, num_chosen: int, skew: float, num_ranks: int, num_tokens: int
 ) -> Routing:
-    """Return the number of experts that 0 to ``num_tokens`` tokens use, placed by a fixed shuffle.
+    """Return the routing of 0 to ``num_tokens`` tokens; a fixed shuffle deals experts to ranks.
 
-    If one token visits an expert with probability p, m tokens touch it with probability
-    1 - (1 - p)^m. The table ends where nearly all experts are touched.
+    If one token uses an expert with probability p, m tokens use it with probability 1 - (1 - p)^m.
+    The table ends early if nearly all experts are used.
     """
     chances = choice_probabilities(num_experts, num_chosen, skew)
     dealt = np.random.default_rng(0).permutation(chances)
@@ -107,7 +108,7 @@ def routing(
 def routing_of(config: CostConfig) -> Routing:
     """Return the routing of a step's tokens over the experts of a model.
 
-    The tokens of all replicas with separate attention and shared experts.
+    It includes the tokens of all replicas that attend separately and share the experts.
     """
     model, replicas = config.model, config.num_attention_ranks
     skew = ROUTING_SKEW if model.num_experts > FEW_EXPERTS else 0.0
@@ -118,7 +119,7 @@ def routing_of(config: CostConfig) -> Routing:
 
 
 def touched_by_tokens(config: CostConfig) -> list[float]:
-    """Return the experts of a layer that m tokens of one replica touch, m = 0, 1, ..."""
+    """Return the experts of a layer that m tokens of each replica use, for m = 0, 1, ..."""
     if not config.model.num_moe_layers:
         return [0.0]
     touched = routing_of(config).touched
@@ -136,7 +137,7 @@ def expert_slices(config: CostConfig) -> int:
 def count_experts(record: Cost, config: CostConfig) -> None:
     """Write the bytes and FLOPs of a model's routed experts on one GPU into a record.
 
-    Under expert parallelism it holds whole experts, else a slice of every expert.
+    Under expert parallelism a GPU holds whole experts, else a slice of every expert.
     """
     model, experts = config.model, record.experts
     if not model.num_moe_layers:
@@ -152,7 +153,7 @@ def count_experts(record: Cost, config: CostConfig) -> None:
 
 
 def routed_layers(config: CostConfig) -> int:
-    """Return the number of layers with separate routing kernels: those of many experts."""
+    """Return the number of layers with routing kernels: all MoE layers if experts are many."""
     return config.model.num_moe_layers if config.model.num_experts > FEW_EXPERTS else 0
 
 

@@ -1,4 +1,4 @@
-"""The GEMMs of a model's layers by the format of their weights: 16 bits, and a quantised one."""
+"""The GEMMs of a model's layers by weight format: 16 bits, and a quantised format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def count_gemms(record: Cost, config: CostConfig) -> None:
-    """Write weights, FLOPs and activations of all GEMMs except routed experts' into a record."""
+    """Write weights, FLOPs and activations of GEMMs into a record, without routed experts."""
     model, tp = config.model, config.tensor_parallel_size
     element = float(DTYPE_BYTES[config.dtype])
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
@@ -42,7 +42,7 @@ def count_gemms(record: Cost, config: CostConfig) -> None:
 
 
 def rate_gemms(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write a card's rates for these GEMMs into a record."""
+    """Write a card's rates for the GEMMs of :func:`count_gemms` into a record."""
     gpu = config.gpu
     set_rates(record.wide, config, rate, peak_flops(gpu, None))
     set_rates(record.narrow, config, rate, peak_flops(gpu, config.quantization))
@@ -51,18 +51,18 @@ def rate_gemms(record: Cost, config: CostConfig, rate: Efficiency) -> None:
         record.narrow.stream_rate = gpu.memory_bandwidth_bytes_per_s * shares.weights
         record.narrow.rate = peak_flops(gpu, config.quantization) * shares.gemm
         record.narrow.ridge = shares.ridge
-        record.narrow.falloff = 0.0  # not seen beside the quantisation of activations
+        record.narrow.falloff = 0.0  # not measurable next to the quantisation of activations
 
 
 def set_rates(gemms: Gemms, config: CostConfig, rate: Efficiency, peak: float) -> None:
-    """Write the rates of 16-bit kernels, or of kernels that widen weights on the way."""
+    """Write the rates of kernels that compute in 16 bits, whatever the weight format."""
     gemms.stream_rate = config.gpu.memory_bandwidth_bytes_per_s * rate.weights
     gemms.rate = peak * rate.gemm
     gemms.falloff, gemms.ridge = rate.gemm_falloff / 8192, rate.gemm_ridge
 
 
 def quantization_time(config: CostConfig, rate: Efficiency) -> float:
-    """Seconds per token of quantising activations before the GEMMs, from 2 bytes to 1."""
+    """Seconds per token to quantise activations before the GEMMs, from 2 bytes to 1."""
     if not quantizes_activations(config):
         return 0.0
     read = activation_elements(config)[0] - routed_elements(config)[0]
@@ -71,6 +71,6 @@ def quantization_time(config: CostConfig, rate: Efficiency) -> float:
 
 
 def quantizes_activations(config: CostConfig) -> bool:
-    """Return True if dense GEMMs compute in fewer than 16 bits, so that kernels quantise first."""
+    """Return True if dense GEMMs compute in fewer than 16 bits, after quantising activations."""
     narrow = quantized_params(config.model, config.quantization)[1]
     return narrow > 0 and arithmetic_of(config.gpu, config.quantization) != "16-bit"

@@ -1,7 +1,8 @@
 """The memories that a GPU reads, fastest to slowest, and the links to them.
 
-Williams et al., "Roofline" (CACM 2009): work that does I operations per byte of a level cannot run
-faster than I times that level's bandwidth. Bandwidths are peaks, but over PCIe what copies achieve.
+Work with I operations per byte of a memory cannot run faster than I times the memory's bandwidth
+(Williams et al., "Roofline", CACM 2009). Bandwidths are peaks, except over PCIe: there they are
+what copies achieve.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ PCIE_EFFICIENCY = 0.81
 #: One PCIe 4.0 x4 drive, sequential read and write, bytes per second: Samsung 980 PRO's data sheet.
 NVME_READ, NVME_WRITE = 7.0e9, 5.0e9
 
-#: L2 of an A100 to all its 108 SMs (NVIDIA's Ampere white paper); other cards where nothing is
-#: published take as much per SM.
+#: L2 bandwidth of an A100 per SM (NVIDIA's Ampere white paper), also used for cards without a
+#: published one.
 L2_BYTES_PER_CLOCK_PER_SM = 5120 / 108
 
-#: Typical seconds until the first byte, of no card in particular: 20, 200 and 400 cycles (V100,
-#: A100 and H100 alike: table 3 of PMC10448217) at 1.4 GHz; a load from a peer over NVLink; one
-#: cudaMemcpyAsync, driver included (microbenchmarks show 5 to 10 us); a random read of a drive.
+#: Typical seconds until the first byte, for all cards. SRAM, L2 and HBM: 20, 200 and 400 cycles at
+#: 1.4 GHz (V100, A100 and H100 are similar: table 3 of PMC10448217). NVLink: a load from a peer.
+#: Copy: a cudaMemcpyAsync with the driver (microbenchmarks: 5 to 10 us). NVMe: a random read.
 SRAM_LATENCY, L2_LATENCY, HBM_LATENCY = 15e-9, 150e-9, 300e-9
 NVLINK_LATENCY, COPY_SECONDS, NVME_LATENCY = 2e-6, 1e-5, 1e-4
 
@@ -32,9 +33,9 @@ NVLINK_LATENCY, COPY_SECONDS, NVME_LATENCY = 2e-6, 1e-5, 1e-4
 class Sm(NamedTuple):
     """Resources of one SM, or compute unit, of an architecture.
 
-    The catalogue's peak over the dense 16-bit tensor operations per clock is the clock.
-    Shared memory has 32 banks of 4 bytes, which Turing reads in two clocks (arXiv 1903.07486).
-    ``l2_bytes_per_clock`` is the whole chip's, None if it is not published.
+    ``flops_per_clock`` counts dense 16-bit tensor operations. Shared memory has 32 banks of 4
+    bytes, which Turing reads in two clocks (arXiv 1903.07486). ``l2_bytes_per_clock`` is that of
+    the whole chip, None if it is not published.
     """
 
     architecture: str
@@ -44,9 +45,9 @@ class Sm(NamedTuple):
     sram_bytes_per_clock: int = 128
 
 
-# NVIDIA's white papers (Volta, Turing, Ampere, GA102, Ada, Hopper), AMD's of CDNA 3; Blackwell as
-# Hopper with twice the tensor rate. GeForce cards accumulate in FP32 at half rate, and the A10G's
-# 70 TFLOP/s are counted so, too.
+# Sources: NVIDIA's white papers (Volta, Turing, Ampere, GA102, Ada, Hopper), AMD's of CDNA 3.
+# Blackwell is assumed to be Hopper with twice the tensor rate. GeForce cards accumulate in FP32 at
+# half rate; the A10G's 70 TFLOP/s are such a rate, too.
 _GA102, _ADA = Sm("GA102", 1024, 128 * KIB), Sm("Ada", 1024, 128 * KIB)
 _A100 = Sm("A100", 2048, 192 * KIB, 5120)
 _HOPPER, _BLACKWELL = Sm("Hopper", 4096, 256 * KIB, 5120), Sm("Blackwell", 8192, 256 * KIB)
@@ -80,25 +81,25 @@ SMS = {
     "gb300": _BLACKWELL,
     "rtx-5090": _HALF_BLACKWELL,
     "rtx-5070-ti": _HALF_BLACKWELL,
-    "gb10": _HALF_BLACKWELL._replace(flops_per_clock=1024),  # recalled
+    "gb10": _HALF_BLACKWELL._replace(flops_per_clock=1024),  # not checked in a source
     "rtx-pro-6000": Sm("Blackwell RTX", 1024, 128 * KIB),
-    "mi210": Sm("CDNA 2", 1024, 64 * KIB, 4096),  # recalled, and the next
+    "mi210": Sm("CDNA 2", 1024, 64 * KIB, 4096),  # both CDNA 2: not checked in a source
     "mi250x": Sm("CDNA 2", 1024, 64 * KIB, 8192),
     "mi300x": Sm("CDNA 3", 2048, 64 * KIB, 8192),  # its Infinity Cache: 17.2 TB/s at 2.1 GHz
     "mi325x": Sm("CDNA 3", 2048, 64 * KIB, 8192),
-    "mi355x": Sm("CDNA 4", 4096, 160 * KIB, 8192),  # recalled
+    "mi355x": Sm("CDNA 4", 4096, 160 * KIB, 8192),  # not checked in a source
 }
 
 
 class Level(NamedTuple):
-    """A memory as one GPU sees it.
+    """A memory that one GPU reads.
 
     Parameters
     ----------
-    capacity_bytes : None if it is not published
-    bandwidth_bytes_per_s : reading, one direction
-    latency_s : until the first byte, typical
-    source : source of the figures
+    capacity_bytes : capacity, None if it is not published
+    bandwidth_bytes_per_s : bandwidth of reads
+    latency_s : typical seconds until the first byte
+    source : source of the numbers
     """
 
     name: str
@@ -115,15 +116,14 @@ def sm_of(gpu: GpuSpec) -> Sm | None:
 
 
 def clock_hz(gpu: GpuSpec, sm: Sm) -> float:
-    """Clock at which all SMs together reach the card's peak dense 16-bit rate."""
+    """Return the clock in Hz at which all SMs reach the card's peak dense 16-bit rate."""
     return gpu.bf16_flops_per_s / (gpu.num_sms * sm.flops_per_clock)
 
 
 def hierarchy(gpu: GpuSpec) -> tuple[Level, ...]:
-    """List the memories that one GPU can read, fastest to slowest.
+    """Return the memories that one GPU can read, fastest to slowest.
 
-    SRAM and L2 of a card that is not in the catalogue, and NVLink if there is none, are left
-    out.
+    SRAM and L2 of a card that is not in the catalogue are left out, and NVLink of one without it.
 
     Examples
     --------
@@ -161,11 +161,11 @@ def _on_chip(gpu: GpuSpec) -> list[Level]:
 
 
 def _hbm(gpu: GpuSpec) -> Level:
-    """Return the card's own memory, called HBM also where it is GDDR."""
+    """Return the card's own memory, which is called HBM even if it is GDDR."""
     rate = gpu.memory_bandwidth_bytes_per_s
     return Level("HBM", gpu.memory_bytes, rate, HBM_LATENCY, "catalogue")
 
 
 def transfer_seconds(level: Level, num_bytes: float) -> float:
-    """Seconds until one transfer has delivered ``num_bytes`` from a level."""
+    """Return the seconds of one transfer of ``num_bytes`` from a memory."""
     return level.latency_s + num_bytes / level.bandwidth_bytes_per_s

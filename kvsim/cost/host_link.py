@@ -1,9 +1,9 @@
 """The link between GPU and host: PCIe at its peak rate, separately in each direction.
 
-Swapping copies each block or page separately, keys and values of each layer in separate copies,
-each with a fixed time. Prefix blocks are copied together, in one launch per tensor of a layer.
-:mod:`kvsim.rules.price` adds transfers to the time of a step; stores of native offloading slow it
-by the bandwidth that they take (``rules/offloading/scheduler.py``).
+Swapping copies each block or page separately, with one copy per K or V tensor of each layer; every
+copy takes a fixed time. Prefix blocks are copied together, with one copy per tensor.
+:mod:`kvsim.rules.price` adds transfers to the time of a step. Stores of native offloading slow a
+step down by the memory bandwidth that they use (``rules/offloading/scheduler.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
     from kvsim.records.cost import Cost
 
-#: Of one page fault of the GPU's, served by the driver: 20 to 50 us (Zheng et al., HPCA 2016; D34).
+#: Time of a GPU page fault that the driver serves: 20 to 50 us (Zheng et al., HPCA 2016; D34).
 FAULT_SECONDS = 3e-5
 
 

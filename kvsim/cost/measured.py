@@ -1,10 +1,10 @@
 """Step time from a user's kernel tables: the roofline's sum with interpolated terms.
 
-A folder holds ``gemm``, ``generation_attention`` and ``context_attention`` tables, and with several
-GPUs ``custom_allreduce``, as ``.csv``, ``.csv.gz`` or ``.parquet``, with the columns that
-aiconfigurator's collector writes (times in ``latency_ms``). Tables of several cards or frameworks
-are cut to the run's card and to ``framework``. Terms without a table (host work, norms, launches
-between kernels) keep the roofline's values.
+A folder holds the tables ``gemm``, ``generation_attention`` and ``context_attention``, and for
+several GPUs ``custom_allreduce``. They are ``.csv``, ``.csv.gz`` or ``.parquet`` files with the
+columns of aiconfigurator's collector (times in ``latency_ms``). Only rows of the run's card and of
+``framework`` are used. Terms without a table (host work, norms, launches between kernels) are the
+roofline's.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class MeasuredCost(RooflineCost):
 
     Parameters
     ----------
-    tables : the folder
+    tables : folder of the tables
     framework : framework of the kernels to use, if the tables hold several
 
     Raises
     ------
     ValueError
-        For a missing table or column, or a model with kernels that such tables lack: experts,
-        latent attention, windows, quantised weights.
+        For a missing table or column, or for a configuration that such tables lack: experts, latent
+        attention, windows, quantised weights, pipeline stages, KV other than 16-bit.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
 
 
 def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
-    """Read the rows of a table for a card, a framework and 16-bit kernels."""
+    """Return a table's rows for a card, a framework and 16-bit kernels."""
     import pandas as pd
     from pyarrow.parquet import read_metadata
 
@@ -183,12 +183,12 @@ def _same_card(name: str, gpu: GpuSpec) -> bool:
 
 
 def _at(x: Any, xs: Any, ys: Any) -> Any:
-    """Interpolate linearly; beyond the table, keep the last slope through zero."""
+    """Interpolate linearly; beyond the table, scale the last value in proportion to x."""
     return np.where(np.asarray(x) > xs[-1], ys[-1] / xs[-1] * x, np.interp(x, xs, ys))
 
 
 def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
-    """Seconds by tokens for a weight of n times k, scaled from the nearest measured one."""
+    """Return (tokens, seconds) of a GEMM with n x k weights, scaled from the nearest measured."""
     shapes = table[["n", "k"]].drop_duplicates()
     far = np.abs(np.log(shapes.n / n)) + np.abs(np.log(shapes.k / k))
     near = shapes.loc[far.idxmin()]
@@ -198,9 +198,9 @@ def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
 
 
 def _surface(table: Any, heads: tuple[int, int, int], length: str) -> list[tuple[int, Any]]:
-    """Seconds by length for each batch size, scaled from the nearest head shape."""
+    """Return by batch size (lengths, seconds), scaled from the nearest measured head shape."""
     names = ["num_heads", "num_kv_heads", "head_dim"]
-    # Decodes read keys and values; prompts compute with every query head.
+    # Decodes scale with KV heads (reads), prompts with query heads (arithmetic).
     work = [1, 2] if length == "kv_len" else [0, 2]
     shapes = table[names].drop_duplicates()
     far = sum(np.abs(np.log(shapes[name] / h)) for name, h in zip(names, heads, strict=True))

@@ -1,4 +1,4 @@
-"""Interface of a cost model: GPU time of a step, and the bytes and FLOPs of it."""
+"""Interface of a cost model: the time of a step, and its FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StepCost(NamedTuple):
-    """One step on one GPU: seconds, floating-point operations, bytes through HBM."""
+    """Seconds of a step, and its floating-point operations and HBM bytes on one GPU."""
 
     time: float
     flops: float
@@ -27,10 +27,10 @@ class StepCost(NamedTuple):
 
 @runtime_checkable
 class CostModel(Protocol):
-    """Prices steps."""
+    """Protocol of cost models, which return the time of a step."""
 
     def step(self, plan: StepPlan) -> StepCost:
-        """Price a step that ``num_computed_tokens`` of its requests already include.
+        """Price a step; ``num_computed_tokens`` of its requests already includes its tokens.
 
         Does not mutate.
         """
@@ -49,21 +49,21 @@ class CostConfig:
 
     Parameters
     ----------
-    layout : KV on one GPU, the KV dtype and any what-if heads or window included
-    dtype, quantization : data type and format of the weights
-    max_num_batched_tokens : longest step, for tables
-    block_size : tokens per block of a paged KV cache, None if it is contiguous
-    piece_bytes : KV of all layers that one round of copies to the host takes, a copy per tensor;
-        None if a copy's fixed time does not matter
-    expert_parallel_size : ranks that whole experts are spread over, 1 if all hold slices of each
-    num_attention_ranks : replicas that attend by themselves and share the experts
+    layout : KV on one GPU, with the KV dtype and any what-if heads or window
+    dtype, quantization : data type of activations, and format of the weights
+    max_num_batched_tokens : most tokens of a step, which sets the length of tables
+    block_size : tokens per block of a paged KV cache, None for a contiguous one
+    piece_bytes : bytes of all layers that one round of copies to the host moves, one copy per
+        tensor; None if the fixed time of a copy does not matter
+    expert_parallel_size : ranks that hold whole experts, 1 if every rank holds slices of all
+    num_attention_ranks : replicas that attend separately and share the experts
     captured_tokens : most tokens of a step that a CUDA graph covers
-    host_waits : the host decides a step only when the one before has ended (vLLM without
-        asynchronous scheduling), so that its work stands between them
-    host_counts : the host's work for each request stands between steps in any case (vLLM to 0.12)
-    encoder_params : parameters of the model's vision and audio towers, 0 if they are left out
-    adapter : one LoRA adapter on one GPU, None if requests have none
-    speculation : drafts of tokens, None without speculation
+    host_waits : the host schedules a step only when the previous one has ended (vLLM without
+        asynchronous scheduling), so that the GPU waits for the host
+    host_counts : the GPU waits for the host's work per request in any case (vLLM up to 0.12)
+    encoder_params : parameters of the vision and audio encoders, 0 if they are not used
+    adapter : a LoRA adapter on one GPU, None if requests have none
+    speculation : settings of speculative decoding, None without it
     """
 
     model: ModelSpec
@@ -88,7 +88,7 @@ class CostConfig:
 def lay_out_cost(
     model: CostModel, record: Cost, memory: Memory, *, has_samples: bool = False
 ) -> None:
-    """Fill an empty record with the constants that price the steps of a replica."""
+    """Fill an empty record with the constants of a cost model."""
     if getattr(model, "runs_by_rules", False):
         model.lay_out_price(record, memory)  # type: ignore[attr-defined]
     else:
@@ -97,12 +97,12 @@ def lay_out_cost(
 
 
 def check_times(record: Cost, name: str) -> None:
-    """Refuse a cost model that has returned an invalid time of a step.
+    """Check that a cost model has returned only valid times of steps.
 
     Raises
     ------
     ValueError
-        Naming the model and what it returned first.
+        Naming the model and the first invalid time.
     """
     if record.is_refused:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Cards with simple tests only: an H100's constants, scaled by the ratios of these tests."""
+"""Cards of which only simple tests were timed: their ratios to the H100's scale its constants."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from kvsim.cost.efficiency import Efficiency
 
 TABLE = Path(__file__).with_name("relative.toml")
-#: Cards of the same maker as one of the table, the first with the same chips.
+#: Cards without tests: the tested card of the same maker. The mi325x has the chips of the mi300x.
 TESTED = dict.fromkeys(("mi325x", "mi355x", "mi250x", "mi210"), "mi300x")
-#: How far fractions of another card move TPOT and TTFT of measured cards, percent: median and ninth
-#: decile of 68 closed loops, each card left out in turn (``experiments.validation.relatives``).
+#: Change in percent of TPOT and TTFT of measured cards if another card's fractions are used: median
+#: and ninth decile of 68 closed loops, with each card left out in turn
+#: (``experiments.validation.relatives``).
 SPREAD = {"TPOT": (4, 22), "TTFT": (5, 23)}
-#: Constants that each test scales, of a card and of a format of weights.
+#: Constants of a card and of its weight formats that each test scales.
 TESTS: dict[str, tuple[str, ...]] = {
     "gemm": ("gemm", "latent_prefill"),
     "memory": (
@@ -31,19 +32,19 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 
 def tested(card: str) -> str:
-    """Return the card with the tests that a card takes, mostly itself."""
+    """Return the card whose tests a card uses: usually itself."""
     return TESTED.get(card, card)
 
 
 @cache
 def ratios_of(card: str) -> dict[str, float] | None:
-    """Return a card's ratios by test, None if it has none."""
+    """Return a card's ratios by test, None without tests."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return table.get(tested(card))
 
 
 def spread() -> str:
-    """Return a text on the error of taking another card's fractions."""
+    """Return a text on the error that another card's fractions cause."""
     (half, most), (half_first, most_first) = SPREAD["TPOT"], SPREAD["TTFT"]
     return (
         f"on NVIDIA cards with tables such fractions move TPOT by {half} % at the median and "
@@ -52,7 +53,7 @@ def spread() -> str:
 
 
 def scaled(rate: Efficiency, ratios: dict[str, float]) -> Efficiency:
-    """Return constants, each multiplied by the ratio of its test."""
+    """Return the constants, each multiplied by the ratio of its test."""
     gemms = {key: replace(one, **_of(one, ratios)) for key, one in rate.gemms.items()}
     experts = {key: replace(one, **_of(one, ratios)) for key, one in rate.experts.items()}
     return replace(rate, **_of(rate, ratios), gemms=gemms, experts=experts)

@@ -1,9 +1,4 @@
-"""Step time as a sum of rooflines: GEMMs, attention, communication and overhead follow each other.
-
-Attention adds to the GEMMs instead of hiding behind them, because the kernels run one after another
-(a single max over all work is up to 70 % off for decodes). Within the GEMMs, and within the
-attention of prompts, the slower of memory and arithmetic counts.
-"""
+"""The roofline cost model: constants of a model on a card for the rule :mod:`kvsim.rules.price`."""
 
 from __future__ import annotations
 
@@ -32,21 +27,21 @@ from kvsim.records.kv import Moved
 from kvsim.registry import overridden
 from kvsim.rules import price as rules
 
-#: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
+#: Prompt tokens of a step from which on the slowdown of its decodes does not grow.
 MIXED_TOKENS = 512.0
-#: QKV, output, up with gate, and down, per layer.
+#: GEMMs per layer: QKV, output, up with gate, and down.
 NUM_GEMMS = 4
 
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-#: Kernels of a layer with adapters: into the rank and out of it, for each of its GEMMs (Punica's
-#: SGMV, arXiv 2310.18547, which vLLM's kernels follow).
+#: Kernels that LoRA adapters add per layer: two for each GEMM, down to the rank and up from it
+#: (Punica's SGMV, arXiv 2310.18547, which vLLM's kernels follow).
 ADAPTER_KERNELS = 2 * NUM_GEMMS
 
-#: Layers of a vision tower: SigLIP so400m, MoonViT and Qwen3-VL's have 27 (their config.json).
+#: Layers of a vision encoder: SigLIP so400m, MoonViT and Qwen3-VL's have 27 (their config.json).
 TOWER_LAYERS = 27
 
-#: Methods that a subclass may override; overriding one disables the compiled engine.
+#: Methods that a subclass may override; it then runs in Python only.
 PARTS = (
     *("step", "times", "gemms", "lm_head", "decode_attention", "prefill_attention"),
     "all_reduces",
@@ -84,16 +79,16 @@ class StepTimes(NamedTuple):
 
 @COST_MODELS.register("roofline")
 class RooflineCost:
-    """Prices a step by the work in it and a card's peak rates times their efficiencies.
+    """Prices a step by its work and the card's peak rates times their efficiencies.
 
     Parameters
     ----------
-    host_seconds : seconds per step, of an engine that prepares a step while the GPU waits
+    host_seconds : seconds per step in which an engine prepares the step while the GPU waits
     paged_overhead : relative slowdown of reading KV through a block table, e.g. 0.23
-        (PagedAttention paper, Fig. 18a: 20 to 26 % at its block size of 16); below 16 tokens a
-        block gives a warp too little to do, and it grows as 16 / block size
-    copy_seconds : seconds of one copy between host and GPU, besides those of its bytes; a swapped
-        block takes one for the keys and one for the values of each layer (a latent, one)
+        (PagedAttention paper, Fig. 18a: 20 to 26 % with blocks of 16 tokens); for blocks of less
+        than 16 tokens, which underuse a warp, it is multiplied by 16 / block size
+    copy_seconds : fixed seconds of one copy between host and GPU; a swapped block needs two copies
+        per layer, for keys and values (one for a latent)
     constants : TOML file with constants of this card, in the format of ``efficiency.toml``
     """
 
@@ -114,7 +109,7 @@ class RooflineCost:
             rate = with_constants_of(constants, rate, gpu.name)
         if config.layout.dtype.bits <= 8:
             rate = with_narrow_kv(rate)
-        #: Counts what steps hold.
+        #: Counts the work of steps.
         self.work = WorkCounter(config)
         #: Record with which the compiled rules price steps.
         self.record = self.work.record
@@ -138,11 +133,11 @@ class RooflineCost:
             attending * _attention_io(config) / (bandwidth * rate.prefill_io)
         )
         record.mixed_decode, record.mixed_tokens = rate.mixed_decode, MIXED_TOKENS
-        #: Seconds per layer, part of the host's share of a step.
+        #: Seconds of GEMM launches per layer and step; part of the host's time.
         self.gemm_launches = NUM_GEMMS * rate.gemm_launch
         record.step_time = host_seconds + rate.step
         record.request_time = rate.request
-        if config.host_waits:  # for reasons of no kernel (D31)
+        if config.host_waits:  # fitted on whole servers, not on kernels (D31)
             record.step_time += rate.sync_step
         if config.host_waits or config.host_counts:
             record.request_time += rate.sync_request
@@ -190,7 +185,7 @@ class RooflineCost:
         return StepCost(time, *self.work.totals(work))
 
     def times(self, work: Work) -> StepTimes:
-        """Price each part of a step, seconds; parts add up as in the rule of the step price."""
+        """Return the seconds of each part of a step, whose sum is that of the compiled rule."""
         times = StepTimes(
             rules.host_time(self.record, work),
             self.gemms(work),
@@ -208,19 +203,19 @@ class RooflineCost:
         return times._replace(launch_wait=wait)
 
     def gemms(self, work: Work) -> float:
-        """Seconds of the layers' GEMMs, without launches."""
+        """Seconds of the layers' GEMMs without their launches."""
         return rules.gemms_time(self.record, work)
 
     def lm_head(self, work: Work) -> float:
-        """Seconds of the logits."""
+        """Seconds of the LM head."""
         return rules.head_time(self.record, work)
 
     def decode_attention(self, work: Work) -> float:
-        """Seconds of attention with one query token; slower in a step with a long prompt."""
+        """Seconds of the attention of decodes, which long prompts in the same step slow down."""
         return rules.decode_time(self.record, work)
 
     def prefill_attention(self, work: Work) -> float:
-        """Seconds of attention of prompts and chunks."""
+        """Seconds of the attention of prompts and prompt chunks."""
         return rules.prefill_time(self.record, work)
 
     def all_reduces(self, work: Work) -> float:
@@ -229,10 +224,10 @@ class RooflineCost:
 
 
 def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write the cost of an encoder pass: weights are read once, and all patches are computed.
+    """Write the constants of an encoder pass, which reads the weights once, into a record.
 
-    Towers stay in 16 bits and are cut over tensor-parallel ranks (vLLM's ``mm_encoder_tp_mode``).
-    Attention among patches is left out, and no measured run checks the rest.
+    Encoders have 16-bit weights, split over tensor-parallel ranks (vLLM's ``mm_encoder_tp_mode``).
+    Attention among patches is not modelled. No measured run checks the constants.
     """
     params = config.encoder_params / config.tensor_parallel_size
     record.encoder_bytes = params * DTYPE_BYTES[config.dtype]
@@ -241,14 +236,14 @@ def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
 
 
 def copy_numbers(given: Record, to: Record) -> None:
-    """Copy the fields of a record that are numbers."""
+    """Copy the numbers of a record, but no lists and embedded records."""
     for name, kind in given.kinds().items():
         if kind in (int, float, bool):
             setattr(to, name, getattr(given, name))
 
 
 def _other_launches(config: CostConfig, rate: Efficiency) -> float:
-    """Seconds of a step's kernels that quantise activations or route tokens to experts."""
+    """Seconds of a step's launches to quantise activations and to route tokens to experts."""
     model = config.model
     time = model.num_moe_layers * shares_of(config, rate).launch if model.is_moe else 0.0
     if quantizes_activations(config):
@@ -259,7 +254,7 @@ def _other_launches(config: CostConfig, rate: Efficiency) -> float:
 
 
 def _attention_io(config: CostConfig) -> float:
-    """Bytes per token and layer that the attention of a prompt reads and writes, on one GPU."""
+    """Bytes per token and layer that attention of prompts reads and writes on one GPU."""
     model, tp = config.model, config.tensor_parallel_size
     layer, element = model.layers[0], DTYPE_BYTES[config.dtype]
     if model.is_mla:  # queries, keys, values and outputs of every head
@@ -270,7 +265,7 @@ def _attention_io(config: CostConfig) -> float:
 
 
 def _elementwise_io(config: CostConfig) -> float:
-    """Bytes per token and layer of norms with residuals, rotary embedding and activation."""
+    """Bytes per token and layer of norms, residuals, rotary embeddings and activation functions."""
     model, tp = config.model, config.tensor_parallel_size
     layer, element = model.layers[0], DTYPE_BYTES[config.dtype]
     rotary_dim = model.qk_rope_head_dim if model.is_mla else layer.head_dim
@@ -283,10 +278,10 @@ def _elementwise_io(config: CostConfig) -> float:
 
 
 def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, float, float]:
-    """Fixed time and time per token of a step's all-reduces, in one exchange and in two.
+    """Return fixed seconds and seconds per token of all-reduces in a step, for two algorithms.
 
-    Small messages go to every other GPU at once; of large ones each GPU reduces a part, then sends
-    it round (vLLM's custom all-reduce). The faster counts.
+    One exchange: each GPU sends its whole message to every other GPU. Two exchanges: each GPU
+    reduces a part and then sends the result to the others (vLLM's custom all-reduce).
     """
     model, gpu, tp = config.model, config.gpu, config.tensor_parallel_size
     if tp == 1:
@@ -301,10 +296,10 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
 
 
 def _exchange(config: CostConfig, rate: Efficiency) -> tuple[float, float]:
-    """Fixed time and time per token of exchanging tokens with experts on other replicas.
+    """Return fixed seconds and seconds per token of the exchange with experts of other replicas.
 
-    Every rank gathers the tokens of all replicas, and their outputs are summed as they scatter
-    (vLLM's default all-to-all, ``allgather_reducescatter``).
+    Every rank gathers the tokens of all replicas, and a reduce-scatter returns the outputs (vLLM's
+    default all-to-all, ``allgather_reducescatter``).
     """
     model, gpu, replicas = config.model, config.gpu, config.num_attention_ranks
     if replicas == 1 or not model.is_moe:

@@ -1,4 +1,4 @@
-"""Cost of layers with states in a step: states read and written, and the scan of prompts."""
+"""Cost of layers with states: reading and writing the states, and the scan of prompts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def state_traffic(config: CostConfig) -> float:
-    """Bytes of states that a request reads and writes in a step, all stages together."""
+    """Bytes of states that a request reads and writes in a step, in all pipeline stages."""
     layers = config.layout.layers
     kept = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
     return 2.0 * sum(kept) / max(len(kept), 1) * config.model.num_state_layers
 
 
 def scan_flops(config: CostConfig) -> float:
-    """FLOPs per token of the scans of all layers on one GPU: each state updated, and read."""
+    """FLOPs per token of the scans of all layers on one GPU: states are updated and read."""
     state = config.model.state
     if state is None:
         return 0.0
@@ -26,10 +26,10 @@ def scan_flops(config: CostConfig) -> float:
 
 
 def price_states(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write the cost of states into a record: nothing without such layers.
+    """Add the cost of layers with states, if there are any, to a record.
 
-    A prompt's tokens follow each other, so that a scan takes a time per token however few heads it
-    has; prompts in one step are taken to do so one after another.
+    A scan computes the tokens of a prompt one after another, so each token takes a minimum time.
+    The prompts of a step are assumed to be scanned one after another, too.
     """
     layers, gpu = config.model.num_state_layers, config.gpu
     if not layers:

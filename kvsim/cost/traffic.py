@@ -1,7 +1,7 @@
-"""Bytes of a step that are neither weights nor cached KV: activations between kernels.
+"""Bytes of the activations that the kernels of a step read and write.
 
-Small relative to the weights while a step has few tokens; with many they bound the intensity of
-GEMMs.
+They are few relative to the weights in a step with few tokens; with many tokens they limit the
+arithmetic intensity of GEMMs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def gemm_activation_bytes(config: CostConfig) -> tuple[float, float]:
-    """Bytes of activations per token in the layers' GEMMs, and per sampled token in the LM head.
+    """Bytes of activations on one GPU: per token of the layers' GEMMs, per sampled of the LM head.
 
-    On one GPU. A product of (m, k) by (k, n) reads k and writes n activations for each of m tokens.
-    8-bit arithmetic reads 8 bits and writes ``dtype``; the LM head is never quantised.
+    A product of (m, k) by (k, n) reads k and writes n activations for each of m tokens. Arithmetic
+    in fewer bits than 16 reads one byte and writes ``dtype``; the LM head is never quantised.
     """
     model, tp = config.model, config.tensor_parallel_size
     head = model.hidden_size + model.vocab_size / tp
@@ -54,9 +54,9 @@ def _elements(shapes: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
-    """Bytes per token of the queries that attention reads and the outputs it writes, on one GPU.
+    """Bytes per token of the queries and outputs of attention on one GPU.
 
-    Each of their elements is one multiply-add of a query-key pair: two FLOPs.
+    Each of their elements is one multiply-add, two FLOPs, of a query-key pair.
     """
     elements = 0.0
     for layers in classes:
@@ -65,7 +65,7 @@ def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
 
 
 def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
-    """(k, n) of every GEMM of the layers, without the small routers."""
+    """Return (k, n) of every GEMM of the layers, without the small routers."""
     shapes = [shape for layer in model.layers for shape in _attention_shapes(model, layer, tp)]
     if (state := model.state) is not None:
         h, inner = model.hidden_size, state.width / tp

@@ -1,4 +1,4 @@
-"""The work in a step: FLOPs and bytes, counted exactly, independent of the card."""
+"""The work of a step: exact counts of FLOPs and bytes, which do not depend on the card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvsim.sched.scheduler import StepPlan
 
 
-#: Kinds of attention in the catalogue's words.
+#: Kinds of attention by the catalogue's names.
 ATTENTION = {"full": FULL, "sliding": SLIDING, "chunked": CHUNKED}
 
 
@@ -41,20 +41,20 @@ class LayerClass(NamedTuple):
 
 
 class WorkCounter:
-    """Counts the work in steps of one model on one layout, by the rules in :mod:`kvsim.rules`."""
+    """Counts the work of steps of a configuration by the rules in :mod:`kvsim.rules.work`."""
 
     def __init__(self, config: CostConfig) -> None:
-        #: Layers by what they see.
+        #: Layers grouped by the tokens that they attend to.
         self.classes = layer_classes(config)
-        #: All layers see the same tokens, all of them or those in a sliding window.
+        #: True if all layers attend to the same tokens: all, or those in one sliding window.
         self.one_class = len(self.classes) == 1 and self.classes[0].kind != "chunked"
         record = Cost(price=ROOFLINE, has_samples=True)
         count_gemms(record, config)
         count_experts(record, config)
-        #: Experts of a layer that steps of m tokens touch, m = 0, 1, ...
+        #: Experts of a layer that a step of m tokens uses, for m = 0, 1, ...
         self.touched_experts = touched_by_tokens(config)
         record.kv_token_bytes = config.layout.bytes_per_token
-        # The layout holds one pipeline stage; a step passes through all of them.
+        # The layout holds one pipeline stage; a step passes through all stages.
         keeping = sum(mixer is not None for mixer in config.model.mixers)
         keeping -= config.model.num_kv_shared_layers
         own = [layer for layer in config.layout.layers if not layer.is_index]
@@ -72,7 +72,7 @@ class WorkCounter:
         record.experts.touched = memory.list_of(self.touched_experts)
 
     def count(self, plan: StepPlan) -> Work:
-        """Count a step. Does not mutate."""
+        """Return the work of a step. Does not mutate."""
         count_work(self.record, plan.state.requests, plan.batch)
         pairs = zip(plan.ends, plan.num_tokens, strict=True)
         chunks = [(end - n, end) for end, n in pairs if n > 1]
@@ -80,24 +80,24 @@ class WorkCounter:
         return replace(self.record.work, chunks=chunks, **beside)
 
     def totals(self, work: Work) -> tuple[float, float]:
-        """FLOPs and bytes of a step on one GPU of one stage, KV writes included."""
+        """Return (FLOPs, bytes) of a step on one GPU of one stage, KV writes included."""
         return total_flops(work) / self.record.num_stages, total_bytes(self.record, work)
 
 
 def num_pairs(kind: str, window: int, num_tokens: int) -> int:
-    """Query-key pairs of the first ``num_tokens`` tokens of a sequence under causal attention."""
+    """Return the query-key pairs of a sequence's first tokens under causal attention."""
     return rules.num_pairs(ATTENTION[kind], window, num_tokens)
 
 
 def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
-    """Distinct keys that the ``num_new`` tokens after the first ``num_computed`` attend to."""
+    """Return the distinct keys that ``num_new`` tokens after ``num_computed`` ones attend to."""
     return rules.num_keys(ATTENTION[kind], window, num_computed, num_new)
 
 
 def layer_classes(config: CostConfig) -> list[LayerClass]:
     """Group the model's layers by the tokens that they attend to, over all pipeline stages."""
     model, tp = config.model, config.tensor_parallel_size
-    # The layout holds one stage; layers of the others are like one of these, or taken to be.
+    # The layout holds one stage; layers of other stages are assumed to equal one of its layers.
     placed = [kv for kv in config.layout.layers if kv.kind != "mamba" and not kv.is_index]
     places = {layer: kv for kv, layer in zip(placed, model.layers, strict=False)}
     classes: dict[tuple[str, int], LayerClass] = {}
@@ -106,7 +106,7 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
         heads = model.num_query_heads(layer)
         decode, prompt = (2.0 * dims * heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
-        if is_sparse(model):  # the keys chosen are as many as those of a window, in absorbed form
+        if is_sparse(model):  # attends to INDEX_TOP keys, as in a window, in the absorbed form
             key, prompt = ("sliding", INDEX_TOP), decode
         old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
         classes[key] = LayerClass(
@@ -126,7 +126,7 @@ def is_sparse(model: ModelSpec) -> bool:
 
 
 def index_class(config: CostConfig) -> LayerClass:
-    """Return the class of the indexers: they read the keys of all tokens, on every rank."""
+    """Return the class of the indexers, which read the keys of all tokens on every rank."""
     model, kept = config.model, [layer for layer in config.layout.layers if layer.is_index]
     pair = 2.0 * model.index_num_heads * model.index_head_dim * model.num_index_layers
     num_bytes = sum(layer.bytes_per_token for layer in kept) // max(len(kept), 1)
@@ -134,10 +134,10 @@ def index_class(config: CostConfig) -> LayerClass:
 
 
 def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]:
-    """Multiply-adds of a query-key pair and head, of a decode and of a prompt.
+    """Return the multiply-adds per query-key pair and head of a decode and of a prompt.
 
-    Decodes multiply with MLA's latent itself, as key and as value of every head (the absorbed form
-    of DeepSeek-V2, arXiv 2405.04434); prompts with the keys and values made of it.
+    Decodes use MLA's latent directly as key and value of every head (the absorbed form of
+    DeepSeek-V2, arXiv 2405.04434). Prompts use the keys and values computed from it.
     """
     model, latent = config.model, config.layout.kv_lora_rank
     if model.is_mla:
