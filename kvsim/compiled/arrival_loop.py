@@ -1,7 +1,7 @@
-"""The arrivals of a fleet in one compiled loop: replicas advance, a router's rule chooses.
+"""One compiled loop over the arrivals of a fleet: replicas advance, and a router's rule chooses.
 
-It does what clients, gateways and the clock do for a router with a rule behind one gateway, and
-returns to the host for what takes memory or Python.
+For a fleet with one gateway, whose router is a rule, the loop replaces clients, gateway and clock.
+It returns to the host for work that needs memory or Python.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
 from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
-#: Requests of the loop to its host: nothing more, call again, advance one replica, submit a request
-#: to a full list, draw random words, make room in the index, or for prompts at a replica, refuse
-#: what the rule has chosen.
+#: Reasons to return to the host: all arrivals are routed; call again; advance a replica without
+#: compiled rules; submit a request to a replica whose list is full; draw random words; enlarge the
+#: prefix index; enlarge the lists of prompts; refuse an invalid choice of the rule.
 DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = range(8)
-#: Sources of predicted prefixes: none, the requests sent, the replicas' pools by events.
+#: Sources of predicted hits: none, the requests that were sent, the replicas' pools and events.
 NOTHING, SENT, LIVE = range(3)
-#: Columns of the moments: the last scrape, the time to advance to, the next eviction.
+#: Columns of ``moments``, in seconds: the last scrape, the time to advance to, the next eviction.
 SCRAPED, TARGET, EVICTION = range(3)
-#: Random words that a choice may take.
+#: Most random words that a choice may need.
 FEWEST_WORDS = 64
 
 _placement = record_at(Placement, "")
@@ -42,9 +42,9 @@ eviction_after = njit(cache=True)(next_eviction)
 
 @njit(cache=True)
 def give_keys(kv, row, path, lengths, rest):
-    """Write the keys of the request to be admitted next, as ``extend_keys`` computes them.
+    """Write a request's keys into the record of the next admission, as ``extend_keys`` does.
 
-    The keys carry the request's number, so they stay unread if another request is admitted.
+    The record then has the request's number, so another request that is admitted ignores the keys.
     """
     own_blocks = kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
     for k in range(len(path)):
@@ -59,7 +59,7 @@ def give_keys(kv, row, path, lengths, rest):
 
 @njit(cache=True)
 def submit(entry, address, room, row, now):
-    """Submit a request to a replica; False if its list is full."""
+    """Submit a request to a replica; False if the replica's list of arrivals is full."""
     state = _replica(address)
     trace = state.trace
     if trace.num_arrivals >= room:
@@ -74,19 +74,19 @@ def submit(entry, address, room, row, now):
 
 @njit(cache=True)
 def is_known(state, place, seen, counts):
-    """Return True if no request of a replica has begun or ended since the last look."""
+    """Return True if no request of a replica got a first token or ended since the last poll."""
     return state.num_outstanding == counts[place, 0] and state.num_started == seen[place, 1]
 
 
 @njit(cache=True)
 def num_rest(prompts, row, size):
-    """Return 1 if the last block of a prompt is full in part, which no other prompt shares."""
+    """Return 1 if a prompt ends inside a block, which it shares with no other prompt, else 0."""
     return np.int64(prompts[5][row] % size > 0)
 
 
 @njit(cache=True)
 def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, told):
-    """Update the candidates to the present state of replicas."""
+    """Update the candidates to the current state of the replicas that have advanced."""
     _, addresses, times, _, _, heard = fleet
     seen, table, waits, tokens, lines, counts = tracker
     follows, there, numbers = paths
@@ -112,7 +112,7 @@ def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, 
 
 @njit(cache=True)
 def scrape(placement, addresses, place, time):
-    """Read the metrics that a replica has published."""
+    """Copy a replica's published metrics to its candidate."""
     state, one = _replica(addresses[place]), placement.candidates[place]
     one.as_of = time
     one.num_waiting = state.published_waiting
@@ -124,7 +124,7 @@ def scrape(placement, addresses, place, time):
 
 @njit(cache=True)
 def scrape_idle(placement, fleet, time):
-    """Read the metrics of replicas that have been idle since their last scrape."""
+    """Scrape replicas that have no further event since their last scrape."""
     addresses, times = fleet[1], fleet[2]
     for place in range(len(addresses)):
         if placement.candidates[place].as_of < time and times[place] == math.inf:
@@ -146,9 +146,9 @@ def most_held(addresses, path, number):
 
 @njit(cache=True)
 def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
-    """Return the longest prefix hit of a prompt on any replica now, in tokens.
+    """Return the longest current prefix hit of a prompt on any replica, in tokens.
 
-    ``held`` is the largest number of the prompt's blocks in any pool; negative if unknown.
+    ``held`` is the most leading blocks of the prompt in any pool; negative if unknown.
     """
     entries, addresses = fleet[0], fleet[1]
     number = (prompt - 1) // block_size  # the last token is computed
@@ -162,7 +162,7 @@ def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
 
 @njit(cache=True)
 def show_matches(placement, matched, number, size):
-    """Write the cached prefix of a prompt on each replica into the candidates."""
+    """Set the predicted hits of the candidates from ``matched``, in entries of ``size`` tokens."""
     least, most = 0, 0
     for place in range(len(matched)):
         tokens = size * matched[place]
@@ -176,14 +176,14 @@ def show_matches(placement, matched, number, size):
 
 @njit(cache=True)
 def show_sizes(placement, sizes):
-    """Write the entries of each replica in the index into the candidates."""
+    """Set the candidates' numbers of entries in the prefix index."""
     for place in range(len(sizes)):
         placement.candidates[place].num_entries = sizes[place]
 
 
 @njit(cache=True)
 def evict_due(index, moments, now, limits):
-    """Evict from trees above their limit, if an eviction is due."""
+    """If an eviction is due, evict from the prefix trees that exceed their limit."""
     interval, most, target = limits[1], limits[2], limits[3]
     if interval <= 0 or now < moments[EVICTION]:
         return
@@ -195,7 +195,7 @@ def evict_due(index, moments, now, limits):
 
 @njit(cache=True)
 def reach(fleet, cursor, moments, time, steps):
-    """Advance all replicas to a time; False if the host must advance one first."""
+    """Advance all replicas to a time; False if the host must first advance one of them."""
     entries, addresses, times, ended = fleet[0], fleet[1], fleet[2], fleet[3]
     place = advance_due(entries, addresses, times, ended, cursor[1], time, ADVANCE, steps)
     cursor[1] = max(place, 0)
@@ -205,7 +205,7 @@ def reach(fleet, cursor, moments, time, steps):
 
 @njit(cache=True)
 def reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps):
-    """Scrape all replicas, if a scrape is due by now; False if the host must advance one first."""
+    """Scrape all replicas if a scrape is due; False if the host must first advance one of them."""
     start, interval = scrapes
     time = start + last_scrape_of(now, start, interval) * interval
     if time <= max(before, moments[SCRAPED]):
@@ -236,7 +236,7 @@ def catch_up(
     steps,
     told,
 ):
-    """Advance replicas and candidates to an arrival; return why to leave the loop, or LATER.
+    """Advance replicas and candidates to an arrival; return a reason to leave the loop, or LATER.
 
     ``before`` and ``now`` are the times of the last arrival and of this one.
     """
@@ -260,7 +260,7 @@ def catch_up(
 
 @njit(cache=True)
 def entries_of(is_read, its, size, salt, most):
-    """Return the keys of a prompt's first entries; none if no router reads them."""
+    """Return at most ``most`` keys of a prompt's entries; none if the router does not read them."""
     if not is_read:
         return np.zeros(0, np.int64)
     return name_path(its[0], its[1], its[2], size, FIRST_KEY, salt)[:most]
@@ -268,7 +268,7 @@ def entries_of(is_read, its, size, salt, most):
 
 @njit(cache=True)
 def predict(placement, fleet, source, its, path, size, now, known, index, moments, limits, found):
-    """Write the predicted hits into the candidates; returns the most blocks held, -1 if unknown."""
+    """Set the candidates' predicted hits; return the most blocks that any pool holds, or -1."""
     logs, _, delay, sent = known
     bounds, looked, matched = found
     held = -1
@@ -286,7 +286,7 @@ def predict(placement, fleet, source, its, path, size, now, known, index, moment
 
 @njit(cache=True)
 def describe(placement, row, prompt, path, num_pieces):
-    """Write a request into the placement, with the first segments for a hash ring."""
+    """Write a request into the placement; its ring key covers the first entries of the prompt."""
     placement.request_id, placement.num_prompt_tokens = row, prompt
     pieces = min(num_pieces, len(path))
     placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
@@ -296,7 +296,7 @@ def describe(placement, row, prompt, path, num_pieces):
 def note_choice(
     placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
 ):
-    """Record the branch and the predicted hit of a choice, and the request's tokens in flight."""
+    """Record the branch and predicted hit of a choice, and add the request to the candidate."""
     predicted, branches, one = noted[0], noted[2], placement.candidates[place]
     prompt = prompts[5][row]
     branches[row] = placement.branch
@@ -315,7 +315,7 @@ def note_choice(
 
 @njit(cache=True)
 def note_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
-    """Record the replica to which a prompt's prefix is sent, and give its keys to the replica."""
+    """Record the replica to which a prefix is sent; pass the keys to a replica without a queue."""
     if source == SENT:
         insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
         shrink(index, place, limits[0])
@@ -350,26 +350,30 @@ def route(
 
     Parameters
     ----------
-    fleet : of each replica entry, address, next event, ended requests, room for submissions, and
-        the next event when it was last observed
-    router : entry of the rule, addresses of its state and of the placement
+    fleet : by replica: entry, address, next event, ended requests, capacity of the list of
+        arrivals, and the next event when it was last observed
+    router : entry of the rule, address of its state, address of the placement
     tracker : see :func:`kvsim.compiled.replica_set.look_at`
     uncached : by request, the prompt tokens that were predicted as not cached
-    prompts : content, start and length of segments, their places by request, salts, prompt tokens
-    known : events of each log that are known, guesses of depths, the delay, contents sent where
+    prompts : content, start and length of all segments; by request the offset of its segments, its
+        salt and its prompt tokens
+    known : events of each log that are known, guesses of hits, the delay of events, the replicas
+        to which each content was sent
     index : the prefixes that were sent; see :mod:`kvsim.compiled.sent_index`
-    limits : most entries of a replica; seconds between evictions, or 0, entries of a tree above
-        which it is evicted, and down to which
-    paths : whether prompts are followed at each replica, those that are there, and how many
-    arrivals : requests in order, their times, contents of outputs, the time before the first one
-    noted : by request, predicted and best tokens and the branch; the stride of comparisons, or 0
-    scrapes : time of the first scrape and seconds between two; 0 for none
-    kinds : source of predicted prefixes, tokens of an entry, most entries of a prompt, tokens of a
-        block, whether pools can be read directly, whether requests are followed, pieces that a
-        hash ring reads
-    cursor : the next arrival, the replica to advance from, and what the host must know
-    moments : see above
-    steps, most : after which compiled rules, and this loop, come back
+    limits : most entries of a replica; seconds between evictions (0: none); number of entries
+        above which a tree is evicted; number to which it is evicted
+    paths : 1 if the prompts on each replica are tracked, these prompts, and their numbers
+    arrivals : requests in order, their times, the contents of their outputs, the time before the
+        first one
+    noted : by request: predicted hit, best hit and branch; every how many requests the best hit is
+        computed, 0 for never
+    scrapes : time of the first scrape, and seconds between scrapes, 0 for none
+    kinds : source of predicted hits, tokens of an entry, most entries of a prompt, tokens of a
+        block, 1 if pools can be read directly, 1 if requests are tracked, entries that a hash ring
+        reads
+    cursor : the next arrival, the replica from which to advance, and a value for the host
+    moments : times, by the columns above
+    steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     entries, addresses, times, _, rooms, heard = fleet
     contents, starts, lengths, offsets, salts, num_prompt_tokens = prompts
@@ -436,7 +440,7 @@ def route(
         note_choice(
             placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
         )
-        heard[place] = seen[place] = math.nan  # it may be idle again by the next look
+        heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
         cursor[0] += 1
         note_path(
             source,

@@ -1,4 +1,4 @@
-"""The cache of compiled rules: a user's folder, by a hash of everything they depend on."""
+"""The cache of compiled rules: a folder named by a hash of everything that the code depends on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import ModuleType
 
-#: The modules that compile, the rooms compiled code depends on, and the variable that overrides the
-#: cache directory.
+#: The modules that compile, the packages that compiled code depends on, and the environment
+#: variable that overrides the cache folder.
 ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
 SENT = "kvsim.compiled.sent_index"
-RACK = "kvsim.compiled.replica_set"
+REPLICA_SET = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 USER = "kvsim.compiled.user_rules"
 LOOP = "kvsim.compiled.arrival_loop"
@@ -33,10 +33,10 @@ CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 
 def cache_folder(folders: Sequence[Path] = ()) -> Path:
-    """Return the cache folder for this version of the rules, or of other sources.
+    """Return the cache folder for the current sources: those of the rules, or of ``folders``.
 
-    An edit or an upgrade changes the folder. Without a writable home it is a private one among
-    the temporary files.
+    An edit of a source, or an upgrade of Numba or Python, changes the folder. Without a writable
+    home, the folder is a private one in the directory for temporary files.
     """
     import numba
 
@@ -57,9 +57,9 @@ def cache_folder(folders: Sequence[Path] = ()) -> Path:
 
 
 def _make_own(folder: Path) -> bool:
-    """Make a folder if needed; return whether only this user can write it.
+    """Make a folder if needed; return True if only this user can write to it.
 
-    Files read from it are executed, so a folder planted by another user is refused.
+    Code from the folder is executed, so a folder that another user can write to is refused.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def load_sent_index() -> ModuleType:
 
 def load_replica_set() -> ModuleType:
     """Import the compiled loops over replicas with their own cache."""
-    return sys.modules.get(RACK) or _load(RACK, cache_folder())
+    return sys.modules.get(REPLICA_SET) or _load(REPLICA_SET, cache_folder())
 
 
 def load_live() -> ModuleType:
@@ -138,14 +138,15 @@ def _load(name: str, folder: Path) -> ModuleType:
 
 
 def check_caching() -> None:
-    """Refuse to declare compiled functions that would be cached beside their source.
+    """Check that compiled functions are declared with a cache folder of this module.
 
-    Such a cache does not notice an edit of a rule in another file, and its code crashes.
+    Numba's default cache, next to the source, does not notice an edit of a rule in another file,
+    and its outdated code crashes.
 
     Raises
     ------
     ImportError
-        If the module is imported other than by a loader of this module.
+        If no loader of this module imports the compiled functions.
     """
     numba_config: Any = import_module("numba.core.config")
     if not numba_config.CACHE_DIR:
@@ -154,7 +155,7 @@ def check_caching() -> None:
 
 @contextmanager
 def caching_in(folder: Path) -> Iterator[None]:
-    """Cache the functions that are compiled inside the block in a folder."""
+    """Make ``folder`` the cache of the functions that are declared inside the block."""
     numba_config: Any = import_module("numba.core.config")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)

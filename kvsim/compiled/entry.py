@@ -1,4 +1,4 @@
-"""The entry of compiled code: registers every rule, and compiles one function over one address."""
+"""The entry of compiled code: one function over a replica's address, which can call every rule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from kvsim.rules.blocks.keys import times_plus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Small rules go into their callers; the big and rare ones stay out of the hot loops' registers.
+#: Small rules, which are inlined in their callers. Large and rare rules are not, so that they use
+#: no registers of the hot loops.
 SMALL = frozenset(
     name
     for line in (
@@ -65,7 +66,7 @@ SMALL = frozenset(
 )
 
 
-#: Of these, what runs of steps consist of goes into its callers for any kind of replica.
+#: The small rules that are inlined for the general variant as well: those of runs of steps.
 OF_RUNS = frozenset(
     name
     for line in (
@@ -77,7 +78,7 @@ OF_RUNS = frozenset(
     for name in line.split()
 )
 
-#: Rules that are registered by themselves: with a second text, or for tables of keys too.
+#: Rules that are registered elsewhere: with another implementation, or for tables of keys, too.
 OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES, *TEXTS)
 
 
@@ -93,7 +94,7 @@ def all_records() -> list[type[Record]]:
 
 
 def rule_modules() -> list[tuple[str, str]]:
-    """Return every module of rules with its name, which begins with the engine's if it has one."""
+    """Return (path, name) of every module of rules; names of an engine's begin with its name."""
     found = []
     for package in (rules, *map(import_module, engines.packages("rules"))):
         name = package.__name__.removeprefix("kvsim.").removeprefix("engines.")
@@ -117,9 +118,9 @@ def register_rules() -> None:
 
 
 def _register(rule: Any, module: str, *, small: bool) -> None:
-    """Compile a rule for all kinds of replica; variants with constants inline small rules.
+    """Compile a rule for all variants; variants with constants inline small rules.
 
-    A rule that a kind never calls compiles to nothing there.
+    In a variant that never calls the rule, an empty function takes its place.
     """
     absent, names = _absent(rule), tuple(inspect.signature(rule).parameters)
 
@@ -144,7 +145,7 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
 
 
 def _variant(args: Any) -> str | None:
-    """Return the kind of replica that arguments belong to; None for numbers only."""
+    """Return the variant of the first record among the arguments; None without a record."""
     for arg in args:
         record = arg.item if isinstance(arg, Rows) else arg
         if isinstance(record, Ref):
@@ -153,7 +154,7 @@ def _variant(args: Any) -> str | None:
 
 
 def _absent(rule: Any) -> Any:
-    """Return a function of the same arguments that does nothing."""
+    """Return a function with the same arguments that returns zero."""
     returns = rule.__annotations__["return"]
     arguments = ", ".join(inspect.signature(rule).parameters)
     value = {"int": "0", "bool": "False", "float": "0.0", "None": "None"}.get(returns, "(0, 0)")
@@ -161,7 +162,7 @@ def _absent(rule: Any) -> Any:
 
 
 def _register_absent(rule: Any) -> None:
-    """Register empty bodies for calls of parts in Python, which the compiled engine refuses."""
+    """Register an empty function for a call of a part in Python, which compiled runs refuse."""
     absent = _absent(rule)
     overload(rule, jit_options=INNER, strict=False)(lambda *args: absent)
 
@@ -199,13 +200,13 @@ def serve_specialized(address, command, max_steps):
 
 @njit(cache=True, error_model="numpy")
 def serve_with_events(address, command, max_steps):
-    """Run a command of the host on such a replica with KV cache events."""
+    """Run a command of the host on a replica of the specialized variant with KV cache events."""
     return _serve(_with_events(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_own_order(address, command, max_steps):
-    """Run a command of the host on a replica with another order of eviction or admission."""
+    """Run a command of the host on a replica with another eviction policy or priorities."""
     return _serve(_own_order(address), command, max_steps)
 
 
@@ -227,9 +228,9 @@ for _engine in all_engines().values():
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
-    """Load or compile an entry; a damaged cache is emptied and filled again.
+    """Load or compile an entry; the files of a damaged cache are deleted and written again.
 
-    If the cache cannot be written, the entry is compiled for this process only, and a note says so.
+    If the cache cannot be written, the entry is compiled for this process only, with a note.
     """
     try:
         entry.compile(signature)
@@ -237,7 +238,7 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
         if not entry.overloads:
             raise
         _say(f"note: compiled code is not cached: {entry.stats.cache_path}: {error.strerror}")
-    except Exception:  # whatever damaged bytes unpickle to
+    except Exception:  # unpickling damaged bytes may raise anything
         damaged = list(Path(entry.stats.cache_path).glob(f"*{entry.py_func.__name__}*"))
         if not damaged:
             raise
@@ -248,9 +249,9 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Let one process at a time compile; a waiting process prints a line.
+    """Let one process at a time compile; a process that waits prints a line.
 
-    Where no lock can be made, as on a full disk, every process compiles.
+    If no lock file can be made, as on a full disk, every process compiles.
     """
     held = FileLock(lock)
     try:
@@ -296,7 +297,7 @@ def _loaded(variant: str) -> Any:
     # A plain function under NUMBA_DISABLE_JIT compiles nothing.
     if hasattr(entry, "compile") and not entry.signatures:
         name, folder = entry.py_func.__name__, Path(entry.stats.cache_path)
-        # Processes that start at once compile once: the others wait, then load.
+        # Of processes that start at the same time, one compiles; the others wait, then load.
         with alone(folder / f"{variant or 'general'}.lock"), linked_at(name):
             if not any(folder.glob(f"*{name}*.nbi")):
                 _say("compiling the code of this run, once (up to a minute) ...")

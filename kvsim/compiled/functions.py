@@ -1,7 +1,7 @@
 """Plain functions over arrays, which run as Python or compiled.
 
-The functions of a package may call each other. They share no records with a replica, so an edit of
-the rules leaves their machine code valid.
+The functions of a package may call each other. They use no records of a replica, so their machine
+code stays valid after an edit of the rules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kvsim.compiled.cache import cache_folder, caching_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Compiler options, as for rules.
+#: Numba's options for the functions, as for rules.
 OPTIONS: Any = {"error_model": "numpy"}
 
 
 @cache
 def compiled(function: Callable[..., Any]) -> Any:
-    """Return a function that compiles, or loads, at its first call, for the types of that call.
+    """Return a function that is compiled or loaded at its first call, for the types of that call.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 @cache
 def _register(package: str) -> Path:
-    """Make the functions of a package callable from compiled code; returns its cache folder."""
+    """Make the functions of a package callable from compiled code; return its cache folder."""
     folders = [Path(folder) for folder in import_module(package).__path__]
     modules = iter_modules(map(str, folders), package + ".")
     for module in (import_module(found.name) for found in modules):

@@ -10,7 +10,7 @@ from numba.extending import lower_builtin, register_jitable, type_callable
 from kvsim.compiled.passes import INNER
 from kvsim.rules.blocks.keys import fold, mix, mix_span, times_plus
 
-#: Rules of numbers alone, the same text for all kinds of replica.
+#: Rules over numbers only, which are the same in all variants.
 KEY_RULES = (fold, mix, mix_span)
 
 
@@ -25,11 +25,11 @@ def _times_plus(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         context.cast(builder, value, kind, types.int64)
         for value, kind in zip(args, signature.args, strict=True)
     )
-    return builder.add(builder.mul(a, b), c)  # wraps around, which signed products must not
+    return builder.add(builder.mul(a, b), c)  # without nsw flags: overflow wraps around
 
 
-# Tables and replicas link in two ways (:mod:`kvsim.compiled.linking`); what both call in common
-# calls nothing, so that either finds all symbols.
+# Tables and replicas are linked differently (:mod:`kvsim.compiled.linking`). Rules that both call
+# must call no other function, so that both find all symbols.
 register_jitable(inline="always")(fold)
 register_jitable(inline="always")(mix_span)
 register_jitable(**INNER)(mix)

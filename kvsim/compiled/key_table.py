@@ -1,7 +1,7 @@
 """Compiled tables of block keys and the replicas that hold them.
 
-A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
-It is not a simulated rule: its plain text is ``PrefixIndex``.
+A table is an array of keys and an array of values by row, with linear probing; the keys serve as
+hashes. The table is not a rule of the simulation; ``PrefixIndex`` is the same in Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _replica = record_at(Replica, "")
 
 @njit(cache=True)
 def find(keys, key):
-    """Return the row of a key, or the empty row where it would be inserted."""
+    """Return the row of a key, or the empty row in which it would be inserted."""
     last = len(keys) - 1
     row = key & last
     while keys[row] != key and keys[row] != EMPTY:
@@ -33,7 +33,7 @@ def find(keys, key):
 
 @njit(cache=True)
 def drop(keys, values, row):
-    """Empty a row, and move up rows that probing would no longer find."""
+    """Empty a row, and move rows that probing would otherwise no longer find."""
     last = len(keys) - 1
     gap, probe = row, (row + 1) & last
     while keys[probe] != EMPTY:
@@ -49,7 +49,7 @@ def drop(keys, values, row):
 
 @njit(cache=True)
 def refill(keys, values, new_keys, new_values):
-    """Copy the rows with a value into an empty table; return the number of rows."""
+    """Copy the rows with a nonzero value into an empty table; return their number."""
     number = 0
     for row in range(len(keys)):
         if keys[row] != EMPTY and values[row].any():
@@ -62,7 +62,10 @@ def refill(keys, values, new_keys, new_values):
 
 @njit(cache=True)
 def count(keys, values, key, change):
-    """Change the count of a key, not below 0; return the change of the number of rows."""
+    """Add ``change`` to the count of a key; return the change of the number of rows.
+
+    A row whose count falls to 0 is removed.
+    """
     row = find(keys, key)
     if keys[row] == EMPTY:
         if change <= 0:
@@ -79,7 +82,7 @@ def count(keys, values, key, change):
 
 @njit(cache=True)
 def of_place(key, place):
-    """Return a mix of a key and a replica; collisions are as unlikely as those of keys."""
+    """Return a hash of a key and a replica; it collides as rarely as keys do."""
     z = (np.uint64(key) ^ np.uint64(place + 1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30)) ^ np.uint64(place)) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64((z ^ (z >> np.uint64(27))) >> np.uint64(1))
@@ -87,7 +90,7 @@ def of_place(key, place):
 
 @njit(cache=True)
 def store(key, place, keys, holders, more_keys, more, rows):
-    """Record a block of a replica; further blocks with the same key are counted separately."""
+    """Record that a replica has one more block with a key; ``more`` counts all but the first."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
     row = find(keys, key)
     if keys[row] == EMPTY:
@@ -104,7 +107,7 @@ def store(key, place, keys, holders, more_keys, more, rows):
 
 @njit(cache=True)
 def remove(key, place, keys, holders, more_keys, more, rows):
-    """Record that a replica has one block fewer with a key."""
+    """Record that a replica has one block less with a key."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
     row = find(keys, key)
     if keys[row] == EMPTY or not holders[row, word] & bit:
@@ -124,8 +127,9 @@ def remove(key, place, keys, holders, more_keys, more, rows):
 def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
     """Apply a replica's events, from an array or its log, to the tables of keys.
 
-    Blocks beyond the first with a key are counted in ``more``, with the replica beside the number.
-    ``rows`` gets by how much the rows of both tables, and what the replica holds, have changed.
+    ``told`` are the keys that the events refer to. ``more`` counts a replica's blocks with a key
+    after the first one, in rows of (number, replica). To ``rows`` are added the changes of the
+    number of rows in both tables, and of the keys that the replica holds.
     """
     for at in range(start, stop):
         event = events[at]
@@ -141,7 +145,7 @@ def apply_events(events, told, start, stop, group, place, keys, holders, more_ke
 
 @njit(cache=True)
 def find_due(log, taken, until):
-    """Return the index after the last update up to a time, and the number of its keys."""
+    """Return (index after the last update up to a time, number of keys stored before it)."""
     stop, num_keys, told = taken, 0, 0
     for at in range(taken, log.num_events):
         event = log.events[at]
@@ -156,11 +160,11 @@ def find_due(log, taken, until):
 
 @njit(cache=True)
 def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
-    """Apply the logs of compiled replicas up to a time, from one replica on.
+    """Apply the logs of compiled replicas up to a time, starting with replica ``first``.
 
-    Of a log the first ``taken`` events are known; one that is known to its end is emptied.
-    ``rows`` are the rows of both tables, then scratch. Returns the place that finds too little
-    room in them for as many keys as ``rows`` then says, -1 for none.
+    The first ``taken`` events of a log have been applied before; a log that is applied to its end
+    is emptied. ``rows`` has the number of rows of both tables, and a scratch value. Returns -1, or
+    the replica for whose events the tables lack room; ``rows[2]`` is then the number of keys.
     """
     for place in range(first, len(addresses)):
         if addresses[place] == 0:
@@ -186,7 +190,7 @@ def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, ro
 
 @njit(cache=True)
 def match(keys, holders, path, matched):
-    """Count the leading keys of a path on each replica."""
+    """Set ``matched`` to the number of leading keys of a path that each replica holds."""
     left = np.zeros(holders.shape[1], np.int64)
     for place in range(len(matched)):
         left[place // 64] |= np.int64(1) << np.int64(place % 64)
@@ -207,7 +211,7 @@ def match(keys, holders, path, matched):
 
 @njit(cache=True)
 def end_at(matched, word, lost, depth):
-    """Record a depth for the replicas in a word of bits."""
+    """Set ``matched`` to ``depth`` for the replicas whose bits are set in a word."""
     for place in range(64 * word, min(64 * word + 64, len(matched))):
         if lost & (np.int64(1) << np.int64(place % 64)):
             matched[place] = depth
@@ -215,11 +219,11 @@ def end_at(matched, word, lost, depth):
 
 @njit(cache=True)
 def name_path(contents, starts, lengths, size, key, salt):
-    """Return the keys of the full blocks of a prompt's segments, after a first key and a salt."""
+    """Return the keys of the full blocks of a prompt; ``key`` and ``salt`` start the chain."""
     key = mix(key, salt)
     found = np.empty(lengths.sum() // size, np.int64)
     number, filled = 0, 0
-    content, start, length = np.int64(0), np.int64(0), np.int64(0)  # of the piece that is open
+    content, start, length = np.int64(0), np.int64(0), np.int64(0)  # the open span
     for at in range(len(contents)):
         begin, left = starts[at], lengths[at]
         if length > 0 and (contents[at] != content or begin != start + length):

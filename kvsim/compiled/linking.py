@@ -1,9 +1,9 @@
-"""Linking compiled rules once, at the entry, instead of again in each rule that calls others.
+"""Linking of compiled rules only once, at the entry, instead of in each rule that calls others.
 
-Numba gives every function a library of its own, links all it calls into it, all that those call,
-and so on, optimises the whole and emits machine code. Over some two hundred rules that call each
-other eight deep, that is ten times the work. Here a rule's library holds only the rule, and only
-the entry's is linked with all of them, optimised, and turned into machine code (D55).
+Numba makes a library for every function, links all direct and indirect callees into it, optimises
+the whole and emits machine code. For some two hundred rules that call each other eight levels deep,
+this is ten times the necessary work. Here a rule's library holds only the rule. Only the entry's
+library is linked with all rules, optimised, and turned into machine code (D55).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def linked_at(*entries: str) -> Iterator[None]:
-    """Compile such that only the libraries of these functions are linked with their callees."""
+    """Inside the block, link only the libraries of the named functions with their callees."""
     kind: Any = codegen.CPUCodeLibrary
     context: Any = CPUContext
     finalize, executable, broadcast = kind.finalize, context.get_executable, event.broadcast
@@ -39,16 +39,16 @@ def linked_at(*entries: str) -> Iterator[None]:
     def executable_or_name(self: Any, library: Any, function: Any, env: Any) -> Any:
         if library.name in entries:
             return executable(self, library, function, env)
-        # What Numba knows a rule by; nobody calls it, as no wrapper for Python is made.
+        # Numba needs an object for the rule; it is never called, as there is no Python wrapper.
         return make_function(
             function.lookup_module(), function.qualname, function.qualname, 0, env, (library,)
         )
 
     kind.finalize = finalize_once
     context.get_executable = executable_or_name
-    event.broadcast = _tell_nobody  # each of 140,000 events goes to a listener per nested rule
+    event.broadcast = _tell_nobody  # else each of 140,000 events calls a listener per nested rule
     collects = gc.isenabled()
-    gc.disable()  # nearly all that compiling makes stays: searching it takes an eighth of the time
+    gc.disable()  # collecting takes an eighth of the time, and nearly all objects stay alive
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def _tell_nobody(event: Any) -> None:
 def _all_called(libraries: list[Any]) -> list[Any]:
     """Return libraries and their callees, each once and after all its callers.
 
-    The linker takes from a library only what is called by then.
+    The linker takes from a library only the functions that libraries before it call.
     """
     callees_first: dict[Any, None] = {}
 

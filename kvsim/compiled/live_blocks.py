@@ -1,9 +1,9 @@
-"""Look-up of a prompt's blocks in the maps of compiled replicas.
+"""Look-up of a prompt's blocks in the hash maps of compiled replicas.
 
-It is not a simulated rule: its plain text is ``PrefixIndex``,
-kept by events. With full attention only and LRU eviction, a pool that holds a block of a path holds
-all blocks before it: a request's blocks are freed last to first, so a later one never outlives an
-earlier one. Events that a reader has not received yet are subtracted.
+This is not a rule of the simulation; ``PrefixIndex``, which applies events, does the same in
+Python. With full attention and LRU eviction, a pool that holds a block of a path holds all blocks
+before it: a request frees its blocks last to first, so a later block is evicted before an earlier
+one. Events that the reader has not received yet are subtracted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kvsim.compiled.types import prefetch
 from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
 
-#: Entries of a log that are known, from which on it is worth moving the others to its beginning.
+#: Known events of a log from which on the other events are moved to its beginning.
 MANY_KNOWN = 1 << 6
 
 
 @njit(cache=True)
 def num_blocks(pool, key):
-    """Count the blocks that carry a key now."""
+    """Return the number of blocks that have a key now."""
     k = pool.buckets[key & pool.bucket_mask]
     while k != NONE and pool.blocks[k].key != key:
         k = pool.blocks[k].chain
@@ -37,7 +37,7 @@ def num_blocks(pool, key):
 
 @njit(cache=True)
 def num_unknown(log, first, key):
-    """Return the number of blocks that gained a key by the events from an index on."""
+    """Return the net number of blocks that got a key by the events from index ``first`` on."""
     number = 0
     for at in range(first, log.num_events):
         event = log.events[at]
@@ -52,7 +52,7 @@ def num_unknown(log, first, key):
 
 @njit(cache=True)
 def holds(pool, first, key):
-    """Return True if a pool held a key before the events from an index of its log on."""
+    """Return True if a pool held a key before the events from index ``first`` of its log on."""
     number = num_blocks(pool, key)
     if first < pool.log.num_events:
         number -= num_unknown(pool.log, first, key)
@@ -61,9 +61,10 @@ def holds(pool, first, key):
 
 @njit(cache=True)
 def tells_of(log, first, path, depth):
-    """Return True if later events name the last held key of a path, or the first missing one.
+    """Return True if events from index ``first`` on may have changed the held depth of a path.
 
-    If not, as many were held before them: what is held of a path has no gaps, then and now.
+    They have not if they contain neither the last held key nor the first missing one, because the
+    held keys of a path have no gaps.
     """
     while first < log.num_events and log.events[first].kind == UPDATE:
         first += 1
@@ -79,7 +80,10 @@ def tells_of(log, first, path, depth):
 
 @njit(cache=True)
 def depth_of(pool, first, path, most, guess):
-    """Count the first keys of a path that a pool held, up to a limit."""
+    """Return the number of leading keys of a path that a pool held, at most ``most``.
+
+    The search starts at ``guess``.
+    """
     low, high = 0, most
     guess = min(guess, high)
     if guess > 0:
@@ -103,7 +107,7 @@ def depth_of(pool, first, path, most, guess):
 
 @njit(cache=True)
 def forget_known(log, known):
-    """Remove the first entries of a log if they are all or many; return the number that stay."""
+    """Remove the ``known`` events of a log if they are all or many; return the number left."""
     if known == log.num_events:
         log.num_events = log.num_keys = 0
         return 0
@@ -136,7 +140,7 @@ def forget_known(log, known):
 
 @njit(cache=True)
 def learn(address, known, until):
-    """Advance to the events known of a replica by a time; return the index in its log."""
+    """Return the index in a replica's log after the events that are known at a time."""
     log = _replica(address).kv.pool.log
     if log.num_events == known:
         return forget_known(log, known)
@@ -145,7 +149,7 @@ def learn(address, known, until):
 
 @njit(cache=True)
 def due_of(address, known):
-    """Return the time at which more events of a replica will be known."""
+    """Return the time of the next update in a replica's log, or infinity."""
     log = _replica(address).kv.pool.log
     for at in range(known, log.num_events):
         if log.events[at].kind == UPDATE:
@@ -166,22 +170,22 @@ def ask_for_depth(pool, path, most, guess, is_second):
 
 @njit(cache=True)
 def match_live(addresses, times, known, until, path, most, looked, matched):
-    """Count the leading keys of a path on each replica, as known by a time.
+    """Set ``matched`` to the leading keys of a path on each replica, by the events up to a time.
 
     Parameters
     ----------
-    addresses, times : address and next event of each replica; nan if that tells nothing
-    known : events of each log that are known
-    until : so far events are known
+    addresses, times : address and next event of each replica; nan if the state may have changed
+    known : by replica: events of its log that are known
+    until : time up to which events are known
     path : the keys
-    most : largest number of them on each replica
-    looked : last results for each replica: depths, known and now, the key that was last in
-        question, its next event then, and when more of its log will be known
-    matched : the answer
+    most : by replica: most leading keys that it can hold
+    looked : results of the last call by replica: known depth, current depth, the last key of the
+        search, its next event, and the time of its next update
+    matched : the result
 
     Returns
     -------
-    The most that any of them holds now.
+    The most leading keys that any replica holds now.
     """
     depths, depths_now, ends, seen, due = looked
     places, number = np.empty(len(addresses), np.int64), 0
@@ -221,7 +225,7 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
 
 @njit(cache=True)
 def deepest(addresses, path, guesses):
-    """Return the replica with the most leading keys of a path now."""
+    """Return the replica that holds the most leading keys of a path now."""
     best, most = 0, -1
     for place in range(len(addresses)):
         if addresses[place] == 0:

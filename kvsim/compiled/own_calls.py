@@ -60,7 +60,7 @@ def _ask(part, operation, first, second):
     return call_int(entry, part.address, first, second) if entry != 0 else 0
 
 
-#: The text of each operation that a user's rules may have.
+#: The compiled form of each call of a user's rules.
 TEXTS = {
     python.python_insert: lambda pool, k: _ask(pool.part, 0, k, 0),
     python.python_remove: lambda pool, k: _ask(pool.part, 1, k, 0),
@@ -84,6 +84,6 @@ TEXTS = {
 
 
 def register_calls(**options: Any) -> None:
-    """Compile each of these operations to an indirect call."""
+    """Compile each call of a user's rules to a call by address."""
     for rule, text in TEXTS.items():
         overload(rule, jit_options=options, strict=False)(lambda *args, text=text: text)

@@ -1,7 +1,7 @@
-"""The passes of Numba that compile a rule: all that its plain text needs, and no more.
+"""The passes of Numba that compile a rule; unneeded ones are left out to save time.
 
-A rule has no closure, no array expression and no ``with``, and :mod:`kvsim.compiled.pruning` takes
-its dead branches. After each of Numba's passes the whole function is analysed anew.
+Numba analyses the whole function again after each pass. A rule has no closure, no array expression
+and no ``with``, and :mod:`kvsim.compiled.pruning` removes its dead branches.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class RuleCompiler(CompilerBase):
         return [passes]
 
 
-#: How functions compile that only compiled code calls: without wrappers for C and Python.
+#: Options for functions that only compiled code calls: no wrappers for C and Python.
 WITHOUT_WRAPPERS = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
-#: How rules of kvsim compile; a user's may need Numba's other passes.
+#: Options for kvsim's rules; a user's rules may need Numba's other passes.
 INNER: Any = {**WITHOUT_WRAPPERS, "pipeline_class": RuleCompiler}

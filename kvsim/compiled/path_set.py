@@ -1,6 +1,6 @@
-"""Prompts in order at each place, and the number of their different blocks: a compiled PathSet.
+"""The sorted prompts on each replica, and the number of their distinct blocks.
 
-Prompts are compared by their contents, so that no keys are kept.
+The compiled form of ``PathSet``. Prompts are compared by their contents, so no keys are stored.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from numba import njit
 
 @njit(cache=True)
 def num_shared(prompts, one, other):
-    """Return the length of the common prefix of two prompts, and whether the first is smaller.
+    """Return (tokens of the common prefix of two prompts, True if the first one is smaller).
 
-    The order is that of (salt, content and place token by token, length, number): of all others,
-    a prompt's neighbours begin most like it.
+    Prompts are ordered by salt, then by content and position token by token, then by length, then
+    by number. So the longest common prefix of a prompt with any other is that with a neighbour.
     """
     contents, starts, lengths, offsets, salts = prompts
     if salts[one] != salts[other]:
@@ -38,7 +38,7 @@ def num_shared(prompts, one, other):
 
 @njit(cache=True)
 def place_of(prompts, there, count, row):
-    """Return the index of a prompt in the sorted list, or the index to insert it."""
+    """Return the index of a prompt in a sorted list, or the index at which to insert it."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -51,7 +51,7 @@ def place_of(prompts, there, count, row):
 
 @njit(cache=True)
 def num_own(prompts, there, count, at, row, size):
-    """Count the full blocks of a prompt that its neighbours in the sorted list lack."""
+    """Return the number of a prompt's full blocks that its neighbours in the list lack."""
     shared = 0
     for beside in range(max(at - 1, 0), min(at + 1, count)):
         shared = max(shared, num_shared(prompts, there[beside], row)[0])
@@ -61,7 +61,7 @@ def num_own(prompts, there, count, at, row, size):
 
 @njit(cache=True)
 def come(prompts, there, counts, place, row, size):
-    """Add a prompt to the sorted list; return its own full blocks. As ``PathSet``."""
+    """Add a prompt to a replica's list; return the number of full blocks that only it has."""
     count = counts[place]
     at = place_of(prompts, there[place], count, row)
     number = num_own(prompts, there[place], count, at, row, size)
@@ -74,7 +74,7 @@ def come(prompts, there, counts, place, row, size):
 
 @njit(cache=True)
 def go(prompts, there, counts, place, row, size):
-    """Remove a prompt from the sorted list; return its own full blocks."""
+    """Remove a prompt from a replica's list; return the number of full blocks that only it had."""
     count = counts[place] - 1
     at = place_of(prompts, there[place], count + 1, row)
     for k in range(at, count):

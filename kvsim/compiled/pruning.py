@@ -1,7 +1,7 @@
 """Pruning of rules: branches that a variant never takes are not compiled.
 
-A test such as ``state.limits.has_encoder`` is a constant of a variant. Only the branch that it
-selects remains in the text that Numba gets, so that rules called in other branches are not typed.
+A condition such as ``state.limits.has_encoder`` is constant in a variant. Numba gets only the
+branch that it selects, so it need not type the rules that other branches call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvsim.compiled.types import Ref, Rows, numba_type
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The place of a value in a constant; None stands for an unknown value.
+#: A constant value; None stands for an unknown value.
 Value = int | bool | None
 
 COMPARED: dict[type[ast.cmpop], Any] = {
@@ -31,7 +31,7 @@ COMPARED: dict[type[ast.cmpop], Any] = {
 
 
 def pruned(rule: Any, types: Mapping[str, Any], constants: Mapping[str, int]) -> Any:
-    """Return a rule without the branches that are never taken under some constants.
+    """Return a rule without the branches that are never taken under the given constants.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def pruned(rule: Any, types: Mapping[str, Any], constants: Mapping[str, int]) ->
 
     Returns
     -------
-    The same function if no test is constant, else a new one with the same name and globals.
+    The rule itself if no condition is constant, else a new function with its name and globals.
     """
     lines, first = inspect.getsourcelines(rule)
     tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
@@ -90,7 +90,7 @@ def _type_of(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 
 class _Pruner:
-    """Folds the tests of one function."""
+    """Folds the constant conditions of one function."""
 
     def __init__(
         self, types: Mapping[str, Any], constants: Mapping[str, int], names: Mapping[str, Any]
@@ -99,7 +99,7 @@ class _Pruner:
         self.has_folded = False
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Fold the statements of a block, up to the first that always leaves it."""
+        """Fold the statements of a block, and drop those after a return, continue or break."""
         kept: list[ast.stmt] = []
         for statement in body:
             kept += self.statement(statement)
@@ -108,7 +108,7 @@ class _Pruner:
         return kept
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """Fold a statement; an ``if`` with a constant test becomes one of its branches."""
+        """Fold a statement; an ``if`` with a constant condition becomes one of its branches."""
         if isinstance(node, ast.If | ast.While):
             value, node.test = self.fold(node.test)
             if value is not None and isinstance(node, ast.If):
@@ -128,7 +128,7 @@ class _Pruner:
         return [node]
 
     def fold(self, node: ast.expr) -> tuple[Value, ast.expr]:
-        """Return the constant value of an expression, None if unknown, and its folded form."""
+        """Return (constant value of an expression, None if unknown; its folded form)."""
         if isinstance(node, ast.BoolOp):
             return self.fold_operands(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -150,7 +150,7 @@ class _Pruner:
         return self.value_of(node), node
 
     def fold_operands(self, node: ast.BoolOp) -> tuple[Value, ast.expr]:
-        """Drop operands without effect, and those after one that decides the result."""
+        """Drop operands of ``and`` or ``or`` without effect, and those after a deciding one."""
         decides = isinstance(node.op, ast.Or)
         kept: list[ast.expr] = []
         value: Value = None
@@ -170,7 +170,7 @@ class _Pruner:
         return None, node
 
     def value_of(self, node: ast.expr) -> Value:
-        """Return the value of a field, a number or a global constant; None if it is unknown."""
+        """Return the value of a constant field, a number or a global int; None if unknown."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value
         if isinstance(node, ast.Name) and node.id not in self.types:

@@ -1,7 +1,7 @@
-"""The host's loops over the replicas of a fleet, compiled: one call for all of them.
+"""Compiled loops over the replicas of a fleet, so that the host makes one call for all of them.
 
-Rules are called by the address of their entry, so that this code compiles without them. The host
-runs a replica that has no address.
+Rules are called by the address of their entry, so this code is compiled without them. A replica
+without an address is run by the host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argu
 
 @njit(cache=True)
 def ask_for_step(state):
-    """Prefetch the requests of the step that ends next."""
+    """Prefetch the entries of the step that ends next."""
     entries = state.batches[state.first_batch].entries
     for line in range(4):
         prefetch(entries, 0, line)
@@ -49,9 +49,9 @@ def ask_for_requests(state):
 
 @njit(cache=True)
 def advance_due(entries, addresses, times, ended, first, target, command, most_steps):
-    """Advance replicas to a time, from one on; return the one that needs the host, else -1.
+    """Advance replicas to a time, starting with ``first``; return one that needs the host, or -1.
 
-    ``times`` are their next events, ``ended`` counts the requests that end.
+    ``times`` are the next events of the replicas; ended requests are added to ``ended``.
     """
     for place in range(first, len(times)):
         if times[place] <= target and addresses[place] != 0:
@@ -79,11 +79,12 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
 
 @njit(cache=True)
 def advance_in_turn(entries, addresses, times, ended, waits, target, ahead, command, most_steps):
-    """Advance replicas that wait for each other, the one with the next event first.
+    """Advance replicas that may affect each other, always the one with the earliest event.
 
-    Each stops at the next event of another one, ``ahead`` seconds later, or at the target. Returns
-    the place where requests have ended, or that needs the host, and where that stops; -1 if all
-    have reached the target. ``waits``: can only start a step there. Plain text: ``ReplicaSet``.
+    A replica stops ``ahead`` seconds after the next event of any other replica, or at the target.
+    Returns (replica, its horizon) when requests have ended there or it needs the host, and (-1,
+    target) when all replicas have reached the target. ``waits`` marks replicas that could only
+    start a step at their horizon. ``ReplicaSet`` does the same in Python.
     """
     while True:
         place, first, second = -1, math.inf, math.inf
@@ -123,13 +124,16 @@ def look_up(entries, addresses, command, request_id):
 
 @njit(cache=True)
 def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, counts):
-    """Return first tokens and ends since the last call: time, whether an end, request, replica.
+    """Return the first tokens and ends since the last call, as (time; is an end, request, replica).
 
-    ``seen`` are the clock and the number of first tokens at each place at the last look, ``table``
-    reason, first token and finish by request; ``waits`` says at which place a request
-    waits for a first token, and ``tokens`` is scratch. ``lines`` are the first and the last request
-    at each place, and behind each request the next; ``counts``, the requests at a place, and
-    how many of them wait.
+    Parameters
+    ----------
+    seen : by replica: clock, and number of first tokens, at the last poll
+    table : by request: finish reason, time of the first token, finish time
+    waits : by request: the replica on which it waits for its first token, -1 for none
+    tokens : scratch, by request
+    lines : by replica the first and the last of its requests; by request the next one
+    counts : by replica: its requests, and those without a first token
     """
     most = 2 * counts[:, 0].sum()
     news = np.empty(most), np.empty((most, 3), np.int64)
@@ -143,7 +147,7 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
 
 @njit(cache=True)
 def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
-    """Record the lifecycle events of a replica's requests; return the number of rows."""
+    """Append a replica's lifecycle events since the last poll; return the number of rows."""
     if state.clock == seen[place, 0]:
         return number
     seen[place, 0] = state.clock
@@ -161,7 +165,7 @@ def look_at(state, place, seen, table, waits, tokens, lines, counts, news, numbe
 
 @njit(cache=True)
 def send(request_id, place, waits, lines, counts):
-    """Append a request to those of a replica; it waits for its first token."""
+    """Append a request, which waits for its first token, to the requests of a replica."""
     firsts, lasts, afters = lines
     waits[request_id] = place
     last = lasts[place]
@@ -176,7 +180,7 @@ def send(request_id, place, waits, lines, counts):
 
 @njit(cache=True)
 def write(news, number, time, is_end, request_id, place):
-    """Write a row; return the number of rows."""
+    """Append a row; return the number of rows."""
     news[0][number] = time
     news[1][number, 0] = is_end
     news[1][number, 1] = request_id
@@ -186,7 +190,7 @@ def write(news, number, time, is_end, request_id, place):
 
 @njit(cache=True)
 def take_ends(place, left, clock, table, waits, lines, counts, news, number):
-    """Record the requests that a replica ended or refused, and remove them from its list."""
+    """Append the ends of ``left`` requests of a replica, and remove these from its list."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
     before, at = -1, firsts[place]
@@ -216,9 +220,9 @@ def take_ends(place, left, clock, table, waits, lines, counts, news, number):
 
 @njit(cache=True)
 def see_tokens(state, place, waits, tokens, most):
-    """Record first tokens of waiting requests; returns the number of them.
+    """Enter new first tokens of waiting requests in ``tokens``; return their number.
 
-    At most ``most`` requests got one since the last look, usually the ones admitted last.
+    At most ``most`` requests got one since the last poll, usually the ones admitted last.
     """
     number = 0
     if not state.limits.has_own_loop:
@@ -226,16 +230,16 @@ def see_tokens(state, place, waits, tokens, most):
             number += see_token(state.requests[state.running[at]], place, waits, tokens)
             if number == most:
                 return number
-    for k in range(state.num_requests):  # one has been preempted, or has ended
+    for k in range(state.num_requests):  # some may have been preempted or have ended
         number += see_token(state.requests[k], place, waits, tokens)
     return number
 
 
 @njit(cache=True)
 def see_token(request, place, waits, tokens):
-    """Record a first token; returns 1 if a request waits for it, else 0."""
+    """Enter a request's first token in ``tokens`` and return 1, or return 0 if it is not new."""
     if request.status == FINISHED or math.isnan(request.first_token_time):
-        return 0  # a record that is free may be of the same request, which has come again
+        return 0  # a free record may name a request that was submitted again
     if waits[request.request_id] != place or not math.isnan(tokens[request.request_id]):
         return 0
     tokens[request.request_id] = request.first_token_time
@@ -244,7 +248,7 @@ def see_token(request, place, waits, tokens):
 
 @njit(cache=True)
 def take_tokens(place, left, waits, tokens, lines, counts, news, number):
-    """Record the first tokens just found, in the order in which the requests were sent."""
+    """Append the first tokens in ``tokens``, in the order in which the requests were sent."""
     firsts, _, afters = lines
     at = firsts[place]
     while at >= 0 and left > 0:

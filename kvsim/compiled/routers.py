@@ -1,4 +1,4 @@
-"""Entries of the routers' rules: each is compiled alone, and called by its address."""
+"""Compiled entries of the routers' rules, each compiled separately and called by its address."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def smallest_cost(router, placement, unused):
     return _dynamo(_cost_weights(router), _placement(placement))
 
 
-#: The entry of every rule.
+#: By rule: its entry.
 ENTRIES: dict[Callable[..., int], Any] = {
     _least_loaded: least_outstanding,
     _least_of_two: power_of_two,
@@ -142,12 +142,12 @@ ENTRIES: dict[Callable[..., int], Any] = {
 
 
 def address_of(rule: Callable[..., int]) -> int:
-    """Return the address of a rule's machine code; 0 if it has none."""
+    """Return the address of a router rule's machine code; 0 if it has none."""
     entry: Any = ENTRIES.get(rule)
     if CHECKED or not hasattr(entry, "overloads"):
         return 0
     if not entry.signatures:
-        # A user's rules may have compiled what it calls without linking it.
+        # A user's rules may have compiled its callees without linking them.
         lock, name = Path(entry.stats.cache_path) / "routers.lock", entry.py_func.__name__
         with alone(lock), linked_at(name):
             compile_or_load(entry, (types.int64, types.int64, types.int64))

@@ -1,4 +1,4 @@
-"""The Python that a user's rules may use: what compiles, with the same results."""
+"""The subset of Python for a user's rules, which compiles and gives the same results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: What a rule may not use, and what to write in its place.
+#: By syntax that rules may not use: its name, and what to write instead.
 REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Dict: ("a dictionary", "declare a list with per_block() or per_request()"),
     ast.DictComp: ("a dictionary", "declare a list with per_block() or per_request()"),
@@ -52,12 +52,12 @@ GROWING = frozenset(
 #: Built-in functions that rules may call.
 BUILTINS = frozenset(("abs", "min", "max", "range", "int", "float", "bool", "len", "round"))
 
-#: Classes whose rules keep their promises.
+#: Classes that :func:`check_promises` has accepted.
 _KEPT: set[type[Any]] = set()
 
 
 def rules_of(cls: type[Any]) -> dict[str, Any]:
-    """Return the methods that a user's class and its own bases define, and functions they call."""
+    """Return the methods of a user's class and of the user's bases, and the functions they call."""
     found: dict[str, Any] = {}
     for one in cls.__mro__[::-1]:
         if "OPERATIONS" not in one.__dict__ and one is not object and _is_part(one):
@@ -72,7 +72,7 @@ def _is_part(cls: type) -> bool:
 
 
 def _add_called(rule: Any, found: dict[str, Any]) -> None:
-    """Add the functions of a user's own files that a rule names."""
+    """Add the functions from a user's files that a rule calls, directly or indirectly."""
     for name in rule.__code__.co_names:
         called = rule.__globals__.get(name)
         if not isinstance(called, FunctionType) or called in found.values():
@@ -87,7 +87,7 @@ def sources(cls: type[Any]) -> str:
     rules = rules_of(cls)
     files = sorted({rule.__code__.co_filename for rule in rules.values()})
     text = [Path(f).read_text(encoding="utf-8") for f in files if Path(f).is_file()]
-    if len(text) < len(files):  # of a notebook, or made by exec
+    if len(text) < len(files):  # defined in a notebook, or by exec
         text += [f"{n}{_code(rule.__code__)}{_numbers(rule)}" for n, rule in rules.items()]
     record = {n: str(kind) for n, kind in cls.record().kinds().items()}
     return "\n".join([cls.__qualname__, *files, *text, str(record)])
@@ -98,18 +98,18 @@ def _code(code: Any) -> str:
 
 
 def _numbers(rule: Any) -> str:
-    """Return the global numbers that a rule uses: compiled code has them as constants."""
+    """Return the global numbers that a rule uses, which compiled code contains as constants."""
     used = {n: rule.__globals__.get(n) for n in rule.__code__.co_names}
     return str({n: v for n, v in used.items() if isinstance(v, int | float)})
 
 
 def check_rules(cls: type[Any]) -> None:
-    """Refuse a class with a rule that cannot be compiled.
+    """Check that the rules of a class can be compiled.
 
     Raises
     ------
     ValueError
-        With the file, the line, what is refused there, and what to write in its place.
+        With the file, the line, the refused syntax, and what to write instead.
     """
     if "__init__" in rules_of(cls):
         where = _place(cls.__init__, 0)
@@ -127,7 +127,7 @@ def check_rules(cls: type[Any]) -> None:
             )
         tree = _tree_of(rule)
         if tree is None:
-            continue  # the compiler says what it cannot do
+            continue  # without source text, the compiler reports errors
         for node, what, instead in _refused(tree, cls, rule):
             place = _place(rule, getattr(node, "lineno", 1) - 1)
             raise ValueError(f"{cls.__name__}.{name}: {place}: rules may not use {what}; {instead}")
@@ -135,7 +135,7 @@ def check_rules(cls: type[Any]) -> None:
 
 
 def _tree_of(rule: Any) -> Any:
-    """Return the syntax tree of a rule; None without its text."""
+    """Return the syntax tree of a rule; None if its source is not available."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(rule))).body[0]
     except (OSError, TypeError):
@@ -143,9 +143,9 @@ def _tree_of(rule: Any) -> Any:
 
 
 def check_promises(cls: type[Any]) -> None:
-    """Refuse a class whose text shows that a rule breaks what it promises, under either backend.
+    """Check that rules return a number on every path and write only to their own state.
 
-    It returns a number on every path, and writes to its own state alone.
+    Both backends need this.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def check_promises(cls: type[Any]) -> None:
 
 
 def _foreign_stores(tree: Any, cls: type[Any], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that write to a parameter, or to a record of kvsim's."""
+    """Yield (line, error) for writes to a parameter field or to one of kvsim's records."""
     given = [argument.arg for argument in tree.args.args]
     records = _records(tree, cls) | set(given[1:2] if name in cls.TAKES else ())
     own = given[0] if hasattr(cls, name) and given else None
@@ -187,19 +187,19 @@ def _foreign_stores(tree: Any, cls: type[Any], name: str) -> Iterator[tuple[int,
 
 
 def _records(tree: Any, cls: type[Any]) -> set[str]:
-    """Return the arguments that are annotated as records of kvsim's."""
+    """Return the arguments that are annotated as kvsim's records."""
     kinds = {record.__name__ for record in cls.TAKES.values()}
     return {one.arg for one in tree.args.args if _last_name(one.annotation) in kinds}
 
 
 def _aliases(tree: Any) -> dict[str, Any]:
-    """Return the variables that are set to an expression."""
+    """Return by variable the expression that is assigned to it."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     return {n.targets[0].id: n.value for n in found if isinstance(n.targets[0], ast.Name)}
 
 
 def _last_name(annotation: Any) -> str:
-    """Return the name of a class in an annotation."""
+    """Return the name of the class in an annotation, without its module."""
     found = getattr(annotation, "value", None) if isinstance(annotation, ast.Constant) else None
     return str(found or getattr(annotation, "id", getattr(annotation, "attr", "")))
 
@@ -223,7 +223,7 @@ def _root(node: Any, aliases: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _without_value(tree: Any) -> int:
-    """Return the line of a return without a value, or that where the end is reached; 0 for none."""
+    """Return the line of a return without a value, or of an end without a return; 0 for none."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and _is_none(node.value):
             return node.lineno
@@ -235,7 +235,7 @@ def _is_none(value: Any) -> bool:
 
 
 def _returns(body: list[Any]) -> bool:
-    """Return True if the end of statements is never reached."""
+    """Return True if every path through statements returns, raises or loops without end."""
     last = body[-1]
     if isinstance(last, ast.If):
         return bool(last.orelse) and _returns(last.body) and _returns(last.orelse)
@@ -250,7 +250,7 @@ def _place(rule: Any, line: int) -> str:
 
 
 def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, str]]:
-    """Yield what a rule may not use: the node, its name, and the replacement."""
+    """Yield (node, name, replacement) for the syntax in a rule that is not allowed."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     skipped = {tree, *ast.walk(tree.args), *(ast.walk(tree.returns) if tree.returns else ())}
     for node in ast.walk(tree):
@@ -265,7 +265,7 @@ def _refused(tree: Any, cls: type[Any], rule: Any) -> Iterator[tuple[Any, str, s
 def _refused_node(
     node: Any, tree: Any, parents: Mapping[Any, Any], cls: type[Any], rule: Any
 ) -> tuple[str, str] | None:
-    """Return the error in a node and the replacement; None without an error."""
+    """Return (name, replacement) if a node is not allowed, else None."""
     if type(node) in REFUSED:
         return REFUSED[type(node)]
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -281,7 +281,7 @@ def _is_numpy(owner: Any, rule: Any) -> bool:
 
 
 def _refused_call(called: Any, cls: type[Any], rule: Any) -> tuple[str, str] | None:
-    """Return the error in a call: a method of growing lists, or a built-in function."""
+    """Return (name, replacement) for a call of a method of growing lists or of a built-in."""
     if isinstance(called, ast.Name):
         name = called.id
         if name not in rule.__globals__ and hasattr(builtins, name) and name not in BUILTINS:

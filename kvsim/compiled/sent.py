@@ -1,7 +1,7 @@
-"""The replicas to which a content was ever sent; no other replica can hold its blocks.
+"""The replicas to which a content was ever sent: no other replica can hold its blocks.
 
-It is not a simulated rule, but a bound that saves reads: a row of the table is shared by
-contents and a bit by places, so it may name too many, and never too few.
+This is not a rule of the simulation, but a bound that saves look-ups. Contents share rows of the
+table, and replicas share bits, so the result may contain too many replicas but lacks none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def row_of(sent, content):
 
 @njit(cache=True)
 def note_sent(sent, contents, output, place):
-    """Record that contents were sent to a replica, and the content of the output there.
+    """Record that a prompt's contents, and the content of its output, were sent to a replica.
 
-    ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all contents that share a row.
+    ``sent`` is int64 with a power of two of rows; bit ``place % 64`` of a content's row is set.
     """
     bit = np.int64(1) << np.int64(place & 63)
     for k in range(len(contents)):
@@ -30,10 +30,10 @@ def note_sent(sent, contents, output, place):
 
 @njit(cache=True)
 def bound_depths(sent, contents, lengths, size, most):
-    """Write a bound of a prompt's blocks on each replica: those before a missing content.
+    """Set ``most`` to the most leading blocks of a prompt that each replica can hold.
 
-    ``contents`` and ``lengths`` (tokens) are those of its segments, ``size`` a block's tokens;
-    ``most`` gets the blocks by place.
+    These are the blocks before the first content that was never sent there. ``contents`` and
+    ``lengths`` (tokens) describe the prompt's segments; ``size`` is the tokens of a block.
     """
     left, before = np.int64(-1), 0
     for k in range(len(contents)):

@@ -1,8 +1,8 @@
-"""Compiled index of the prefixes that a router has sent: the least recently used entries go first.
+"""Compiled index of the prefixes that a router has sent, with LRU eviction per replica.
 
-It answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` does. ``held`` is a table of the
-replicas that hold a key, a bit each; ``named`` has the link of each entry, of a key at a replica.
-Links form a list per replica from the least to the most recently used entry.
+The results are those of :class:`kvsim.fleet.prefix_index.index.PrefixIndex`. An entry is a key on a
+replica. A table holds by key the replicas with an entry, one bit each; a second one holds the link
+of each entry. Links form a list per replica, from the least to the most recently used entry.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from numba import njit
 
 from kvsim.compiled.key_table import EMPTY, drop, find, of_place
 
-#: Columns of a link: its key, and the links before and after it; of the counters: rows of both
-#: tables, links made, and the first free link. Link 0 is none.
+#: Columns of a link: its key, the link before it, the link after it; 0 is no link.
+#: Counters: rows of both tables, links made, and the first free link.
 KEY, BEFORE, AFTER = range(3)
 NUM_HELD, NUM_NAMED, NUM_LINKS, FREE = range(4)
 
 
 @njit(cache=True)
 def has_room(index, number):
-    """Return True if there is room for a path with a number of keys."""
+    """Return True if the index has room for ``number`` more entries."""
     keys, _, names, _, links, _, counters, _ = index
     enough = 2 * (counters[NUM_HELD] + number) <= len(keys)
     enough &= 2 * (counters[NUM_NAMED] + number) <= len(names)
@@ -55,7 +55,7 @@ def append(links, ends, place, link):
 
 @njit(cache=True)
 def new_link(links, counters, key):
-    """Return an unused link, with a key."""
+    """Return an unused link, and set its key."""
     link = counters[FREE]
     if link:
         counters[FREE] = links[link, AFTER]
@@ -87,7 +87,7 @@ def evict_first(index, place):
 
 @njit(cache=True)
 def shrink(index, place, number):
-    """Evict the least recently used entries of a replica until a number is left."""
+    """Evict the least recently used entries of a replica until ``number`` are left."""
     sizes = index[7]
     while sizes[place] > number:
         evict_first(index, place)
@@ -95,9 +95,9 @@ def shrink(index, place, number):
 
 @njit(cache=True)
 def insert(index, place, path, number, has_limits):
-    """Record that a replica holds the first keys of a path, from its end to its root.
+    """Enter the first ``number`` keys of a path for a replica, the last key first.
 
-    Without limits nothing is ever evicted, and no links are made.
+    Without limits nothing is ever evicted, so no links are made.
     """
     keys, holders, names, slots, links, ends, counters, sizes = index
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)

@@ -1,11 +1,11 @@
 """Records as Numba types: a record is a pointer, a list a pointer to its first item.
 
-``state.requests[k].num_tokens += 1`` is an address, a load, an add and a store. In the checked mode
-(KVSIM_BOUNDSCHECK=1) a list is a pointer to where its address and length stand, and every place is
-compared with the length.
+``state.requests[k].num_tokens += 1`` compiles to an address computation, a load, an add and a
+store. In the checked mode (KVSIM_BOUNDSCHECK=1) a list is a pointer to its address and length, and
+every index is compared with the length.
 
-A variant of a record's type knows the values of some fields, such as ``enable_prefix_caching``;
-reading one is then a constant, and branches that cannot be taken are not compiled.
+A variant of a record's type has constant values for some fields, such as ``Limits.has_encoder``.
+Reading such a field gives the constant, and branches that cannot be taken are not compiled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kvsim.compiled.passes import INNER
 from kvsim.compiled.variants import CONSTANTS
 from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
 
-check_caching()  # all that is compiled and cached imports this module first
+check_caching()  # every module with compiled functions imports this one first
 
 CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 BYTES = ir.IntType(8).as_pointer()
@@ -73,7 +73,7 @@ for _kind in (Ref, Rows):
 
 
 def own_ref(record: type[Record]) -> type[Ref]:
-    """Return a class of references for one record type, with methods of its own."""
+    """Return a class of references for one record type, which may have its own methods."""
     kind: type[Ref] = _as_pointer(type(f"Ref{record.__name__}", (Ref,), {}))
     return kind
 
@@ -200,7 +200,7 @@ def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @intrinsic
 def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
-    """Prefetch 64 bytes of an item of a list; the index may lie outside."""
+    """Prefetch 64 bytes of an item of a list; the index may be out of range."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not CHECKED:
@@ -217,7 +217,7 @@ def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
 
 
 @lower_builtin(operator.is_, Ref, Ref)
-def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # by default False, always
+def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # Numba's default is False
     return builder.icmp_unsigned("==", *args)
 
 
@@ -244,7 +244,7 @@ def _reset(self):
 
 
 def register_properties(records: list[type[Record]]) -> None:
-    """Let rules read the properties of records."""
+    """Make the properties of records readable in compiled rules."""
     getters: dict[str, dict[type[Record], Any]] = {}
     for record in records:
         for name, getter in record.derived().items():

@@ -1,4 +1,4 @@
-"""Machine code of a user's rules: an entry per operation, cached by the digest of its sources."""
+"""Machine code of a user's rules: one entry per operation, cached by a hash of the sources."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from kvsim.compiled.types import CHECKED, Ref, own_ref, record_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Arguments of an entry: the address of the state, and two of the operation's own.
+#: Types of an entry's arguments: the address of the state, and two arguments of the operation.
 ARGUMENTS = (types.int64,) * 3
 
-#: What compiled rules say of an answer that would be cut.
+#: The error for a result that would be truncated to a whole number.
 WRONG_TYPE = "must return a whole number (// and int() make one)"
 
 _addresses: dict[type[Any], list[int]] = {}
-_entries: list[Any] = []  # machine code lives as long as its dispatcher
+_entries: list[Any] = []  # keeps dispatchers alive, and with them their machine code
 _registered: set[Any] = set()
 
 
 def addresses(cls: type[Any]) -> list[int]:
-    """Return the address of each operation of a class of rules; 0 for an omitted one.
+    """Return the address of each operation of a class of rules; 0 for one that is not defined.
 
     Raises
     ------
     ValueError
-        If a rule uses what rules may not use, with its file and line.
+        If a rule uses syntax that is not allowed, with its file and line.
     """
     if cls not in _addresses:
         check_rules(cls)
@@ -54,7 +54,7 @@ def addresses(cls: type[Any]) -> list[int]:
 
 
 def _load(cls: type[Any]) -> list[int]:
-    """Compile the operations of a class, or load them."""
+    """Compile or load the operations of a class; return their addresses."""
     kind = own_ref(cls.record())
     _register(cls, kind)
     text, folder = _text(cls), cache_folder() / "parts"
@@ -79,7 +79,7 @@ def _load(cls: type[Any]) -> list[int]:
 
 
 def _text(cls: type[Any]) -> str:
-    """Return the source of the entries: each takes the address of the state."""
+    """Return the source of the entries, whose first argument is the address of the state."""
     lines = []
     for name in cls.OPERATIONS:
         if _is_own(cls, name):
@@ -98,7 +98,7 @@ def _text(cls: type[Any]) -> str:
 
 
 def whole(value: Any) -> int:
-    """Return a whole number that a rule has answered."""
+    """Return a rule's result as an int."""
     return int(value)
 
 
@@ -118,7 +118,7 @@ def _is_own(cls: type[Any], name: str) -> bool:
 
 
 def _register(cls: type[Any], kind: type[Ref]) -> None:
-    """Let compiled code call the methods of a class, and the functions that they call."""
+    """Make the methods of a class, and the functions that they call, callable in compiled code."""
     if hasattr(cls, "now"):
         overload_attribute(kind, "now")(lambda self: lambda self: float_at(self.clock_address))
     if hasattr(cls, "goes_on"):
@@ -172,7 +172,7 @@ def _cached(function: Callable[..., Any], folder: Path) -> Any:
 
 
 def _told(cls: type[Any], name: str, error: NumbaError) -> ValueError:
-    """Return a one-line message with the place and the reason of a compile error."""
+    """Return an error of one line with the place and the reason of a compile error."""
     said = re.sub(r"\x1b\[\d*m", "", str(error))
     found = re.findall(r'File "([^"]+)", line (\d+)', said)
     code = rules_of(cls)[name].__code__

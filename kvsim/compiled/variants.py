@@ -1,4 +1,4 @@
-"""The fixed settings of each compiled variant, which its rules read as constants."""
+"""The fields of each compiled variant that its rules read as constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from kvsim.engines.registry import all_engines, engine_name
 from kvsim.records.eviction import LRU
 from kvsim.records.kv import PAGED
 
-#: Paged under vllm, in order of arrival, one group of full attention, LRU; by "Record.field".
+#: Values by "Record.field" of the specialized variant: paged under vllm, FCFS, one group of full
+#: attention, LRU.
 SPECIALIZED = {
     "Limits.scheduler": VLLM,
     "Limits.by_priority": 0,
@@ -93,7 +94,7 @@ SPECIALIZED = {
     "Moved.num_faults": 0,
 }
 
-#: The same, telling what comes and goes in its cache, as routers and stores want to know.
+#: The specialized variant with KV cache events, which some routers and stores need.
 WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
 _ORDERS = frozenset(
@@ -102,10 +103,10 @@ _ORDERS = frozenset(
         *("Limits.has_own_priority", "Limits.reranks", "Limits.has_own_victim"),
     )
 )
-#: The same under any eviction policy and any priority, those of a user included.
+#: The specialized variant under any eviction policy and any priorities, a user's included.
 OWN_ORDER = {name: value for name, value in SPECIALIZED.items() if name not in _ORDERS}
 
-#: Rules that the specialized variant never calls: packages, and modules of others.
+#: Packages and modules of rules that the specialized variant never calls.
 OTHER_KINDS = frozenset(
     (
         *("baselines", "tensorrt_llm", "connector", "managers", "offloading"),
@@ -118,7 +119,7 @@ OTHER_KINDS = frozenset(
     )
 )
 
-#: Values that a variant knows, by variant and "Record.field".
+#: Constant values by variant and "Record.field".
 CONSTANTS = {
     "specialized": SPECIALIZED,
     "with-events": WITH_EVENTS,
@@ -126,7 +127,7 @@ CONSTANTS = {
     "": {},
 }
 
-#: Variants of engines with a loop of their own, by the engine's name.
+#: By engine with its own loop: its variants.
 OF_ENGINES = {
     name: variants
     for name, engine in all_engines().items()
@@ -137,7 +138,7 @@ for _variants in OF_ENGINES.values():
 
 
 def has_rule(variant: str | None, module: str) -> bool:
-    """Return True if a variant contains the rules of a module, by its name below ``rules``."""
+    """Return True if a variant contains the rules of a module (named as in ``OTHER_KINDS``)."""
     for variants in OF_ENGINES.values():
         if variant in variants.constants:
             return variants.has_rule(variant, module)
@@ -162,7 +163,7 @@ def variant_of(state: Any) -> str:
 
 
 def _records(state: Any) -> dict[str, list[Any]]:
-    """Return the records that hold the switches, by kind."""
+    """Return by class name the records with fields that variants fix."""
     return {
         "Replica": [state],
         "Limits": [state.limits],
@@ -172,7 +173,7 @@ def _records(state: Any) -> dict[str, list[Any]]:
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],
         "Cost": [state.cost],
-        "RequestBlocks": list(state.kv.request_blocks[:1]),  # all are alike
+        "RequestBlocks": list(state.kv.request_blocks[:1]),  # these fields are equal in all
         "KVGroup": list(state.kv.groups),
         "LookupSpec": list(state.kv.specs),
         "Layers": list(state.cost.layers),
