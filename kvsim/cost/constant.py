@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @COST_MODELS.register("constant")
 class ConstantCost:
-    """``seconds`` per step, whatever the step contains."""
+    """``seconds`` per step, independent of its tokens."""
 
     rules_of: ClassVar[int] = CONSTANT
 

@@ -55,7 +55,7 @@ def rate_gemms(record: Cost, config: CostConfig, rate: Efficiency) -> None:
 
 
 def set_rates(gemms: Gemms, config: CostConfig, rate: Efficiency, peak: float) -> None:
-    """Write the rates of kernels that compute in 16 bits, whatever the weight format."""
+    """Write the rates of kernels that compute in 16 bits, also with narrower weights."""
     gemms.stream_rate = config.gpu.memory_bandwidth_bytes_per_s * rate.weights
     gemms.rate = peak * rate.gemm
     gemms.falloff, gemms.ridge = rate.gemm_falloff / 8192, rate.gemm_ridge
