@@ -88,7 +88,6 @@ def _user_cache() -> Path | None:
 
 
 def load_entry() -> ModuleType:
-    """Import the compiled entry with its own cache."""
     return sys.modules.get(ENTRY) or _load(ENTRY, cache_folder())
 
 
@@ -98,36 +97,30 @@ def load_user_rules() -> ModuleType:
 
 
 def load_tables() -> ModuleType:
-    """Import the compiled tables of keys with their own cache."""
     return sys.modules.get(TABLES) or _load(TABLES, cache_folder())
 
 
 def load_sent_index() -> ModuleType:
-    """Import the compiled index of sent prefixes with its own cache."""
     load_tables()
     return sys.modules.get(SENT) or _load(SENT, cache_folder())
 
 
 def load_replica_set() -> ModuleType:
-    """Import the compiled loops over replicas with their own cache."""
     return sys.modules.get(REPLICA_SET) or _load(REPLICA_SET, cache_folder())
 
 
 def load_live() -> ModuleType:
-    """Import the compiled look-ups in replicas' pools with their own cache."""
     load_tables()
     return sys.modules.get(LIVE) or _load(LIVE, cache_folder())
 
 
 def load_arrival_loop() -> ModuleType:
-    """Import the compiled loop over a fleet's arrivals with its own cache."""
     load_replica_set()
     load_live()
     return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
 
 
 def load_routers() -> ModuleType:
-    """Import the compiled rules of routers with their own cache."""
     load_entry()
     return sys.modules.get(ROUTERS) or _load(ROUTERS, cache_folder())
 

@@ -180,7 +180,6 @@ def send(request_id, place, waits, lines, counts):
 
 @njit(cache=True)
 def write(news, number, time, is_end, request_id, place):
-    """Append a row; return the number of rows."""
     news[0][number] = time
     news[1][number, 0] = is_end
     news[1][number, 1] = request_id

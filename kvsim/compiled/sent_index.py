@@ -20,7 +20,6 @@ NUM_HELD, NUM_NAMED, NUM_LINKS, FREE = range(4)
 
 @njit(cache=True)
 def has_room(index, number):
-    """Return True if the index has room for ``number`` more entries."""
     keys, _, names, _, links, _, counters, _ = index
     enough = 2 * (counters[NUM_HELD] + number) <= len(keys)
     enough &= 2 * (counters[NUM_NAMED] + number) <= len(names)
@@ -29,7 +28,6 @@ def has_room(index, number):
 
 @njit(cache=True)
 def unlink(links, ends, place, link):
-    """Remove a link from a replica's list."""
     before, after = links[link, BEFORE], links[link, AFTER]
     if before:
         links[before, AFTER] = after
@@ -43,7 +41,6 @@ def unlink(links, ends, place, link):
 
 @njit(cache=True)
 def append(links, ends, place, link):
-    """Append a link to a replica's list."""
     last = ends[place, 1]
     links[link, BEFORE], links[link, AFTER] = last, 0
     if last:

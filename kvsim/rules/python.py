@@ -57,13 +57,11 @@ def python_admit(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
 
 
 def python_allocate(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Allocate slots for a running request's next tokens; False if there is no room."""
     manager: Any = kv.python
     return bool(manager.allocate_slots(request, num_tokens))
 
 
 def python_reserve(kv: KV, request: Request) -> int:
-    """Return the number of slots that a contiguous manager reserves per sequence."""
     manager: Any = kv.python
     return int(manager.reserve(request))
 
@@ -74,31 +72,26 @@ def python_free(kv: KV, request: Request) -> None:
 
 
 def python_retire(kv: KV, request: Request) -> None:
-    """Notify a manager that a request of a static batch has ended; its slots stay."""
     manager: Any = kv.python
     manager.retire(request)
 
 
 def python_cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Notify a manager that a request's first tokens are computed and known."""
     manager: Any = kv.python
     manager.cache_computed(request, num_tokens)
 
 
 def python_num_free(kv: KV) -> int:
-    """Return a manager's number of free blocks."""
     manager: Any = kv.python
     return int(manager.num_free)
 
 
 def python_swap_out(kv: KV, request: Request) -> int:
-    """Swap a request out to the host; return the bytes moved."""
     manager: Any = kv.python
     return int(manager.swap_out(request))
 
 
 def python_swap_in(kv: KV, request: Request) -> int:
-    """Swap a request in; return the bytes moved."""
     manager: Any = kv.python
     return int(manager.swap_in(request))
 
@@ -128,13 +121,11 @@ def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
 
 
 def python_free_room(kv: KV, request: Request) -> None:
-    """Free a request's memory by a user's rules."""
     rules: Any = kv.own.part.python
     rules.free(request)
 
 
 def python_measure(kv: KV) -> None:
-    """Set ``kv.usage`` to a manager's bytes by cause."""
     manager: Any = kv.python
     now, usage = manager.usage, kv.usage
     usage.token_states, usage.reservation, usage.internal = now[0], now[1], now[2]
@@ -142,7 +133,6 @@ def python_measure(kv: KV) -> None:
 
 
 def python_kv_usage(kv: KV) -> float:
-    """Return a manager's share of blocks in use."""
     manager: Any = kv.python
     return float(manager.kv_usage)
 
@@ -179,31 +169,26 @@ def python_arrived(
 
 
 def python_insert(pool: BlockPool, k: int) -> None:
-    """Notify a policy that a block has lost its last reference."""
     policy: Any = pool.python
     policy.insert(k)
 
 
 def python_remove(pool: BlockPool, k: int) -> None:
-    """Notify a policy that a block is referenced again."""
     policy: Any = pool.python
     policy.remove(k)
 
 
 def python_evict(pool: BlockPool) -> int:
-    """Return the victim that a policy names."""
     policy: Any = pool.python
     return number(int, policy.evict(), policy, "evict")
 
 
 def python_cached(pool: BlockPool, k: int) -> None:
-    """Notify a policy that a block has got its key."""
     policy: Any = pool.python
     policy.cached(k, pool.blocks[k].key)
 
 
 def python_hit(pool: BlockPool, k: int) -> None:
-    """Notify a policy of a hit on a block."""
     policy: Any = pool.python
     policy.hit(k)
 
@@ -212,37 +197,31 @@ def python_hit(pool: BlockPool, k: int) -> None:
 
 
 def python_add(state: Replica, k: int) -> None:
-    """Pass a new request to a scheduler."""
     scheduler: Any = state.scheduler
     scheduler.add(state.requests[k])
 
 
 def python_schedule(state: Replica, batch: Batch) -> None:
-    """Let a scheduler schedule the next step."""
     scheduler: Any = state.scheduler
     scheduler.run_step(batch)
 
 
 def python_complete(state: Replica, batch: Batch) -> None:
-    """Pass a step's output to a scheduler."""
     scheduler: Any = state.scheduler
     scheduler.take_in(batch)
 
 
 def python_has_work(state: Replica) -> bool:
-    """Return True if a scheduler has unfinished requests."""
     scheduler: Any = state.scheduler
     return bool(scheduler.has_work)
 
 
 def python_rank(state: Replica, k: int) -> float:
-    """Return the priority of a request by a user's rule."""
     order: Any = state.order.python
     return number(float, order.priority(state.requests[k], state.clock), order, "priority")
 
 
 def python_victim_score(state: Replica, k: int) -> float:
-    """Return the preemption score of a request by a user's rule."""
     order: Any = state.order.python
     return number(float, order.victim(state.requests[k], state.clock), order, "victim")
 
@@ -257,7 +236,6 @@ def python_price_work(cost: Cost) -> float:
 
 
 def python_price(state: Replica, batch: Batch) -> float:
-    """Return the seconds of a step by a cost model in Python."""
     model: Any = state.cost.python
     plan: Any = state.plan_of
     cost = model.step(plan(state, batch).close())

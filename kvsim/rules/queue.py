@@ -67,7 +67,6 @@ def sift_down(state: Replica, place: int) -> None:
 
 
 def enqueue(state: Replica, k: int) -> None:
-    """Add a new request to the waiting queue."""
     if state.limits.fairness == VTC:
         enqueue_fair(state, k)
     elif not state.limits.by_priority:

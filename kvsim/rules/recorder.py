@@ -78,7 +78,6 @@ def record_step(state: Replica) -> None:
 
 
 def halve_samples(state: Replica) -> None:
-    """Drop every other sample."""
     for k in range(MAX_MEMORY_SAMPLES // 2):
         old, new = state.samples[2 * k], state.samples[k]
         new.time = old.time

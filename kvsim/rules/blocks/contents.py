@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def find_content(contents: Contents, key: int) -> int:
-    """Return the index of a content, or NO_CONTENT."""
     k = contents.buckets[key & contents.bucket_mask]
     while k != NO_CONTENT and contents.rows[k].key != key:
         k = contents.rows[k].chain

@@ -93,7 +93,6 @@ def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, 
 
 
 def add_state(kv: KV, group: KVGroup, table: BlockTable, block: int) -> None:
-    """Append a block, or the null block, to a table."""
     table.blocks[table.length] = block
     table.length += 1
     group.num_table_blocks += 1

@@ -99,7 +99,7 @@ def find_state(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int) 
 def find_window(
     kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
 ) -> int:
-    """As :func:`find_prefix`, for a sliding window: find the last run of blocks that fills one."""
+    """As :func:`find_prefix`, but find the last run of blocks that fills a sliding window."""
     size = spec.block_size
     run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):

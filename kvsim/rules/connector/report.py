@@ -68,7 +68,7 @@ def mark_bad(state: Replica, mark: int) -> None:
 def first_bad(state: Replica, k: int, num_blocks: int) -> int:
     """Return the index of a request's first bad block, or NONE, and unmark its bad blocks.
 
-    Later requests that share these blocks count them as good, because this request recomputes them.
+    Later requests that share the blocks then count them as good: this request recomputes them.
     """
     connector, found = state.connector, NONE
     table = state.kv.request_blocks[state.requests[k].own_blocks].tables[0]

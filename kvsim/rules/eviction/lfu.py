@@ -13,7 +13,6 @@ ORDER_BITS = 36  # low bits of a rank that count frees; the hit count is in the 
 
 
 def cached_lfu(pool: BlockPool, k: int) -> None:
-    """Start counting a block's hits."""
     pool.notes[k].num_hits = 0
 
 

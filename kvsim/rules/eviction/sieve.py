@@ -28,7 +28,6 @@ def cached_sieve(pool: BlockPool, k: int) -> None:
 
 
 def hit_sieve(pool: BlockPool, k: int) -> None:
-    """Mark a block as hit."""
     pool.notes[k].num_hits = 1
 
 

@@ -62,7 +62,6 @@ def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None
 
 
 def put_page(memory: Virtual, page: int) -> None:
-    """Free a page."""
     memory.free_pages[memory.num_free_pages] = page
     memory.num_free_pages += 1
 

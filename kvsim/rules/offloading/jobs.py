@@ -193,7 +193,6 @@ def watch(offloading: Offloading, b: int) -> None:
 
 
 def unwatch(offloading: Offloading, b: int) -> None:
-    """Stop watching a block."""
     entry = offloading.blocks[b]
     entry.watched = 0
     if entry.next_watch != NONE:
@@ -225,7 +224,6 @@ def flush_block(offloading: Offloading, block: int, step: int, due: float) -> No
 
 
 def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Flush all stores of a preempted request."""
     j = offloading.states[s].first_job
     while j != NONE:
         flush(offloading, j, step, due)
@@ -267,7 +265,6 @@ def collect_due(offloading: Offloading, now: float) -> None:
 
 
 def is_older(offloading: Offloading, a: int, b: int) -> bool:
-    """Return True if job ``a`` was started before job ``b``."""
     return offloading.jobs[a].number < offloading.jobs[b].number
 
 

@@ -139,7 +139,7 @@ def run_to(group: OffloadGroup, end: int) -> int:
 def find_end_of_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """As :func:`find_run`, for a window: find the last consecutive chunks that fill one."""
+    """As :func:`find_run`, for a window: find the last run of chunks that fills a window."""
     group = offloading.groups[g]
     size = group.chunk_tokens
     first = local // size

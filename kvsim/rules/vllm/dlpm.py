@@ -30,12 +30,10 @@ def match_prefixes(state: Replica) -> None:
 
 
 def has_left(state: Replica, k: int) -> bool:
-    """Return True if a request's tenant has tokens left."""
     return state.shares.tenants[tenant_of(state, k)].deficit > 0
 
 
 def has_eligible(state: Replica) -> bool:
-    """Return True if the tenant of any waiting request has tokens left."""
     k = state.waiting.head
     while k != NONE:
         if has_left(state, k):

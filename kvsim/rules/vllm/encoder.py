@@ -173,7 +173,6 @@ def release_all(state: Replica, request: Request) -> None:
 
 
 def release_computed(state: Replica, request: Request) -> None:
-    """Release the references of a request's items that end within its computed tokens."""
     release_items(state, request, request.num_computed_tokens - request.num_placeholders)
 
 

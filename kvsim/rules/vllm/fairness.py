@@ -56,7 +56,6 @@ def lift(state: Replica, t: int) -> None:
 
 
 def enqueue_fair(state: Replica, k: int) -> None:
-    """Add a new request to its tenant's queue."""
     t = tenant_of(state, k)
     tenant = state.shares.tenants[t]
     if tenant.queue.length == 0:
@@ -90,7 +89,6 @@ def charge_admission(state: Replica, k: int, hit: int) -> None:
 
 
 def charge_output(state: Replica, k: int, num_tokens: int) -> None:
-    """Charge a tenant for output tokens of one of its requests."""
     tenant = state.shares.tenants[tenant_of(state, k)]
     tenant.counter += tenant.price * OUTPUT_WEIGHT * num_tokens
     tenant.deficit -= num_tokens

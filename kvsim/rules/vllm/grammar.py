@@ -24,7 +24,6 @@ def await_grammar(state: Replica, request: Request) -> None:
 
 
 def lacks_grammar(state: Replica, request: Request) -> bool:
-    """Return True if a request's grammar is not compiled yet."""
     return state.trace.ready_time[request.request_id] > state.ready_clock
 
 

@@ -30,7 +30,6 @@ def note_switch(state: Replica, request: Request) -> None:
 
 
 def has_lora(state: Replica, lora: int) -> bool:
-    """Return True if a request of the batch has an adapter."""
     found = False
     for place in range(state.num_loras):
         found |= state.loras[place] == lora

@@ -26,7 +26,6 @@ def worth_replaying(state: Replica, hit: int) -> int:
 
 
 def num_replayed(kv: KV, hit: int) -> int:
-    """Return the number of a hit's tokens that are recomputed."""
     return min(kv.replay_window, hit)
 
 
