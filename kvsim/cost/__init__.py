@@ -1,1 +1,1 @@
-"""Step time: what a step costs on a GPU."""
+"""Cost models: the time of a step on a GPU."""

@@ -57,7 +57,7 @@ class UnifiedManager(PagedManager):
         self._faults_per_block = cdiv(self.bytes_per_block, PAGE_BYTES)
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:
-        """Touch every block of the step's requests; a block that is not resident faults."""
+        """Touch every block of the step's requests; return the bytes that page faults move."""
         resident, on_host = self._resident, self._on_host
         num_faults = num_in = num_out = 0
         for request in requests:

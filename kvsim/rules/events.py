@@ -56,7 +56,7 @@ def note_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record a stored event for the blocks from first to stop with keys since ``first_key``."""
+    """Record an event STORED for the blocks first to stop that got the keys since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
         tell_stored(
@@ -67,7 +67,7 @@ def note_stored(
 def note_partial(
     kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
 ) -> None:
-    """Record a stored event for the key of a part of a block, up to hash unit ``units``."""
+    """Record an event STORED for a key of part of a block, up to hash unit ``units``."""
     log = kv.pool.log
     first_key = log.num_keys
     note_key(log, own_blocks.keys[units - 1], units - 1)
@@ -86,7 +86,7 @@ def tell_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record a stored event for blocks of ``size`` tokens; ``units`` hash units precede them."""
+    """Record an event STORED for blocks of ``size`` tokens; ``units`` hash units precede them."""
     event = next_event(kv.pool.log, STORED, group)
     event.row = request.request_id
     event.block_size = size

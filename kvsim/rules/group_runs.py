@@ -63,7 +63,8 @@ def has_room(state: Replica, step: int, tries: bool) -> bool:
     """Return True if enough blocks are free for a step of a run.
 
     Blocks that windows free in the same step do not count, so a run may end early. With ``tries``,
-    the head of the queue could use such blocks: return False if any window frees one.
+    every step tries to admit the head of the queue, which could use a block that a window frees:
+    return False if there is one.
     """
     kv, need = state.kv, 0
     for place in range(state.num_running):

@@ -21,7 +21,7 @@ class SessionProgram(SessionTtl):
 
     This is the rule of Continuum's released code (arXiv 2511.02230), where ``ttl`` is 2 s, with two
     differences. The mean is over the pauses of the session instead of a tool, as a trace does not
-    name tools. And protected blocks are evicted rather than that a request waits.
+    name tools. And a request does not wait for memory while protected blocks could be evicted.
     """
 
     ttl: float = 2.0

@@ -68,7 +68,7 @@ def is_in_use(request: Request, batch: Batch) -> bool:
 
 
 def give_back(state: Replica, request: Request) -> None:
-    """Free a request's blocks; if a step in flight uses them, do so when its fence lifts."""
+    """Free a request's blocks, or fence them if a step in flight uses them."""
     connector, kv = state.connector, state.kv
     if not connector.has_fence or request.num_in_flight_tokens == 0:
         free_slots(kv, request)

@@ -42,7 +42,7 @@ def note_arrival(
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:
-    """Make a block that has lost its last reference evictable."""
+    """Add a block that has lost its last reference to the evictable blocks."""
     pool.num_cached += 1
     if pool.policy == LRU:
         array_append(pool.line, pool.blocks, k)
@@ -58,7 +58,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
 
 
 def remove_victim(pool: BlockPool, k: int) -> None:
-    """Make a block that a prefix hit references again not evictable."""
+    """Remove a block from the evictable blocks when a prefix hit references it again."""
     pool.num_cached -= 1
     if pool.policy == LRU:
         array_remove(pool.line, pool.blocks, k)

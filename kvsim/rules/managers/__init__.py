@@ -1,1 +1,1 @@
-"""Rules of KV-cache managers without a block pool."""
+"""Rules of KV-cache managers other than the paged one: contiguous, virtual, forked, tiered."""

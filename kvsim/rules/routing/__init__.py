@@ -1,1 +1,1 @@
-"""Rules of routers: the choice of a replica, over the request and what a gateway sees."""
+"""Rules of routers: the choice of a replica, by the request and the gateway's view of replicas."""

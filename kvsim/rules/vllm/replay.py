@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def worth_replaying(state: Replica, hit: int) -> int:
-    """Return the hit, or 0 if all of it would be recomputed; then drop external tokens, too."""
+    """Return the hit; if all of it would be recomputed, drop external tokens and return 0."""
     if hit > state.kv.replay_window:
         return hit
     state.connector.hit = 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without_lookahead(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Cut a chunk so that enough known tokens follow it for the drafter's lookahead, or none."""
+    """Cut a chunk so that no known tokens follow it, or enough for the drafter's lookahead."""
     lookahead = state.limits.num_prefill_lookahead_tokens
     rest = request.num_tokens - computed - num_tokens
     if 0 < rest < lookahead:
