@@ -106,7 +106,11 @@ def test_the_site_shows_every_table_of_meanings() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "wrong"),
-    [("time,seconds\nold,gone\n", r"unknown \['old'\]"), ("time,\n", r"no meaning \['time'\]")],
+    [
+        ("time,seconds\nold,gone\n", r"unknown \['old'\]"),
+        ("time,\n", r"no meaning \['time'\]"),
+        ("time,seconds, ascending\n", r"need quotes: \['time'\]"),
+    ],
 )
 def test_meanings_are_those_of_the_names_in_the_code(
     rows: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

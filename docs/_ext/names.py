@@ -27,13 +27,15 @@ def table(kind: str, known: Names) -> str:
     Raises
     ------
     ValueError
-        If the table of meanings has other names than the code.
+        If the table of meanings has other names than the code, or a meaning is cut at a comma.
     """
     with (FIELDS / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
-        meanings = {row["name"]: row["meaning"] for row in csv.DictReader(file)}
+        rows = list(csv.DictReader(file))
+    where, meanings = f"docs/reference/fields/{kind}.csv", {r["name"]: r["meaning"] for r in rows}
+    if cut := [row["name"] for row in rows if None in row]:
+        raise ValueError(f"{where}: meanings with a comma need quotes: {cut}")
     missing, unknown = known.keys() - {n for n in meanings if meanings[n]}, meanings.keys() - known
     if missing or unknown:
-        where = f"docs/reference/fields/{kind}.csv"
         raise ValueError(f"{where}: no meaning {sorted(missing)}, unknown {sorted(unknown)}")
     typed = any(known.values())
     head = ("name", "type", "meaning") if typed else ("name", "meaning")
