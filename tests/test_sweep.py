@@ -298,7 +298,7 @@ def test_a_figure_of_one_or_two_options(call: Call) -> None:
     assert "no figure: 3 options are varied" in err
     assert not Path("b/study.png").exists()
     names = (*QUICK, "--allocator", "paged,paged+int8", "--out", "b", "--workers", "1", "--figures")
-    assert "no figure: no option of numbers is varied, but allocator" in call(*names)[2]
+    assert "no figure: the values of allocator are not numbers" in call(*names)[2]
 
 
 @pytest.mark.parametrize(

@@ -102,5 +102,5 @@ def test_a_report_has_a_table_of_tenants(
     main(["run", "--trace", str(tmp_path / "t.csv"), *flags])
     out = capsys.readouterr().out
     assert "tenant" in out
-    assert "nobody's" in out
+    assert "(none)" in out
     assert "service: 1 per prompt token, 2 per output token." in out

@@ -2,8 +2,8 @@
 
 from kvsim.kv.usage import Cause
 
-#: Colour and label per cause. They differ in lightness, so that they can be told apart in grey and
-#: without colour vision: token states are darkest, what is free is lightest (D93).
+#: Colour and label per cause. The colours differ in lightness, so that they stay distinct in grey
+#: and without colour vision: token states are darkest, free memory is lightest (D93).
 CAUSES = {
     Cause.TOKEN_STATES: ("#0B4F8A", "token states"),
     Cause.RESERVATION: ("#6BAED6", "reservation (used later)"),
@@ -15,7 +15,7 @@ CAUSES = {
 #: Causes on which white text is read best.
 DARK = (Cause.TOKEN_STATES, Cause.EXTERNAL)
 
-#: Of lines: colours that all can tell apart (Tol's muted palette and three more), then styles.
+#: Styles of lines, and their colours: Tol's muted palette and three more, which all can tell apart.
 STYLES = ("-", "--", ":")
 LINES = (
     *("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933"),

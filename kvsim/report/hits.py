@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-#: Sizes that the table shows; the JSON has all.
+#: Most cache sizes that the table shows; the JSON has all.
 MOST_ROWS = 24
 
 
 def size_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and a row per size common to all policies; rates in per cent."""
+    """Return headings, and one row per cache size of all curves; rates in per cent."""
     curves = {policy: dict(curve) for policy, curve in answer["curves"].items()}
     sizes = sorted(set.intersection(*map(set, curves.values())))
-    if len(sizes) > MOST_ROWS:  # of LRU only
+    if len(sizes) > MOST_ROWS:  # LRU alone is known at all sizes
         step = (len(sizes) - 1) / (MOST_ROWS - 1)
         sizes = [sizes[round(k * step)] for k in range(MOST_ROWS)]
     unit, price = (answer["bytes_per_block"] or 0) / 2**30, answer["gib_price"]
@@ -44,7 +44,7 @@ def _three_digits(value: float) -> str:
 
 
 def tier_rows(answer: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row per cache of the user: name, blocks, GiB, LRU's hit rate in per cent."""
+    """Return one row per cache of the user: name, blocks, GiB, LRU's hit rate in per cent."""
     return [
         [
             tier["name"],
@@ -124,10 +124,10 @@ def hits_page(answer: Mapping[str, Any]) -> str:
     return page.html()
 
 
-#: What the curves leave out.
+#: Effects that the curves do not include.
 TRUST = (
-    "Requests come one at a time: in an engine, running requests hold blocks, and the order of "
-    "evictions is that of their ends",
-    "A cache of several tiers is shown as one of their total size: a tier that also keeps copies "
-    "of what a faster one holds has less room",
+    "Requests are served one at a time; in an engine, running requests hold blocks, and these "
+    "become evictable in the order in which requests end",
+    "A cache of several tiers counts as one cache of their total size; it holds less if a slower "
+    "tier also keeps copies of the blocks in a faster one",
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kvsim.results.result import Result
 
-# vLLM 0.33's, in seconds or tokens.
+# Buckets of vLLM 0.33's histograms, in seconds or tokens.
 TTFT = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -41,9 +41,9 @@ RESIDENCY = (
 )
 STEP_TOKENS = (1, 8, *(2**k for k in range(4, 15)))
 
-#: Most points in time, and about the most lines of all.
+#: Most points in time, and about the most lines of the whole file.
 MOST_POINTS, MOST_LINES = 240, 400_000
-#: Lines of a point of a replica.
+#: Lines per point in time and replica.
 LINES_PER_POINT = 330
 REASONS = {
     FinishReason.FINISHED: "length",
@@ -76,8 +76,8 @@ def write_metrics(result: Result, path: Path) -> None:
 def exposition(result: Result) -> Iterator[str]:
     """Return a run as lines of OpenMetrics text, with a timestamp on every sample.
 
-    Times are the simulation's seconds. A replica is an ``engine``. Step sizes and preemptions
-    need ``record_steps=True``, residency of blocks ``record_block_events=True``.
+    Times are the simulation's seconds; the label ``engine`` is the replica. Step sizes and
+    preemptions need ``record_steps=True``, residency of blocks ``record_block_events=True``.
     """
     times = _points(result)
     seen = [_of(result, row["replica"]) for row in result.summary["replicas"]]
@@ -106,12 +106,12 @@ def exposition(result: Result) -> Iterator[str]:
 
 
 def _points(result: Result) -> list[float]:
-    """Return instants over the run: its beginning, its end, and evenly between."""
+    """Return evenly spaced instants from the start of the run to its end."""
     start = float(result.requests["arrival_time"].min())
     replicas = len(result.summary["replicas"])
     count = max(2, min(MOST_POINTS, MOST_LINES // (LINES_PER_POINT * replicas)))
     end = start + result.summary["duration"]
-    # Prometheus knows milliseconds; rounded up, the last one sees everything.
+    # Prometheus stores milliseconds: round up, so that the last instant includes every event.
     times = np.ceil(1000 * np.linspace(start, end, count)) / 1000
     found: list[float] = np.unique(times).tolist()
     return [*found[:-1], round(found[-1] + 0.001, 3)]
@@ -157,7 +157,7 @@ def _prompts(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
 
 
 def _generated(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    """Return cumulative output tokens: exact at the first and the last, evenly spaced between."""
+    """Return cumulative output tokens: exact at a request's first and last, even in between."""
     rows = one.requests[~np.isnan(one.requests["first_token_time"])]
     first, count = rows["first_token_time"], rows["num_output_tokens"]
     last = np.where(np.isnan(rows["finish_time"]), points[-1], rows["finish_time"])
@@ -197,7 +197,7 @@ COUNTERS = (
     ("prompt_tokens", "Prompt tokens, counted when the first token is produced.", _prompts),
     ("generation_tokens", "Output tokens, evenly between a request's first and last.", _generated),
     ("prefix_cache_queries", "Prompt tokens looked up, at the first admission.", _queries),
-    ("prefix_cache_hits", "Of those, tokens found in the prefix cache.", _hits),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache at that time.", _hits),
     ("num_preemptions", "Preemptions.", _preempted),
 )
 
@@ -205,7 +205,7 @@ COUNTERS = (
 def _cache_config(result: Result) -> Iterator[str]:
     config, cache = result.config, result.summary["kv_cache"]
     name = "vllm:cache_config_info"
-    yield from family(name, "gauge", "Of the KV cache.")
+    yield from family(name, "gauge", "Configuration of the KV cache.")
     told = {
         "block_size": cache["block_size"],
         "cache_dtype": config.kv_cache_dtype,
@@ -251,8 +251,8 @@ def _histograms(result: Result, seen: Sequence[_Seen], times: Sequence[float]) -
     per_request: tuple[tuple[str, str, Sequence[float]], ...] = (
         ("request_time_per_output_token_seconds", "TPOT of each request.", PER_TOKEN),
         ("e2e_request_latency_seconds", "From arrival to the last token.", LATENCY),
-        ("request_queue_time_seconds", "From arrival to the last admission before it.", LATENCY),
-        ("request_prefill_time_seconds", "From there to the first token.", LATENCY),
+        ("request_queue_time_seconds", "Arrival to last admission before first token.", LATENCY),
+        ("request_prefill_time_seconds", "From that admission to the first token.", LATENCY),
         ("request_decode_time_seconds", "First to last token, preemptions included.", LATENCY),
         ("request_inference_time_seconds", "Prefill and decode.", LATENCY),
         ("request_prompt_tokens", "Prompt tokens per request.", lengths),
@@ -266,9 +266,9 @@ def _histograms(result: Result, seen: Sequence[_Seen], times: Sequence[float]) -
         shown.append(("iteration_tokens_total", text, STEP_TOKENS, steps))
     if result.config.record_block_events:
         for name, text in (
-            ("kv_block_lifetime_seconds", "From allocation to eviction, of all blocks."),
+            ("kv_block_lifetime_seconds", "From a block's allocation to its eviction."),
             ("kv_block_idle_before_evict_seconds", "From the last touch to eviction."),
-            ("kv_block_reuse_gap_seconds", "Between touches."),
+            ("kv_block_reuse_gap_seconds", "Between two touches of a block."),
         ):
             shown.append((name, text, RESIDENCY, {k: found[name] for k, found in stays.items()}))
     for name, text, buckets, found in shown:

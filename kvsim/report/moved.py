@@ -1,4 +1,4 @@
-"""Columns of tables of many runs: fixed ones, and those that a varied option changes."""
+"""Columns of tables of several runs that are shown only if a varied option changes them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOVED = (
     Column("cost.dollars", "dollars"),
     Column("cost.dollars_per_million_output_tokens", "dollars/M\noutput"),
 )
-#: By how much of the largest value a column must move to be shown.
+#: Smallest range of a shown column, as a share of its largest absolute value.
 LEAST = 0.01
 
 
@@ -57,7 +57,7 @@ def value_of(row: Mapping[str, Any], key: str) -> Any:
 
 
 def moved(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns that differ from row to row."""
+    """Return the columns of :data:`MOVED` whose values differ enough between the rows."""
     found = []
     for column in MOVED:
         values = [value for row in rows if (value := column.of(row)) is not None]
@@ -68,7 +68,7 @@ def moved(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def three_digits(value: float | None) -> str:
-    """Write a value of a column."""
+    """Write a value with four significant digits, from 1,000 on as a whole number."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -29,9 +29,9 @@ def plain_table(
     Parameters
     ----------
     rows : cells as they are shown; a row None draws a line
-    sides : l or r per column, the last for all that follow; capitals are never wrapped
+    sides : alignment, l or r per column, the last for all further ones; a capital: no wrapping
     padding, overflow, min_width : style of every cell, as Rich takes it
-    caption : a line below
+    caption : line below the table
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)  # type: ignore[arg-type]
     table.show_header, table.caption = any(headings), caption
@@ -58,7 +58,7 @@ class NarrowTable:
     ----------
     headings : headings of the columns; the first is aligned to the left
     rows : cells as they are shown
-    dropped : headings of columns that may be left out, the first to go first
+    dropped : headings of columns that may be omitted, in the order of omission
     """
 
     def __init__(

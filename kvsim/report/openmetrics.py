@@ -24,7 +24,7 @@ class Observed(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a number as the format has it."""
+    """Return a number as OpenMetrics writes it."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     is_whole = float(value).is_integer() and abs(value) < 1e15
@@ -48,7 +48,7 @@ def family(name: str, kind: str, text: str) -> list[str]:
 def series(
     name: str, pairs: Mapping[str, str], times: Sequence[float], values: ArrayLike
 ) -> Iterator[str]:
-    """Return a sample per time."""
+    """Yield one sample per time."""
     shown = labels(pairs)
     for time, value in zip(times, np.asarray(values).tolist(), strict=True):
         yield f"{name}{shown} {number(value)} {number(time)}"
@@ -61,10 +61,10 @@ def histogram(
     seen: Observed,
     times: Sequence[float],
 ) -> Iterator[str]:
-    """Return buckets, count and sum at each time; later observations are left out."""
+    """Yield buckets, count and sum at each time; observations after the last are left out."""
     weights = np.ones(len(seen.values)) if seen.counts is None else seen.counts
     edges, at = np.array([*buckets, math.inf]), np.array(times)
-    point = np.searchsorted(at, seen.times)  # the first one that sees it
+    point = np.searchsorted(at, seen.times)  # the first time that includes the observation
     inside = point < len(at)
     place = np.searchsorted(edges, seen.values[inside])
     counts, sums = np.zeros((len(at), len(edges))), np.zeros(len(at))

@@ -24,7 +24,7 @@ SHOWN = (
 
 
 def paired_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out the result of ``kvsim compare --vary``: a row per value, its difference below."""
+    """Lay out the result of ``kvsim compare --vary``: each value, its difference below it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -64,7 +64,7 @@ def caption(answer: Mapping[str, Any]) -> str:
 
 
 def paired_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and a row per value with its difference from the first one below."""
+    """Return headings and rows: each value, then its difference from the first value."""
     rows = answer["rows"]
     columns = [one for one in SHOWN if any(one.of(row) is not None for row in rows)]
     columns += moved(rows)

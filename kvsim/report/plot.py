@@ -1,7 +1,7 @@
 """Figures. Each function takes a Result, a Comparison or several results, and returns a Figure.
 
-None of them touches pyplot's global state; ``figure.savefig(path)`` writes one, and a notebook
-shows it when it is a cell's last value.
+No function touches pyplot's global state. ``figure.savefig(path)`` writes a figure; a notebook
+shows a figure that is a cell's last value.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
 
-#: Samples, or requests of a curve, that a figure draws at most twice.
+#: A figure draws at most twice this number of samples, or of requests of a curve.
 MOST_DRAWN = 600
 
-#: Shares of requests that a latency figure marks, by name.
+#: Shares of requests at which the latency figure has a line, by name.
 MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 
 
@@ -53,14 +53,14 @@ def _named(runs: Runs) -> dict[str, Result]:
 
 
 def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
-    """Return the title: the quantity shown, model, GPU and requests."""
+    """Set the title: the quantity shown, model, GPU and requests."""
     first = next(iter(named.values()), None)
     lines = [what] if first is None else [what, deployment(first), served(first)]
     figure.suptitle("\n".join(lines), fontsize=9)
 
 
 def _shown(result: Result) -> int:
-    """Return the replica for the drawing of memory: the first one that ran a request."""
+    """Return the replica whose memory is drawn: the first one that ran a request."""
     return int(result.memory["replica"].min()) if len(result.memory) else 0
 
 
@@ -228,8 +228,8 @@ def _end_time(result: Result) -> float:
 def latency(runs: Runs) -> Figure:
     """Draw the share of requests that take longer, for TTFT, TPOT and end-to-end latency.
 
-    The share falls on a logarithmic axis, so that the 99th percentile is as easy to read as the
-    median; targets of ``goodput`` stand as vertical lines.
+    The axis of the share is logarithmic, so that the 99th percentile is as easy to read as the
+    median; vertical lines are the targets of ``goodput``.
     """
     named = _named(runs)
     figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -275,7 +275,7 @@ def has_features(runs: Runs) -> bool:
 
 def _log_seconds(axes: Axes) -> None:
     least, most = axes.dataLim.intervalx
-    if 0 < least == most:  # of one value Matplotlib cannot always make limits
+    if 0 < least == most:  # Matplotlib cannot always choose limits for a single value
         axes.set_xlim(least / 10, most * 10)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
@@ -289,7 +289,7 @@ def _survival(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -
     known = np.sort(values[~np.isnan(values)])
     if len(known):
         longer = 1 - np.arange(len(known)) / len(known)
-        if len(known) > 2 * MOST_DRAWN:  # as many of each factor of the share
+        if len(known) > 2 * MOST_DRAWN:  # evenly on the logarithmic axis of the share
             ranks = len(known) - np.geomspace(len(known), 1, MOST_DRAWN)
             kept = np.unique(np.round(ranks).astype(np.int64))
             known, longer = known[kept], longer[kept]
@@ -302,7 +302,7 @@ roofline = plot_roofline.roofline
 fleet = plot_fleet.fleet
 
 #: Matplotlib's settings of these figures: ``plt.rcParams.update(kvsim.plot.STYLE)`` gives your own
-#: the same lines and grid.
+#: figures the same lines and grid.
 STYLE: dict[str, Any] = {
     "axes.prop_cycle": cycler(color=LINES),
     "axes.grid": True,

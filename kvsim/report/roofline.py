@@ -1,4 +1,4 @@
-"""A roofline for the terminal: the limit of each kind of work, and the demand of each memory."""
+"""A roofline for the terminal: the limit of each kind of work, and the memory hierarchy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def roofline_tables(found: Roofline) -> RenderableType:
-    """Lay out work by phase and part, what follows from it, and the memory hierarchy."""
+    """Lay out the work by phase and part, the conclusions, and the memory hierarchy."""
     gpus = f"{found.tensor_parallel_size} x " if found.tensor_parallel_size > 1 else ""
     title = (
         f"{found.model} on {gpus}{found.gpu}, {found.batch_size:,} requests of "

@@ -9,7 +9,7 @@ from kvsim.report.text import number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Keys of ``summary["routing"]`` by how a line calls them.
+#: Keys of ``summary["routing"]``, by their label in a line.
 HELD = {
     "predicted": "predicted_hit_rate",
     "found": "actual_hit_rate",
@@ -41,7 +41,7 @@ def routing_lines(
 
     Parameters
     ----------
-    routing : statistics of a router, None if it had no choice
+    routing : statistics of a router; None if it had a single replica
     num_tokens : KV capacity of a replica, tokens
     num_replicas : None if their number changes
     """
@@ -61,7 +61,7 @@ def routing_lines(
     if known:
         shares = (f"{label} {100 * share:.1f}" for label, share in known.items())
         line = f"prompt tokens cached, %: {', '.join(shares)}"
-        compared = routing.get("compared_hit_rate")  # the best is looked up for some requests
+        compared = routing.get("compared_hit_rate")  # the best is looked up for a sample only
         if compared is not None and compared != routing["actual_hit_rate"]:
             line += f" (where {100 * compared:.1f} were found)"
         lines.append(line)

@@ -10,7 +10,7 @@ from kvsim.results.cost import RULE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Configurations of a table; the rest are in the JSON.
+#: Most configurations of a table; the JSON has all.
 MOST_ROWS = 12
 
 
@@ -66,7 +66,7 @@ def _cost(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _tried(answer: Mapping[str, Any]) -> list[str]:
-    """Return every searched configuration, the best first, with reasons for rejections."""
+    """Return the searched configurations, the best first, with reasons for rejections."""
     rows = [one for one in answer["evaluated"] if "request_rate" in one]
     if len(answer["evaluated"]) < 2 or not rows:
         return []
@@ -86,7 +86,7 @@ def _tried(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _front(answer: Mapping[str, Any]) -> list[str]:
-    """Return the runs that no other dominates, the fastest for its users first."""
+    """Return the runs that no other run dominates, by falling tokens/s of a user."""
     rows = [
         (run["output_tokens_per_second_per_user"], run["output_tokens_per_second_per_gpu"], one)
         for one in answer["evaluated"]

@@ -28,7 +28,7 @@ COLUMNS = (
     ("KV used\n%", "kv_cache.mean_usage", percent),
 )
 DROPPED = ("completed", "KV used\n%", "mean\nTTFT")
-#: Fields of ``load``.
+#: Fields of the summary's ``load`` that describe an overload.
 LOAD = ("offered_request_rate", "served_request_rate", "saturated", "binding")
 #: Most cells shown; the table on disk has all.
 MOST_SHOWN = 40
@@ -39,8 +39,8 @@ def sweep_table(
 ) -> RenderableType:
     """Lay out one row per cell, or per mean over seeds, in the plan's order.
 
-    ``header`` names the deployment and the workload. Beside the columns that are always shown are
-    those that differ from row to row, and the bottleneck where a cell does not keep up.
+    ``header`` names the deployment and the workload. Some columns are shown only if their values
+    differ between rows, and the bottleneck only if a cell does not keep up with its arrivals.
     """
     headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]
     if not varied:
@@ -64,7 +64,7 @@ def sweep_table(
 def with_short_names(
     rows: Sequence[Mapping[str, Any]], varied: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return rows in which the varied options name parts without their files."""
+    """Return rows whose varied options name parts without their files or modules."""
     made = [dict(row) for row in rows]
     for name in varied:
         values = [row[name] for row in rows]

@@ -19,7 +19,7 @@ HEADINGS = (
     *("requests", "completed", "rejected", "mean\nTTFT", "p99\nTTFT", "output\ntokens", "service"),
 )
 DROPPED = ("rejected", "p99\nTTFT", "output\ntokens", "completed")
-#: Most tenants shown, those that were served most.
+#: Most tenants shown, those with most service first.
 MOST_SHOWN = 20
 
 
@@ -40,7 +40,7 @@ def tenants_table(summary: Mapping[str, Any]) -> RenderableType | None:
 
 
 def _name(tenant: Mapping[str, Any]) -> str:
-    return "nobody's" if tenant["name"] is None else str(tenant["name"])
+    return "(none)" if tenant["name"] is None else str(tenant["name"])
 
 
 def _cells(tenant: Mapping[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-#: The causes of held memory, by the words of tables, figures and summaries alike.
+#: Key in the summary of each cause of held memory, by its label in tables and figures.
 WASTE = {cause.label: cause.summary_key for cause in HELD}
 
 #: Columns of the comparison after the allocator's name, each with its format, in the order shown.
@@ -59,7 +59,7 @@ LEGEND = (
     "rounding and all free memory while the head of the queue is refused. hit: % of the "
     "prompt tokens found in the prefix cache. preempted: how often."
 )
-#: Columns that a narrow terminal omits, the first before the others.
+#: Columns that a narrow terminal omits, in the order of omission.
 DROPPED = (
     *("preempted", "mean\nTPOT", "hit\n%", "mean\nTTFT", "output\ntok/s"),
     *reversed(HEADINGS[2:5]),
@@ -222,14 +222,14 @@ def verdict(rows: Sequence[Row]) -> str | None:
 
 
 def _what_ifs(row: Row) -> tuple[object, ...]:
-    """Return the modifiers of a row that change the KV of a token."""
+    """Return the modifiers of a row's allocator that change the KV bytes of a token."""
     spec = parse_allocator(row["allocator"])
     return (spec.kv_cache_dtype, spec.num_kv_heads, spec.window, spec.kv_lora_rank)
 
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 KINDS = ("mean", "median", "p90", "p99")
-#: Lines of a run, each by the number that it is shown with.
+#: Lines about a run, each by the key of a value; without the value, the line is omitted.
 LINES = {
     "max_itl_ms": (
         "the longest gap between two tokens takes {max_itl_ms:ms}; 99.9 % of the gaps "
@@ -300,7 +300,7 @@ def run_table(
     ]
     table = plain_table(("", "mean", "p50", "p90", "p99"), rows)
     peak = number(s["peak_running"])
-    if s["replicas"] is None or len(s["replicas"]) > 1:  # None: they came and went
+    if s["replicas"] is None or len(s["replicas"]) > 1:  # None: their number changed
         peak += " on one replica"
         title = f"{title}router {result.config.router}\n"
     values = {**s, "peak": peak, "waits_for": _waits_for(load), "external": _external(s)}

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 GIB = 2**30
-#: What the line of a run's dollars shows, by key; figures that are undefined are left out.
+#: Words of the line of a run's cost, by key of the summary; undefined figures are left out.
 COSTS = {
     "dollars_per_million_input_tokens": "per million input tokens",
     "dollars_per_million_cached_tokens": "per million cached input tokens",
     "dollars_per_million_output_tokens": "per million output tokens",
     "dollars_per_session": "per session",
 }
-#: A file or module in front of a part's name, which a parameter is not.
+#: A file or module before a part's name; a parameter, KEY=VALUE after a colon, does not match.
 _PATH = re.compile(r"[\w./~-]+:(?=[A-Za-z_]\w*(?![\w=]))")
 
 
@@ -86,7 +86,7 @@ def rate(per_second: float) -> str:
     return f"{value:.{digits}f} {prefix}"
 
 
-#: Formats of :func:`filled` besides Python's own; digits may follow the first two.
+#: Formats of :func:`filled` in addition to Python's own; digits may follow ``n`` and ``p``.
 FORMATS: dict[str, Callable[..., str]] = {"n": number, "p": percent, "ms": milliseconds, "gib": gib}
 
 
@@ -100,7 +100,7 @@ class _Formatter(string.Formatter):
 
 
 def without_paths(texts: Sequence[str]) -> list[str]:
-    """Return names of parts without the files or modules in which they are, if still different.
+    """Return names of parts without their files or modules, unless two names became equal.
 
     Examples
     --------

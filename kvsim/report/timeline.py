@@ -1,7 +1,7 @@
 """A run as trace events, for Perfetto and chrome://tracing.
 
-The format is Chrome's JSON: processes are replicas, times microseconds. Steps are complete events,
-requests async slices with their phases inside, prompts computed elsewhere flows.
+The format is Chrome's JSON: a process is a replica, times are microseconds. Steps are complete
+events, requests are async slices around their phases, and KV transfers between replicas are flows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LETTERS = {"prefill": "P", "decode": "D", "mixed": "R"}
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a run that is drawn: seconds from its first arrival, and requests at most."""
+    """Part of a run that is drawn: seconds since its first arrival, and the most requests."""
 
     start: float = 0.0
     stop: float = math.inf
@@ -205,7 +205,7 @@ def _requests(scene: _Scene) -> Iterator[Event]:
 
 def _slices(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Iterator[Event]:
     number = int(row["request_id"])
-    # An identity of the process's own puts the request among the replica's tracks.
+    # An id that is local to the process puts the request among the replica's tracks.
     place = {"id2": {"local": f"{number:#x}"}, "pid": int(row["replica"]), "tid": 0}
     common = {"cat": "request", **place}
     args = {
@@ -238,7 +238,7 @@ def _flow(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Ite
 
 
 def _step_around(scene: _Scene, replica: int, time: float, *, before: bool) -> float | None:
-    """Return the middle of a replica's last step begun before a time, or the first one after."""
+    """Return the middle of a replica's last step before a time, or of its first step after it."""
     table = scene.result.steps
     rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
     at = int(np.searchsorted(rows["start_time"], time - 1e-9)) - int(before)

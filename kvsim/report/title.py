@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 
-#: KV memory of runs that is called the same.
+#: Largest ratio of the KV memory of runs that a title gives as one size.
 ALIKE = 1.005
 
 
@@ -28,10 +28,10 @@ def deployment(result: Result) -> str:
 def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
     """Name models, GPUs and KV memory of several runs in a line, by configuration and summary."""
     models = _each(_model(config) for config, _ in runs)
-    cards = _each(_hash_aliases(config, summary) for config, summary in runs)
+    cards = _each(_gpus(config, summary) for config, summary in runs)
     sizes = [summary["kv_cache"]["bytes"] for _, summary in runs]
     memory = gib(min(sizes))
-    if max(sizes) > ALIKE * min(sizes):  # a block more or less is none
+    if max(sizes) > ALIKE * min(sizes):  # more than a block
         memory = f"{memory.removesuffix(' GiB')} to {gib(max(sizes))}"
     whose = " of decode workers" if runs[0][1].get("pools") else ""
     return f"{models} on {cards}, {memory} of KV memory per GPU{whose}"
@@ -45,13 +45,13 @@ def _model(config: Config) -> str:
     return config.model if isinstance(config.model, str) else config.model.name
 
 
-def _hash_aliases(config: Config, summary: Mapping[str, Any]) -> str:
+def _gpus(config: Config, summary: Mapping[str, Any]) -> str:
     """Name the GPUs of a run, and the number of replicas."""
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
     replicas = len(summary.get("replicas") or (None,))
     times = f", {replicas} replicas" if replicas > 1 else ""
-    if summary.get("scaling"):  # one after the other, too
+    if summary.get("scaling"):  # not all of the replicas ran at once
         most = summary["scaling"]["peak_replicas"]
         times = f", up to {most} replica{'s' if most > 1 else ''}"
     return f"{several}{get_gpu(config.gpu).name}{times}"

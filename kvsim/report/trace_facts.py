@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
 
-#: Units of what is not a count, a name or tokens.
+#: Units of facts other than counts, names and tokens.
 UNITS = {"duration": "s", "request_rate": "requests/s"}
 
 

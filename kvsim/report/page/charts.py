@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 WIDTH = 900
-#: Points of a curve at most.
+#: Most points of a curve.
 MOST_POINTS = 300
-#: Shares of requests that latencies are marked at.
+#: Shares of requests at which the latency chart has a line, by name.
 MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 PANELS = {"ttft": "TTFT (s)", "tpot": "TPOT (ms per token)", "e2el": "end to end (s)"}
 DASHES = dict(zip(STYLES, (None, "6 3", "2 3"), strict=True))

@@ -13,7 +13,7 @@ from kvsim.report.colours import CAUSES
 from kvsim.report.page.document import Cell, Document, Table
 from kvsim.report.page.explorer import Scope, explorer
 from kvsim.report.page.words import of_comparison, of_differences, of_run, trust
-from kvsim.report.paired import caption, overload_lines, paired_rows
+from kvsim.report.paired import caption, overload_lines, paired_rows, title_of
 from kvsim.report.search import sheet
 from kvsim.report.terminal import HEADINGS, comparison_cells
 from kvsim.report.text import milliseconds, number
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 #: Most characters of a page.
 MOST_CHARACTERS = 4_900_000
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
-#: Compared parts, by the option that the names of a comparison belong to.
+#: Words for the compared parts, by the option that distinguishes the runs.
 COMPARED = {"allocator": "KV-cache managers", "engine": "engines"}
-TOLD = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "backend")
+PROVENANCE = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "engine")
 KINDS = {
     **{"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"},
     **{"p999": "p99.9", "max": "max"},
@@ -184,8 +184,7 @@ def search_page(answer: Mapping[str, Any]) -> str:
     page.heading("All configurations tried")
     rows = [
         [
-            ", ".join(f"{k.replace('_', '-')}={v}" for k, v in one["options"].items())
-            or "as given",
+            title_of(one["options"]) or "as given",
             _exact(one.get("request_rate")),
             _exact(one.get("num_gpus")),
             str(one.get("reason", "")),
@@ -197,11 +196,6 @@ def search_page(answer: Mapping[str, Any]) -> str:
     for note in answer["notes"]:
         page.words(note)
     return page.html()
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    told = (f"{name.replace('_', '-')}={value}" for name, value in options.items())
-    return ", ".join(told) or "as given"
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -216,8 +210,8 @@ def _with_memory(
 ) -> str:
     """Add charts, explorer and provenance; shrink the explorer's data until the page fits.
 
-    ``again`` is the command that repeats the runs, by a configuration without the ``compared``
-    options; ``notes`` are by default those of the runs.
+    ``again`` is the command that repeats the runs from the page's configuration, which lacks the
+    ``compared`` options; ``notes`` are by default those of the runs.
     """
     from kvsim.report.page.charts import charts
 
@@ -270,7 +264,7 @@ def _values(summary: Mapping[str, Any], metric: str) -> list[Any]:
 
 
 def _summary_table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Lay out all plain numbers of summaries, a column each."""
+    """Lay out all plain numbers of summaries, one column per run."""
     flat = [_flat(summary) for _, summary in summaries]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [[key, *(_exact(one.get(key)) for one in flat)] for key in keys]
@@ -317,14 +311,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
     page.heading("Provenance")
     told: dict[str, Any] = {}
     for result in results:
-        for key in (
-            "kvsim_version",
-            "seed",
-            "num_requests",
-            "trace_digest",
-            "scheduler",
-            "engine",
-        ):
+        for key in PROVENANCE:
             told.setdefault(key, []).append(result.provenance.get(key))
     rows = [
         [key.replace("_", " "), ", ".join(dict.fromkeys(map(str, v)))] for key, v in told.items()
@@ -333,9 +320,9 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
 
 
 def _toml(results: Sequence[Result], left_out: Sequence[str]) -> str:
-    """Return the settings of several runs' configurations, without the compared one.
+    """Return the options of all runs' configurations, except those left out, as TOML.
 
-    It includes options that only some of them take, such as those of one engine.
+    Options that only some runs have, such as those of one engine, are included.
     """
     if len(results) == 1:
         return results[0].config.to_toml()

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from kvsim.results.result import Result
 
-#: Most of what a page holds, of all its runs together; a page that grows too large takes fewer.
+#: Limits of a page, over all its runs; a page that grows too large gets fewer of them.
 MOST_EVENTS = 900_000
 MOST_REQUESTS = 20_000
 MOST_SAMPLES, MOST_BINS = 1000, 512
 MOST_REPLICAS = 8
 FLEET_COLUMNS = 400
 PER_MILLE = 1000
-#: Why no block can be followed.
+#: Reasons why the history of blocks is not shown.
 WITHOUT_BLOCKS = "Each request has contiguous memory: there are no blocks to show."
 NOT_RECORDED = "Block events were not recorded; run with --record-block-events."
 MICROSECONDS = 1e6
@@ -124,7 +124,7 @@ def _num_blocks(result: Result, replica: int) -> int:
 def _packed_events(mine: NDArray[Any], every: NDArray[Any], origin: float) -> dict[str, Any]:
     keys = np.unique(every["key"][every["key"] != 0])
     numbered = np.where(mine["key"] == 0, -1, np.searchsorted(keys, mine["key"]))
-    # Kinds apart from the rest: what deflate finds alike then lies together.
+    # One text per column: deflate compresses adjacent values of one kind better.
     return {
         "count": len(mine),
         "time": pack(_micro(mine["time"], origin)),
@@ -137,7 +137,7 @@ def _packed_events(mine: NDArray[Any], every: NDArray[Any], origin: float) -> di
 
 
 def _samples(result: Result, replica: int) -> dict[str, Any]:
-    """Return memory by cause over time, in thousandths of all, and the queues."""
+    """Return memory by cause over time, in thousandths of the KV memory."""
     rows = memory_with_gaps(result, replica)
     rows = rows[_spread(rows["time"])]
     total = result.summary["kv_cache"]["bytes"] or 1
@@ -159,7 +159,7 @@ def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _map(result: Result, replica: int) -> dict[str, Any] | None:
-    """Return causes by address and time, the history of each address in one run."""
+    """Return causes by address and time; the history of each address is contiguous."""
     if not result.memory_map.size:
         return None
     mine = result.memory["replica"] == replica

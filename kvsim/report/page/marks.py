@@ -63,7 +63,7 @@ def chart(width: int, height: int, label: str, parts: Sequence[str]) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between two positive ones, few enough to be read."""
+    """Return round numbers from ``low`` to ``high``, both above 0, few enough to be read."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1, 2, 5) if high < 150 * low else (1,)
     ticks = [m * 10.0**power for power in range(first, last + 1) for m in steps]
@@ -71,7 +71,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def linear_ticks(high: float) -> list[float]:
-    """Return about five round numbers from 0 up to one."""
+    """Return about five round numbers from 0 to ``high``."""
     if not high > 0:
         return [0.0]
     rough = high / 5

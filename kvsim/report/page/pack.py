@@ -1,4 +1,4 @@
-"""Whole numbers small enough for a page: differences, as variable-length bytes, deflated."""
+"""Integers as short texts for a page: differences, as variable-length bytes, deflated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def pack(values: ArrayLike) -> str:
-    """Return integers as text: each as its difference to the one before.
+    """Return integers as a text: the differences between neighbours, packed.
 
-    ``unpackInts`` in ``assets/unpack.js`` reads it. Differences are folded to positive numbers (0,
-    -1, 1, -2, ...), and those written seven bits a byte, the lowest first.
+    ``unpackInts`` in ``assets/unpack.js`` reads it. The differences 0, -1, 1, -2, ... are numbered
+    0, 1, 2, 3, ...; each number is written with seven bits per byte, the lowest bits first.
     """
     numbers = np.asarray(values, np.int64)
     steps = np.diff(numbers, prepend=0)
@@ -30,7 +30,7 @@ def pack_bytes(content: bytes) -> str:
 
 
 def _varints(numbers: NDArray[np.uint64]) -> bytes:
-    """Write numbers seven bits a byte; the highest bit of a byte marks that more bytes follow."""
+    """Write numbers with seven bits per byte; the highest bit is set if more bytes follow."""
     lengths = np.ones(len(numbers), np.int64)
     rest = numbers >> np.uint64(7)
     while rest.any():

@@ -1,4 +1,4 @@
-"""The prefixes that a cache has held, as a tree with merged chains of contents."""
+"""The prefixes that a cache has held, as a tree of block keys with merged chains."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Nodes that a page draws, those with most hits first.
+#: Most nodes that a page draws, those with most hits first.
 MOST_NODES = 400
 
 
 @dataclass
 class Node:
-    """Keys of consecutive blocks that always occurred together."""
+    """Keys of consecutive blocks with equal hits and without a branch between them."""
 
     keys: list[int]
-    parent: int  # place of the node before, -1 for none
+    parent: int  # index of the parent node, -1 for none
     hits: int = 0
     evictions: int = 0
     children: list[int] = field(default_factory=list)
 
 
 def parents_of(events: NDArray[Any]) -> dict[int, int]:
-    """Return the key before each key when it was stored, 0 at the beginning of a prompt."""
+    """Return by key that of the block before it in the prompt, 0 for a first block."""
     tables: dict[tuple[int, int], dict[int, int]] = {}  # by replica and request: place, block
     holder: dict[tuple[int, int], tuple[int, int]] = {}  # by replica and block: request, place
     keys: dict[tuple[int, int], int] = {}  # by replica and block
@@ -53,7 +53,7 @@ def parents_of(events: NDArray[Any]) -> dict[int, int]:
 
 
 def prefix_tree(events: NDArray[Any]) -> list[Node]:
-    """Build the tree of all keys; a node ends where prompts part or hits differ.
+    """Build the tree of all keys; a node ends where prompts diverge or hits differ.
 
     Parents precede their children.
     """
@@ -89,7 +89,7 @@ def prefix_tree(events: NDArray[Any]) -> list[Node]:
 def largest(nodes: list[Node], most: int = MOST_NODES) -> list[int]:
     """Return the indices of the nodes with most hits, then most blocks, with their ancestors.
 
-    Where anything was hit, what never was is left out.
+    If any node has hits, nodes without hits are left out.
     """
     hit = [k for k, node in enumerate(nodes) if node.hits] or range(len(nodes))
     order = sorted(hit, key=lambda k: (-nodes[k].hits, -len(nodes[k].keys), k))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 #: Colours of figures that become the colour of the page's text.
 INK = ("#000000", "black")
-#: Settings of texts and lines with which a page's policy needs no inline styles.
+#: Settings of texts under which an SVG needs no style sheet, which the page's policy forbids.
 SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.family": "sans-serif"}
 
 

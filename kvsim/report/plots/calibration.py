@@ -18,7 +18,7 @@ def calibration(answer: Mapping[str, Any]) -> Figure:
     Raises
     ------
     ValueError
-        Without benchmarks, whose errors these are.
+        Without benchmarks: the errors are theirs.
     """
     runs = [(run, "") for run in answer["fitted"]] + [(run, " *") for run in answer["held_out"]]
     kinds = list(dict.fromkeys(kind for run, _ in runs for kind in run["before"]))

@@ -23,12 +23,12 @@ GIB = 2**30
 
 
 def percent(key: str) -> Callable[[Summary], float | None]:
-    """Return a share of the summary in per cent."""
+    """Return a function that reads a share from a summary, in per cent; None if it has none."""
     return lambda s: None if s.get(key) is None else 100.0 * s[key]
 
 
 def moved(*ways: str) -> Callable[[Summary], float | None]:
-    """Return the GiB copied in the given directions; None if nothing was copied."""
+    """Return a function that reads the GiB copied in some directions; None without any copy."""
 
     def value(s: Summary) -> float | None:
         copied = {name: number for name, number in s["kv_cache"].items() if name.endswith("_bytes")}
@@ -38,13 +38,13 @@ def moved(*ways: str) -> Callable[[Summary], float | None]:
 
 
 class Panel(NamedTuple):
-    """One unit, and the bars in it by label."""
+    """A panel: its unit, and the function that gives each bar's length, by label."""
 
     unit: str
     bars: Mapping[str, Callable[[Summary], float | None]]
 
 
-#: Of pools each has its own, and prefill replicas are asked as well.
+#: Shown only without pools: with pools, each pool has a rate of its own.
 external_hits = percent("external_prefix_cache_hit_rate")
 
 PANELS = (

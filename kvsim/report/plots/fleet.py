@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from kvsim.results.result import Result
 
-#: Bins of time of what is counted or drawn by replica.
+#: Time bins of the queues and of the KV usage by replica.
 BINS = 240
-#: Bins of shares and means over requests, which are few in a bin.
+#: Time bins of means over requests; fewer bins, so that each holds enough requests.
 WIDE = 48
-#: Colours by what a line says; the same as those of causes of waste are not used here.
 ROOM = 1.15  # for a legend above the lines
+#: Colours of lines by state of a replica or request; they differ from those of causes of waste.
 READY, STARTING, DRAINING = "#0072B2", "#E69F00", "#999999"
 RUNNING, WAITING = "#0072B2", "#D55E00"
-#: Lines by pool.
+#: Line styles by pool.
 POOLS = ("-", "--")
 
 
@@ -80,7 +80,7 @@ def _replicas(axes: Axes, result: Result) -> None:
 
 
 def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.float64]]:
-    """Return a column of the memory table by replica and span; NaN if there is no replica."""
+    """Return a column of the memory table by replica and time bin; NaN without the replica."""
     edges, numbers = _edges(result, BINS)[:-1], np.unique(result.memory["replica"]).tolist()
     rows = np.full((len(numbers), BINS), np.nan)
     for place, number in enumerate(numbers):
@@ -145,7 +145,7 @@ def _name(number: int, role: str) -> str:
 
 
 def _mean_by_time(result: Result, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return weighted means of values of requests, by spans of their arrivals."""
+    """Return weighted means of the requests' values, by time bin of their arrival."""
     edges, time = _edges(result, WIDE), result.requests["arrival_time"] - _start(result)
     total = np.histogram(time, edges, weights=weights)[0]
     part = np.histogram(time, edges, weights=values * weights)[0]

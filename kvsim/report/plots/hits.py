@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Points of a curve that are marked; more are a line.
+#: Most points of a curve with markers; a longer curve is a plain line.
 MOST_MARKED = 40
 
 
 def hits(answer: Mapping[str, Any]) -> Figure:
     """Draw the hit rate over the size of the cache, a line per policy, with the user's caches.
 
-    The axis shows GiB if a model is given, else blocks; the upper axis dollars, if known.
+    The lower axis shows GiB if a model is given, else blocks; the upper one dollars, if known.
     """
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.intensity.roofline import Roofline
 
 TERA = 1e12
-#: Memories with a roof in the figure.
+#: Memories with a roof in the figure, and its colour.
 ROOFS = {"L2": "#999999", "HBM": "#000000"}
 #: Colour by phase, marker by part (Okabe and Ito's palette).
 PHASES = {"prefill": "#D55E00", "decode": "#0072B2"}
@@ -27,7 +27,7 @@ PARTS = {"GEMMs": "s", "attention": "o"}
 def roofline(found: Roofline) -> Figure:
     """Draw FLOP/s over intensity: the roofs of HBM and L2, and prefill and decode.
 
-    A filled point is the modelled rate, the hollow one above it the limit of its roof.
+    A filled point is the modelled rate; the hollow point above it is the rate at the roof.
     """
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     axes = figure.subplots()

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Configurations of a figure, the best first.
+#: Most configurations of a figure, the best first.
 MOST_DRAWN = 20
 
 
 def search(answer: Mapping[str, Any]) -> Figure:
-    """Draw the result of a search; a hollow bar marks a rejected configuration."""
+    """Draw the result of a search; a hollow bar is a rejected configuration."""
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     axes = figure.subplots()
     rows = [one for one in answer["evaluated"] if "request_rate" in one]

@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Key of the summary, title of its panel, what it is multiplied by.
+#: Key of the summary, title of the panel, and factor of the shown value.
 PANELS = (
     ("output_throughput", "output tokens/s", 1.0),
     ("p99_ttft_ms", "p99 TTFT (s)", 1e-3),
     ("mean_tpot_ms", "mean TPOT (ms)", 1.0),
 )
-#: Values of an axis that are all marked.
+#: Most values of an axis that are each marked.
 MOST_MARKED = 8
 
 
 def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[str, str | None]:
-    """Return the option along the axis and the one with a line per value, if there is one.
+    """Return the option along the axis, and the second option, one line per value, or None.
 
     Raises
     ------
     ValueError
-        If another number of options is varied than one or two, or none of them is a number.
+        Unless one or two options are varied, at least one of them with numbers.
     """
     if len(varied) not in (1, 2):
         raise ValueError(f"{len(varied)} options are varied, and a figure shows one or two")
     for name in varied:
         if all(isinstance(row[name], int | float) for row in rows):
             return name, next((other for other in varied if other != name), None)
-    raise ValueError(f"no option of numbers is varied, but {' and '.join(varied)}")
+    raise ValueError(f"the values of {' and '.join(varied)} are not numbers")
 
 
 def _label(name: str | None, value: Any) -> str | None:
@@ -49,7 +49,7 @@ def _label(name: str | None, value: Any) -> str | None:
 
 
 def _scale(axes: Axes, values: list[float]) -> None:
-    """Mark the values that were run; values over almost a decade get a logarithmic axis."""
+    """Mark the values that were run; the axis is logarithmic if they span a factor of 8."""
     if values and 0 < 8 * values[0] <= values[-1]:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -60,16 +60,16 @@ def _scale(axes: Axes, values: list[float]) -> None:
 def sweep(
     rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None, head: str = ""
 ) -> Figure:
-    """Draw a sweep; bars are 95 % intervals if there are any.
+    """Draw a sweep; error bars are 95 % intervals, if known.
 
     The horizontal axis is logarithmic where its largest value is at least eight times its smallest.
 
     Parameters
     ----------
-    rows : rows of its table, or of its means
-    x : option along the horizontal axis, of numbers
-    lines : option with a line per value
-    head : title of the figure: model, card and requests
+    rows : rows of the sweep's table, or of its means over seeds
+    x : option along the horizontal axis; its values are numbers
+    lines : option whose values get a line each
+    head : title of the figure: model, GPU and requests
     """
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     panels = figure.subplots(1, len(PANELS))
