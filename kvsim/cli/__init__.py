@@ -4,7 +4,7 @@ import gc
 import sys
 
 try:
-    gc.disable()  # imports leave little garbage, and a tenth of their time would go to the search
+    gc.disable()  # imports leave little garbage; looking for it would take a tenth of their time
     from kvsim.cli.main import main
 except KeyboardInterrupt:
     sys.stderr.write("kvsim: interrupted; no file is incomplete\n")

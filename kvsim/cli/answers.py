@@ -1,4 +1,4 @@
-"""Output of every command: check the targets, print the answer, write it, save runs."""
+"""Output of every command: check the output paths, print the answer, write it, save runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
-#: Endings that name a file; a directory called so is a mistake.
+#: Endings of files; a value of ``--out`` with one of them is a mistake.
 FILE_SUFFIXES = {".html", ".json", ".png", ".pdf", ".csv", ".parquet", ".toml", ".gz"}
 
 OUT = click.option("--out", type=click.Path(), metavar="DIR", help="folder for tables and figures")
@@ -27,7 +27,7 @@ JSON = click.option("--json", "json_file", metavar="FILE", help="file for JSON; 
 
 
 def check_targets(out: str | None, json_file: str | None) -> None:
-    """Refuse targets that cannot be written, before anything runs."""
+    """Refuse output paths that cannot be written, before anything runs."""
     if "" in (out, json_file):
         raise ValueError(
             f"{'--out' if not out and out is not None else '--json'} is empty: give a path"
@@ -43,9 +43,9 @@ def _check_directory(out: str) -> None:
     suffix = Path(out).suffix.lower()
     if suffix in FILE_SUFFIXES and not Path(out).is_dir():
         raise ValueError(f"{suffix} is the name of a file; --out must be a directory")
-    Path(out).exists()  # or OSError, for a name that is too long
+    Path(out).exists()  # raises OSError for a name that is too long
     existing = next(p for p in (Path(out), *Path(out).absolute().parents) if os.path.lexists(p))
-    existing.stat()  # or OSError, for a link that leads nowhere
+    existing.stat()  # raises OSError for a link without a target
     if not existing.is_dir():
         raise ValueError(f"{existing} is a file")
     if not os.access(existing, os.W_OK):
@@ -87,7 +87,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a table as wide as the terminal, or a text unchanged, with lines to be copied."""
+    """Print a table as wide as the terminal; print a text unchanged, so that it can be copied."""
     if isinstance(renderable, str):
         click.echo(renderable)
         return
@@ -142,7 +142,7 @@ def print_answer(
 def save_all(
     runs: Sequence[Result | Comparison], out: str | None, answers: Mapping[str, Any]
 ) -> None:
-    """Write runs with their figures, several into a folder each."""
+    """Write runs with their figures, each of several runs into its own folder."""
     from kvsim.report.files import save_with_figures
 
     if out is None:
@@ -156,7 +156,7 @@ def save_all(
 def save_named(
     runs: Mapping[str, Result | Comparison], out: str | None, answers: Mapping[str, Any]
 ) -> None:
-    """Write runs with their figures into folders of these names, and answers next to them."""
+    """Write runs with their figures into folders by name, and the answers as files next to them."""
     from kvsim.files import whole_folder
     from kvsim.report.files import save_with_figures
     from kvsim.results.comparison import directory_name
@@ -175,7 +175,7 @@ def save_named(
 def progress_bar(
     what: str, total: int, json_file: str | None
 ) -> AbstractContextManager[Callable[[int], object]]:
-    """Show a progress bar on a terminal, nothing in a pipe or where JSON is printed."""
+    """Show a progress bar on a terminal; nothing in a pipe, or if JSON is printed."""
     from kvsim.api.progress import progress_bar as shown
 
     return shown(what, total, silent=json_file == "-")

@@ -1,4 +1,4 @@
-"""Positional arguments: a configuration in a file, or a model."""
+"""The positional argument of a command: a configuration file, or a model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
     from kvsim.config import RunConfig
 
     if what is not None and what.lower().endswith(".toml"):
-        RunConfig.from_toml(what)  # its mistakes are told with its name
+        RunConfig.from_toml(what)  # errors name the file
         saved = RunConfig.read_toml(what)
-        if REQUESTS & given.keys():  # others are asked for
+        if REQUESTS & given.keys():  # other requests than the saved ones
             saved.pop("trace_digest", None)
         return saved | given
     return with_model(what, given)

@@ -19,14 +19,14 @@ from kvsim.cli.options import (
 )
 from kvsim.config import Config, RunConfig
 
-#: Options that the arithmetic intensity of a step depends on, besides its requests.
+#: Options that affect the arithmetic intensity of a step, apart from its requests.
 ROOFLINE_FIELDS = {
     *("model", "gpu", "dtype", "quantization", "tensor_parallel_size", "kv_cache_dtype")
 }
 
 
 def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
-    """Write an answer and the figure of the same name in kvsim.plot."""
+    """Write an answer, and the figure that the function ``name`` of kvsim.plot draws."""
     if out is None:
         return
     from kvsim.report import plot
@@ -48,7 +48,7 @@ def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
 def capacity(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
     """Compute the memory budget and the requests that fit.
 
-    A closed form, without a simulation.
+    The result is a closed form; nothing is simulated.
     """
     from kvsim.engine.capacity import capacity as capacity_of
     from kvsim.report.capacity import capacity_table
@@ -66,9 +66,9 @@ def capacity(what: str | None, out: str | None, json_file: str | None, **options
 @OUT
 @JSON
 def train_memory(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
-    """Compute the memory of training, and what would make it fit.
+    """Compute the memory of training, and the changes that would make it fit.
 
-    A closed form per component, without a simulation.
+    The result is a closed form per component; nothing is simulated.
     """
     from kvsim.report.training import training_table
     from kvsim.training.remedies import train_memory as train_memory_of
@@ -102,9 +102,9 @@ def roofline(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Compute what limits prefill and decode on a GPU.
+    """Compute whether memory or arithmetic limits prefill and decode on a GPU.
 
-    Memory or arithmetic, in closed form, without a simulation.
+    The result is a closed form; nothing is simulated.
     """
     from kvsim.intensity.roofline import roofline as roofline_of
     from kvsim.report.roofline import roofline_tables

@@ -22,19 +22,21 @@ from kvsim.config import RunConfig
     "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results or request logs"
 )
 @click.option(
-    "--hold-out", metavar="RESULT.json", help="file to validate on, not to fit on [the last]"
+    "--hold-out",
+    metavar="RESULT.json",
+    help="file of --bench for validation, not fitting [the last]",
 )
 @click.option(
     "--random-range-ratio",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
-    help="value of the client, for results without lengths",
+    help="the benchmark client's value, for results without lengths",
     show_default=True,
 )
 @click.option(
     "--collect",
     metavar="URL",
-    help="drive your running server with ten closed loops; their results are saved next to --out",
+    help="benchmark your running server with ten closed loops; results are saved next to --out",
 )
 @click.option("--out", metavar="FILE.toml", help="file for the constants")
 @config_options(leave_out=LEFT_OUT)
@@ -96,7 +98,7 @@ def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> s
 def _line(options: dict[str, Any], answer: dict[str, Any]) -> str:
     """Return the command that simulates the server, with its own flags.
 
-    The number of blocks in the log is omitted if its memory is given: it then follows from the
+    The log's number of blocks is omitted if its memory is known: the number then follows from the
     memory, even when other flags change.
     """
     words = ["kvsim", "run", "--model", str(options["model"]), "--gpu", str(options["gpu"])]

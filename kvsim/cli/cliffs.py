@@ -1,4 +1,4 @@
-"""Values of an option between which prefix hits or first tokens jump."""
+"""Values of an option between which the hit rate or the time to first token jumps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kvsim.cli.options import SectionedCommand, config_options, options_given
 def cliffs(
     what: str | None, vary: str, max_runs: int, json_file: str | None, **options: Any
 ) -> None:
-    """Find option values between which hits or first tokens jump.
+    """Find option values between which the hit rate or the TTFT jumps.
 
-    A jump is 10 points of hit rate, or twice the time to first token, between two neighbouring
-    values. The answer names its mechanism, and an option that removes it if a run shows one.
+    A jump is 10 points of hit rate, or a factor of 2 in TTFT, between two neighbouring values. The
+    answer names the mechanism of each jump, and an option that removes the jump in a run, if any.
     """
     from kvsim.cliffs.cliffs import find_cliffs
     from kvsim.cliffs.table import cliffs_table

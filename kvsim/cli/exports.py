@@ -1,4 +1,4 @@
-"""Output of a run for other programs: metrics and a timeline."""
+"""Files of a run for other programs: metrics and a timeline."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Exports(NamedTuple):
         Window.of(self.window, self.num_requests)
 
     def records(self, config: RunConfig) -> RunConfig:
-        """Return a configuration that records the tables that the files need."""
+        """Return the configuration, with the tables recorded that the files need."""
         if self.metrics is None and self.timeline is None:
             return config
         return recording(config, "record_steps", "record_block_events")

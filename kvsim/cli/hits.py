@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-    """Read whole numbers, divided by commas."""
+    """Read whole numbers, separated by commas."""
     if text is None:
         return None
     try:
@@ -45,7 +45,7 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
     default=0,
     help="first request that counts; those before it fill the cache [0]",
 )
-@click.option("--disk-size", type=float, metavar="GIB", help="disk behind the other caches")
+@click.option("--disk-size", type=float, metavar="GIB", help="disk behind GPU and host memory")
 @click.option("--gib-price", type=float, metavar="X", help="dollars per GiB of cache")
 @REPORT
 @OUT
@@ -64,10 +64,9 @@ def hits(
 ) -> None:
     """Compute hit rates over the size of a prefix cache.
 
-    Requests are served one after another; their times do not matter. LRU is known at all sizes
-    after one pass; other policies are simulated at each size. With --model hits count as in an
-    engine, sizes are in GiB, and your GPU pool is marked, with host memory by
-    --kv-offloading-size.
+    Requests are served one after another; their times do not matter. One pass gives LRU at all
+    sizes; other policies are simulated at each size. With --model, hits count as in an engine,
+    sizes are in GiB, and your GPU pool is marked; with --kv-offloading-size, your host memory is.
     """
     from kvsim.hits.hit_rate import hit_rate
     from kvsim.hits.policies import USUAL

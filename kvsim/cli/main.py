@@ -1,4 +1,4 @@
-"""The command line. Flags are the fields of the configuration; each command is a few lines."""
+"""The command line; its flags are the fields of the configuration."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
-#: Exit code of a command that was stopped by Ctrl-C, as shells have it.
+#: Exit code of a command that Ctrl-C stopped, as in shells.
 INTERRUPTED = 130
 
 
@@ -111,15 +111,17 @@ REPLICATIONS = click.option(
     help="KV-cache managers [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
 @click.option(
-    "--engines", metavar="A,B", help=f"compare engines instead: {','.join(all_engines())}"
+    "--engines",
+    metavar="A,B",
+    help=f"compare engines, not allocators: {','.join(all_engines())}",
 )
 @click.option(
-    "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option instead"
+    "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option"
 )
 @click.option(
     "--policies",
     metavar="A,B",
-    help="compare eviction and session policies instead, such as lru,sieve,program=20,hints",
+    help="compare eviction and session policies, such as lru,sieve,program=20,hints",
 )
 @click.option(
     "--replications",
@@ -147,8 +149,8 @@ def compare(
 ) -> None:
     """Serve one trace under several allocators or engines.
 
-    Or, with --vary, under several values of any option; with --policies under several policies of
-    the prefix cache.
+    With --vary, serve it under several values of any option; with --policies, under several
+    policies of the prefix cache.
     """
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
@@ -268,7 +270,7 @@ def run(
 ) -> None:
     """Serve a trace under one configuration.
 
-    It comes from a TOML file, a model, a server's command line, or flags.
+    The configuration is a TOML file, a model, a server's command line, or flags.
     """
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
@@ -326,12 +328,12 @@ def _named(what: str | None, config_file: str | None) -> str | None:
 @cli.command("replay-case")
 @click.argument("files", metavar="CASE.json...", nargs=-1, required=True)
 @click.option(
-    "--backend", type=click.Choice(["python", "compiled"]), help="engine that replays [both]"
+    "--backend", type=click.Choice(["python", "compiled"]), help="backend that replays [both]"
 )
 def replay_case(files: Sequence[str], backend: str | None) -> None:
-    """Replay recorded schedules under both engines, or one.
+    """Replay recorded schedules under both backends, or one.
 
-    Exits with 0 if all schedules are identical, else with 1 after the first differences.
+    Exits with 0 if all schedules are identical; else prints the first differences, exits with 1.
     """
     from kvsim.cases.recorded import read_case
     from kvsim.cases.replay import refuses, replay
@@ -409,7 +411,7 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
     if arguments is None:
-        gc.freeze()  # modules live as long as the process: the collector skips them from now on
+        gc.freeze()  # modules live as long as the process, so the collector may skip them
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         line = pasted.translate(join_pairs(given), cli)
@@ -438,7 +440,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _end_without_output(error: OSError) -> None:
     _drop_output()
-    if isinstance(error, BrokenPipeError):  # met by the last flush
+    if isinstance(error, BrokenPipeError):  # raised by the last flush
         sys.exit(0)
     if error.errno == errno.ENOMEM:
         _fail(f"too large: {error.strerror}", 2)

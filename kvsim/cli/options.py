@@ -1,4 +1,4 @@
-"""Flags made from the fields of the configuration, so that the two cannot differ (D1)."""
+"""Flags, made from the fields of the configuration, so that flags and fields cannot differ (D1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.config import Validated
 
-#: The engine, and fields that only one has, by section: its name in prose.
+#: The option ``engine``, and options that only one engine has, by section: the engine's title.
 ENGINE_SECTIONS = {
     "Engine": ("engine",),
     **{one.title: one.options for one in all_engines().values() if one.options},
@@ -182,13 +182,13 @@ TRAINING_SECTIONS = {
     ),
 }
 
-#: Flags that take KEY:NUMBER pairs, and what a pair must be.
+#: Flags that take KEY:NUMBER pairs, and the form of a pair, for errors.
 PAIRS = {
     "goodput": "METRIC:MS, e.g. ttft:500 tpot:50",
     "logged": "PART:GIB, e.g. weights:14.99 activations:1.23, or a file of kvsim calibrate",
 }
 
-#: Flags that take several texts, with what each of these holds.
+#: Flags that take several texts, and the marks of which each text contains one.
 LISTS = {
     **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--price": ("=",)},
     **{"--gpu-price": ("=",), "--bench": ("",)},
@@ -204,7 +204,7 @@ SHORT_FLAGS = {
 }
 
 
-#: Prices of cards, for the commands that say what a run costs.
+#: Prices of GPUs, for the commands that compute the cost of a run.
 PRICE = click.option(
     *("--price", "--gpu-price", "price"),
     multiple=True,
@@ -241,7 +241,7 @@ class SectionedCommand(click.Command):
 
 
 class TrainingCommand(SectionedCommand):
-    """The same for the training budget's fields."""
+    """A command with help that lists the fields of the training budget by section."""
 
     sections = TRAINING_SECTIONS
 
@@ -256,13 +256,13 @@ def config_options(
     leave_out: Collection[str] = (),
     lists: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command with the flags of some sections; with ``lists``, switches take values."""
+    """Return a decorator that adds the flags of sections; with ``lists``, switches take values."""
     names = [n for title in only for n in SECTIONS[title] if n not in leave_out]
     return _with_options(RunConfig, names, lists=lists)
 
 
 def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with the fields of the training budget."""
+    """Add the fields of the training budget to a command, as flags."""
     from kvsim.training.config import TrainingConfig
 
     names = [name for section in TRAINING_SECTIONS.values() for name in section]
@@ -284,9 +284,9 @@ def _with_options(
 
 @cache
 def _options(config: type[Validated], name: str, *, lists: bool) -> tuple[click.Option, ...]:
-    """Make the flags of a field; values stay text, which the configuration converts and checks.
+    """Make the flags of a field; values stay texts, which the configuration converts and checks.
 
-    Commands share them: a flag per command would take a third of the time of ``--help``.
+    Commands share the flags: making them anew per command takes a third of the time of ``--help``.
     """
     field = config.model_fields[name]
     shown = ""
@@ -310,7 +310,7 @@ def _options(config: type[Validated], name: str, *, lists: bool) -> tuple[click.
 
 
 def _switches(name: str, help_text: str, *, negated: bool) -> tuple[click.Option, ...]:
-    """Make a switch that also takes true, false or a list; some have a --no-... form."""
+    """Make a switch that also takes true, false or a list; ``negated`` adds a --no-... form."""
     on = click.Option(
         [flag(name), name],
         is_flag=False,
@@ -346,7 +346,7 @@ def _metavar(annotation: Any) -> str:
 
 
 def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what the user gave, and read pairs.
+    """Return the options that the user gave, with KEY:NUMBER pairs as dicts.
 
     Raises
     ------
@@ -385,7 +385,7 @@ def _pair(name: str, text: str) -> tuple[str, str]:
 
 
 def join_pairs(arguments: Sequence[str]) -> list[str]:
-    """Repeat a flag before each of its pairs, as in vLLM's ``--goodput ttft:500 tpot:50``."""
+    """Repeat a flag before each of its values, so that ``--goodput ttft:500 tpot:50`` works."""
     joined: list[str] = []
     inside = ""
     for argument in arguments:

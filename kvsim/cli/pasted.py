@@ -1,8 +1,8 @@
 """Translation of a pasted server command to kvsim's options.
 
-Every flag of the servers of kvsim's engines is known
-(:mod:`kvsim.cli.server_flags`): kvsim models it, or passes it over and says so, or refuses it with
-the reason. Abbreviations, ``--flag=value`` and dotted keys of JSON are read as the servers do.
+Every flag of the servers of kvsim's engines is known (:mod:`kvsim.cli.server_flags`): kvsim models
+it, ignores it with a note, or refuses it with the reason. Abbreviations, ``--flag=value`` and
+dotted keys of JSON are read as by the servers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kvsim.engines.registry import DEFAULT, all_engines
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Commands that take a deployment.
+#: Commands that accept a pasted server command.
 COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline", "serve")
-#: Engines by what starts a server of theirs: a module, after ``python -m``, or two words.
+#: Engine by the words that start its server: a module, after ``python -m``, or two words.
 LAUNCHERS = {
     tuple(line.split()): name for name, one in all_engines().items() for line in one.launchers
 }
-#: Values that kvsim calls otherwise, by its own flag.
+#: Values of servers that have another name in kvsim, by kvsim's flag.
 VALUES = {
     "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
     "--backend": dict.fromkeys(("pytorch", "tensorrt", "trt", "_autodeploy"), "auto"),
@@ -37,17 +37,17 @@ VALUES = {
         "gpt_oss_mxfp4": "mxfp4",
     },
 }
-#: Methods of quantisation that hold several formats: a model's name or its file tells which.
+#: Quantization methods that contain several formats; the model's name or config.json decides.
 CONTAINERS = frozenset(
     ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
 )
 OF_THE_MODEL = "the model's name or its config.json decides how weights are stored"
-#: Switches for which some servers give a number of ranks, and its words beside the switch.
+#: Switches that some servers give with a number of ranks, and the further words for that number.
 OVER_RANKS = {
     "--enable-expert-parallel": (),
     "--enable-dp-attention": ("--data-parallel-size", "{}"),
 }
-#: LMCache's host memory if nothing is said of it.
+#: LMCache's default host memory.
 LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
 OF_THE_ENDPOINT = frozenset(("--host", "--port", "--api-key", "--served-model-name"))
@@ -60,14 +60,14 @@ _BOOLEANS = {"true": True, "false": False}
 
 @dataclass
 class Pasted:
-    """A command line translated to kvsim's options, and its flags that have no effect.
+    """A command line translated to kvsim's options, and its ignored flags.
 
     Parameters
     ----------
     words : the command and its arguments
-    unused : flags of no effect on memory, schedule and time
+    unused : flags without effect on memory, schedule and time
     timed : flags with an unknown effect on the time of steps
-    assumed : assumptions that contradict a flag, with the flags
+    assumed : by assumption of kvsim, the flags that contradict it
     """
 
     words: list[str]
@@ -94,13 +94,13 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
 
     Parameters
     ----------
-    arguments : the command and what follows it
-    group : the commands
+    arguments : the command and its arguments
+    group : the group of kvsim's commands
 
     Raises
     ------
     ValueError
-        For a flag that is not modelled, and for an abbreviation of several.
+        For a flag that is not modelled, and for an abbreviation of several flags.
     """
     if not arguments or arguments[0] not in COMMANDS:
         return Pasted(list(arguments))
@@ -117,7 +117,7 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
 
 
 def _per_rank(words: list[str]) -> None:
-    """Divide the GPUs that a server's line counts among its ranks. Mutates."""
+    """Divide the tensor-parallel size by the data-parallel size in ``words``. Mutates it."""
     sizes = {}
     for name in ("--tensor-parallel-size", "--data-parallel-size"):
         at = len(words) - 1 - words[::-1].index(name) if name in words else len(words)
@@ -140,7 +140,7 @@ def own_flags(command: click.Command) -> dict[str, bool]:
 
 
 def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
-    """Return the engine, the words without the server's command, and the shell variables."""
+    """Return the engine, the words without its server's command, and the shell variables."""
     for index, word in enumerate(words):
         server, first, stop = LAUNCHERS.get(tuple(words[index : index + 2])), index, index + 2
         if server is None:
@@ -160,14 +160,14 @@ def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], lis
 
 
 def _engine(words: Sequence[str]) -> str:
-    """Return the engine of the flags in a line that starts no server."""
+    """Return the engine that ``--engine`` names in a line without a server's command."""
     joined = " ".join(words)
     asked = re.search(r"(?:^| )--engine[ =](\S+)", joined)
     return asked[1] if asked is not None and asked[1] in all_engines() else DEFAULT
 
 
 def _compared(server: str, words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Compare an engine's command with vLLM under the same options, if nothing else is compared."""
+    """Return flags of ``compare`` that compare the engine with vLLM, unless others are given."""
     told = any(word.partition("=")[0] in ("--engines", "--vary") for word in words)
     return ["--engines", f"{DEFAULT},{server}"] if "--engines" in own and not told else []
 
@@ -211,7 +211,7 @@ class _Reader:
         self.objects: dict[str, dict[str, Any]] = {}
 
     def read(self, words: Sequence[str]) -> None:
-        """Sort every word of the line."""
+        """Translate every word of the line."""
         at = 0
         while at < len(words):
             word = words[at]
@@ -239,7 +239,7 @@ class _Reader:
             self._object(name, values)
 
     def _object(self, name: str, values: dict[str, Any]) -> None:
-        """Add keys to a JSON object, which the line may have given, too."""
+        """Add keys to a JSON object, which may already be in the line."""
         words = self.line.words
         if name not in words:
             words += [name, json.dumps(values)]
@@ -250,7 +250,7 @@ class _Reader:
             words[at] = json.dumps(given | values)
 
     def _whole(self, name: str) -> str:
-        """Return the only flag with this prefix, as argparse does."""
+        """Return the only flag that begins with ``name``, as argparse does."""
         if name in self.known or name in self.own or not name.startswith("--"):
             return name
         near = sorted(one for one in {*self.known, *self.own} if one.startswith(name))
@@ -299,7 +299,7 @@ class _Reader:
         elif name in OF_THE_ENDPOINT and name in self.own:
             self.line.words += [word for one in values for word in (name, one)]
         elif name == "--tokenizer" and value.endswith(".json") and name in self.own:
-            self.line.words += [name, value]  # which counts a trace's texts; a server's is a name
+            self.line.words += [name, value]  # a file for the trace's texts; a server has a name
         elif values and flag.is_default(value):
             self.line.unused.append(said)
         else:
@@ -339,7 +339,7 @@ class _Reader:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
 
     def _lmcache(self, said: str) -> None:
-        """Read LMCache in one server; an environment variable may set its memory."""
+        """Add the KV store that stands for LMCache; an environment variable may set its size."""
         size = LMCACHE_GIB
         for one in self.line.unused:
             variable, _, value = one.partition("=")
@@ -357,7 +357,7 @@ class _Reader:
             self.line.unused.append(said)
 
     def _compilation(self, text: str, said: str) -> None:
-        """Read the fields of CUDA graphs from vLLM's JSON; the others concern kernels."""
+        """Read the keys of CUDA graphs from vLLM's JSON; the other keys concern kernels."""
         values = _value(text)
         if isinstance(values, int):  # the level of older versions, where 3 is today's 2
             self._level(str(min(values, 2)), said)
@@ -373,7 +373,7 @@ class _Reader:
         self.line.timed += [f"--compilation-config.{key}" for key in values if key not in kept]
 
     def _sizes(self, sizes: str, said: str) -> None:
-        """Write the sizes of CUDA graphs as one value, also within a sweep."""
+        """Write the sizes of CUDA graphs as one list, which a sweep takes as one value."""
         name = "--cudagraph-capture-sizes"
         if name in self.own:
             listed = re.split(r"[,\s]+", sizes.strip(" []"))
@@ -383,7 +383,7 @@ class _Reader:
 
 
 def _is_lmcache(text: str) -> bool:
-    """Return True if a connector's JSON names LMCache within one server."""
+    """Return True if a connector's JSON names LMCache without other servers."""
     given = _value(text)
     return isinstance(given, dict) and given.get("kv_connector") == "LMCacheConnectorV1"
 

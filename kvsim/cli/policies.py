@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_policies(text: str) -> list[dict[str, str]]:
-    """Return the options of each policy; LRU has none.
+    """Return the options that select each policy; LRU, the default, needs none.
 
     Raises
     ------
@@ -48,10 +48,10 @@ def _options_of(name: str) -> dict[str, str]:
 
 
 def bounds_of(trace: Trace, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return bounds of the hit rate: an infinite cache, and the optimum at a run's own size.
+    """Return bounds of the hit rate: of an infinite cache, and of the optimum at the run's size.
 
-    The optimum knows the future of requests that come one at a time, in the order of the trace, and
-    has the blocks of all replicas; it is left out if other memory holds KV, too.
+    The optimum serves the requests one at a time in the order of the trace, knows all of them, and
+    has the blocks of all replicas. It is left out if other memory holds KV, too.
     """
     from kvsim.compiled.functions import compiled
     from kvsim.hits.paths import paths_of
@@ -69,7 +69,7 @@ def bounds_of(trace: Trace, summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def bound_notes(bounds: Mapping[str, float]) -> list[str]:
-    """Say what no policy exceeds."""
+    """Return a note on the bounds of the hit rate."""
     said = f"{100 * bounds['infinite_hit_rate']:.1f} % in an infinite cache"
     if "optimal_hit_rate" in bounds:
         said += (

@@ -1,4 +1,4 @@
-"""The command ``kvsim replay-live``: a recorded live run, served again."""
+"""The command ``kvsim replay-live``: serve a recorded live run again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 @click.command(name="replay-live")
 @click.argument("file", metavar="FILE")
 def replay_live(file: str) -> None:
-    """Serve a record of kvsim serve again, and compare.
+    """Serve a record of kvsim serve again, and compare both runs.
 
-    Exits with 1 after the first difference, else with 0.
+    Prints the first difference and exits with 1; exits with 0 if there is none.
     """
     from kvsim.serve.replaying import first_difference
 

@@ -1,4 +1,4 @@
-"""One HTML file of a run, a comparison or a sweep: the option, and the command for a folder."""
+"""HTML pages: the option ``--report``, and the command ``kvsim report`` for a saved folder."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def check_report(file: str | None, replications: int = 1) -> None:
 
 
 def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
-    """Return a configuration that records the tables that a page shows."""
+    """Return the configuration, with the tables recorded that a page shows."""
     if report_file is None:
         return config
     return recording(config, "record_memory_map", "record_block_events")
 
 
 def with_map(config: RunConfig, out: str | None) -> RunConfig:
-    """Return a configuration that records the memory map, which the figures of a folder show."""
+    """Return the configuration, with the memory map recorded that the figures of ``out`` show."""
     return config if out is None else config.model_copy(update={"record_memory_map": True})
 
 

@@ -1,4 +1,4 @@
-"""The highest rate, or the best configuration, that meets latency targets."""
+"""The command ``kvsim search``: the highest rate or best configuration within latency targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kvsim.cli.report import REPORT, check_report, write_search_report
     "--trim",
     type=click.FloatRange(0),
     default=0.0,
-    help="seconds at both ends of a run whose arrivals do not count",
+    help="seconds at both ends of a run; requests that arrive in them do not count",
     show_default=True,
 )
 @click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to search")
@@ -73,9 +73,9 @@ def search(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Find the highest request rate, or the cheapest deployment.
+    """Find the highest request rate, or the best deployment, within latency targets.
 
-    Both must meet the latency targets: --slo or --goodput.
+    The targets are those of --slo or --goodput.
     """
     from kvsim.api.search import find
     from kvsim.report.search import sheet

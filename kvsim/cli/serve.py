@@ -29,15 +29,15 @@ from kvsim.kv_events import KVEventsConfig
 @click.option("--served-model-name", multiple=True, metavar="NAME", help="names that clients use")
 @click.option("--api-key", metavar="KEY", help="clients must send this key")
 @click.option("--tokenizer", metavar="FILE", help="a model's tokenizer.json")
-@click.option("--clock", default="wall", metavar="wall|SPEED", help="real time, or times faster")
-@click.option("--record", metavar="FILE.jsonl.gz", help="write every request here, as a trace")
+@click.option("--clock", default="wall", metavar="wall|SPEED", help="real time, or SPEED times it")
+@click.option("--record", metavar="FILE.jsonl.gz", help="trace file for the served requests")
 @click.option(
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
 @click.option(
     "--router",
     metavar="NAME",
-    help="route to the replicas from one more port, the next after theirs",
+    help="router of the replicas, with a port of its own after theirs",
 )
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model over vLLM's HTTP protocol, without a GPU.
@@ -62,7 +62,7 @@ def serve(model_name: str | None, **options: Any) -> None:
 
 
 def with_events(deployment: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return a deployment's options, and its configuration of KV cache events, if any.
+    """Return a deployment's options, and its configuration of KV cache events if it publishes.
 
     Raises
     ------
@@ -74,6 +74,6 @@ def with_events(deployment: dict[str, Any]) -> tuple[dict[str, Any], str | None]
         return deployment, None
     config = KVEventsConfig.of(given)
     if config.path is not None:
-        raise ValueError("--kv-events-config: path is of kvsim run; a server publishes over ZMQ")
+        raise ValueError("--kv-events-config: path is for kvsim run; a server publishes over ZMQ")
     publishes = config.enable_kv_cache_events and config.publisher != "null"
     return deployment, given if publishes else None

@@ -22,12 +22,12 @@ class ServerFlag(NamedTuple):
 
     Parameters
     ----------
-    names : as the server takes it, the usual one first
+    names : spellings that the server accepts, the usual one first
     negatives : flags that switch it off
     takes : ``switch``, ``value`` or ``values``
     defaults : values without effect
-    does : the treatment by kvsim
-    about : kvsim's own name, what is assumed in spite of it, or why it is refused
+    does : treatment by kvsim
+    about : kvsim's own flag, the assumption that overrides the flag, or the reason of the refusal
     """
 
     names: tuple[str, ...]

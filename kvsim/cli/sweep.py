@@ -1,4 +1,4 @@
-"""The command that runs many configurations, and resumes where it was stopped."""
+"""The command ``kvsim sweep``: run many configurations, and continue an interrupted sweep."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sweep(
 
 
 def _study(what: str | None, replications: int | None, options: dict[str, Any]) -> Study:
-    """Combine a file with the command line."""
+    """Combine the options of a file with those of the command line."""
     from dataclasses import replace
 
     from kvsim.study.plan import Study as Asked
@@ -94,7 +94,7 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
 
 
 def _run(planned: Planned, workers: int | None, dask: str | None, json_file: str | None) -> None:
-    """Run the remaining cells, and count what is left if the user stops them."""
+    """Run the remaining cells; if the user stops them, print the number of unfinished cells."""
     from kvsim.api.sweep_cells import num_left, run_cells
 
     if not planned.progress.todo:
@@ -127,7 +127,7 @@ def _answer(
 
     print_answer(answer, json_file, table, notes, str(folder))
     if was_cut(found.cells):
-        raise SystemExit(1)  # workers died over it
+        raise SystemExit(1)  # a cell has no result, as its workers died
 
 
 def _draw(found: Sweep, folder: Path) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvsim.config import RunConfig
     from kvsim.results.result import Result
 
-#: Default number of seeds: enough for an interval of less than half its width with two.
+#: Default number of seeds: the interval is less than half as wide as with two seeds.
 REPLICATIONS = 5
 
 
@@ -38,8 +38,8 @@ def compare_options(
 ) -> None:
     """Serve the same requests under every combination, and report differences from the first.
 
-    ``given`` are options of all of them, ``flags`` those that were not read from a file;
-    ``policies`` replace ``vary``. A page and a folder have the run of each with the first seed.
+    ``given`` are options that all share, ``flags`` those that were not read from a file;
+    ``policies`` replace ``vary``. A page and a folder show each configuration's first seed.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def compare_options(
 def _space(
     vary: Sequence[str], policies: str | None, flags: Iterable[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the compared values as tables show them, and the options that they stand for."""
+    """Return the compared values as tables show them, and the options that each selects."""
     from kvsim.study.space import read_varied, refuse_both
 
     if policies is None:
@@ -131,14 +131,14 @@ def _cost_notes(prices: Mapping[str, float]) -> list[str]:
 
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
-    """Return a configuration that records the tables that a page or a folder's figures show."""
+    """Return the configuration, with the tables recorded that a page or figures show."""
     return with_records(recording(config, "record_memory_map") if out else config, report_file)
 
 
 def _differences(
     space: Sequence[dict[str, str]], summaries: Sequence[Sequence[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the differences of all configurations but the first from that one."""
+    """Return the differences of the other configurations from the first one."""
     from kvsim.study.paired import differences
 
     return [
