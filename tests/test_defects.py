@@ -78,7 +78,7 @@ def test_goodput_says_how_many_attain_it() -> None:
 
 def test_a_trace_without_a_duration_to_speak_of_is_not_stretched() -> None:
     trace = Trace.from_arrays([0.0, 1e-320], [5, 5], [5, 5])
-    with pytest.raises(ValueError, match="too short to be stretched"):
+    with pytest.raises(ValueError, match="too short to be scaled"):
         trace.with_request_rate(4.0)
     assert kvsim.simulate(trace, model="gpt2", gpu="l4").summary["completed"] == 2
 

@@ -133,7 +133,7 @@ def test_a_link_in_a_strangers_folder_is_not_followed(strange: Path) -> None:
 def test_a_damaged_list_is_one_line(strange: Path, text: str | None) -> None:
     if text is not None:
         (strange / COMMIT / OBSOLETE).write_text(text)
-    with pytest.raises(ValueError, match=r"half saved: .*is damaged"):
+    with pytest.raises(ValueError, match=r"a save was interrupted: .*is damaged"):
         kvsim.load(strange)
     with pytest.raises(ValueError, match=r"cannot be written: .*is damaged"):
         run_of(2).save(strange)

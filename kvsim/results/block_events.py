@@ -17,18 +17,18 @@ class BlockEvent(IntEnum):
     """Event of a block, or of all blocks that a request holds."""
 
     ALLOC = 0  # a request allocates a block to write new content
-    HIT = 1  # a request takes a block for its content
+    HIT = 1  # a request finds a block in the prefix cache, and holds it
     REF_ADD = 2  # one more sequence holds a block
-    REF_DROP = 3  # one fewer holds it, others still do
-    FREE = 4  # no request holds it any more
-    STORE = 5  # its content has a key: other requests can hit it
-    EVICT = 6  # its content cannot be hit any more
+    REF_DROP = 3  # one sequence fewer holds a block, others still do
+    FREE = 4  # no request holds a block any more
+    STORE = 5  # the content of a block gets a key: other requests can hit it
+    EVICT = 6  # the content of a block cannot be hit any more
     PREEMPT = 7  # a request loses all its blocks
-    ADMIT = 8  # a request joins the batch; place holds the tokens it hit
+    ADMIT = 8  # a request joins the batch; place holds the number of tokens it hit
     RECV = 9  # a request waits for KV to arrive in its blocks
-    SEND = 10  # a request has ended, and its blocks are kept to be read
-    LOAD = 11  # its content comes from host memory, where it stays
-    COPY = 12  # its content is copied to host memory
+    SEND = 10  # a request has ended, and its blocks stay until their KV has been read
+    LOAD = 11  # the content of a block comes from host memory, where it stays, too
+    COPY = 12  # the content of a block is copied to host memory
 
 
 class BlockState(IntEnum):
@@ -42,9 +42,9 @@ class BlockState(IntEnum):
     HOST_COPY = 5  # held by no request, can be hit, and was copied to or from host memory
 
 
-#: One row per event, in order of time. request, block and place are -1 if there is none; place
-#: counts the blocks of a request's table, all groups and sequences one after another; of a STORE in
-#: a radix tree it is the block before; key names the content of STORE, EVICT and HIT.
+#: One row per event, in order of time. request, block and place are -1 if there is none. place is
+#: the block's index in the request's tables, all groups and sequences one after another; for a
+#: STORE in a radix tree it is the preceding block. key names the content of STORE, EVICT and HIT.
 BLOCK_EVENTS = np.dtype(
     [
         ("time", "f8"),
@@ -57,8 +57,8 @@ BLOCK_EVENTS = np.dtype(
     ]
 )
 
-#: One row per stretch of a block in one state: seconds, the request that has held it longest (-1
-#: for none), how many hold it, a BlockState.
+#: One row per interval of a block in one state: start and end in seconds, the request that has held
+#: the block longest (-1 for none), the number of holders, and a BlockState.
 BLOCK_RUNS = np.dtype(
     [
         ("replica", "i4"),
@@ -85,8 +85,8 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
 
     Returns
     -------
-    Rows of :data:`BLOCK_RUNS` by replica, block and time. A block without events has
-    none; free memory without content has none either.
+    Rows of :data:`BLOCK_RUNS` by replica, block and time; none for a block without events or for
+    free memory without content.
     """
     rows: list[tuple[Any, ...]] = []
     for replica in np.unique(events["replica"]).tolist():
@@ -164,9 +164,9 @@ class Residency(NamedTuple):
     """Lifetimes of evicted content, seconds.
 
     ``ends`` are the eviction times, ``lives`` the times in the cache, ``idles`` the times since the
-    last touch; ``gaps`` lie between touches of content that was evicted at ``gap_ends``. A touch is
-    a hit. A life begins when a block is allocated for new content, or when content fetched from the
-    host gets its key in a radix tree.
+    last touch; ``gaps`` are the times between touches of content that was evicted at ``gap_ends``.
+    A touch is a hit. A life begins when a block is allocated for new content, or when content
+    fetched from the host gets its key in a radix tree.
     """
 
     ends: Floats

@@ -15,8 +15,8 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from kvsim.results.result import Result
 
-#: Finish reasons of requests that have not ended; features that put requests on two replicas, or on
-#: none.
+#: Finish reasons of requests that have not ended; keys of the summary of features that put a
+#: request on two replicas, or on none.
 NOT_ENDED = (FinishReason.IN_FLIGHT, FinishReason.UNSENT)
 ELSEWHERE = ("kv_transfers", "scaling", "migration", "flow_control")
 

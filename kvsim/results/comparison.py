@@ -26,7 +26,7 @@ class Comparison(Tabular):
     Attributes
     ----------
     workload : facts of the trace: number of requests, mean lengths, rate, digest
-    results : name as given -> its run
+    results : the run of each name
     by : kind of the names, "allocator" or "engine"
     """
 
@@ -48,7 +48,7 @@ class Comparison(Tabular):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One summary per name, with it; of engines also the allocator."""
+        """One summary per name, with the name; in a comparison of engines also the allocator."""
         return [
             {self.by: name, "allocator": result.config.allocator, **result.summary}
             if self.by != "allocator"
@@ -58,7 +58,7 @@ class Comparison(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per name as a structured array: the numbers of its summary, times in seconds."""
+        """One row per name as a structured array: the numbers of its summary, times in seconds."""
         return structured(squared([in_seconds(flat(row)) for row in self.rows]))
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dollars of a run at prices per GPU-hour, which are inputs: kvsim knows none."""
+"""Dollars of a run at prices per GPU-hour, which the user gives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     #: ``{"h100-sxm": 2.5}``, or texts such as ``h100-sxm=2.5,a100-80gb=1.2``.
     Prices = Mapping[str, float] | Sequence[str] | str
 
-#: Said wherever the figures are.
+#: Note that every output of these figures contains.
 RULE = (
     "each figure is all dollars over the tokens or sessions of its kind, of completed requests: "
     "not shares, so they do not add up"
@@ -29,7 +29,7 @@ RULE = (
 
 
 def read_prices(given: Prices, cards: Collection[str] = ()) -> dict[str, float]:
-    """Read dollars per GPU-hour by card; ``cards`` are names that no catalogue needs to have.
+    """Read dollars per GPU-hour by GPU; ``cards`` are names allowed in addition to the catalogue's.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def read_prices(given: Prices, cards: Collection[str] = ()) -> dict[str, float]:
 
 
 def prices_of(given: Prices | None, configs: Iterable[Config]) -> dict[str, float]:
-    """Read prices, which must be known for every card of the configurations; empty without any.
+    """Read prices, which must include every GPU of the configurations; empty if none are given.
 
     Raises
     ------
@@ -79,20 +79,14 @@ def prices_of(given: Prices | None, configs: Iterable[Config]) -> dict[str, floa
 
 
 def check_priced(cards: Iterable[str], prices: Mapping[str, float]) -> None:
-    """Refuse cards without a price.
-
-    Raises
-    ------
-    ValueError
-        Naming the first.
-    """
+    """Raise ValueError for the first GPU without a price."""
     for card in cards:
         if card not in prices:
             raise ValueError(f"no price of {card}: give --price {card}=DOLLARS, per GPU-hour")
 
 
 def _cards(config: Config) -> dict[str, str]:
-    """Return the name of the card of each ``[[pool]]``; of the whole run without pools."""
+    """Return the GPU's name by ``[[pool]]``; without pools, under an empty name."""
     own = {pool.name: dict(pool.options).get("gpu", config.gpu) for pool in config.pool or ()}
     return {
         pool: card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name

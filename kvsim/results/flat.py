@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Parts of a summary that are lists, count by names, or may be missing as a whole; a table of
-#: scalars has none of them but what they hold themselves.
+#: Parts of a summary that are lists or dicts, or None as a whole; a table of scalars has no column
+#: for such a part, only for the scalars in it.
 STRUCTURES = {
     *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
     *("scaling", "migration", "rejections", "branches", "sessions"),
@@ -33,6 +33,6 @@ def flat(summary: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
 
 
 def squared(rows: Sequence[dict[str, Any]], last: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Give all rows the same keys, in order of first appearance."""
+    """Return rows with equal keys, in order of first appearance, those in ``last`` at the end."""
     names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
     return [{name: row.get(name) for name in (*names, *last)} for row in rows]

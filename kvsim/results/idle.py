@@ -1,6 +1,6 @@
-"""The memory table with the gaps in which a replica is idle.
+"""The memory table, with rows added for the gaps in which a replica is idle.
 
-A sample is taken when a step is scheduled, so that the last one before a gap shows the last step.
+A sample is taken when a step is scheduled, so the last sample before a gap still shows that step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
     """Return a replica's memory samples, with a row of free memory at the start of each gap.
 
-    What is cached in a gap is what the next step finds, or what the last one left. A replica that
-    is gone before the run ends has a last row then, in which nothing is cached.
+    The cached bytes in a gap are those of the next step, or of the last step if none follows. A
+    replica that ends before the run gets a last row at its end, in which nothing is cached.
     """
     samples: NDArray[Any] = result.memory[result.memory["replica"] == replica]
     times, gone = idle_times(result, replica), gone_time(result, replica)
@@ -41,7 +41,7 @@ def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
 
 
 def gone_time(result: Result, replica: int) -> float:
-    """Return the end of a replica, seconds; ``inf`` if it lived to the end of the run."""
+    """Return the time at which a replica ended, seconds; ``inf`` if the run ended first."""
     row = next((r for r in result.summary["replicas"] if r["replica"] == replica), None)
     if row is None or "start" not in row:  # saved by an earlier version
         return np.inf
@@ -58,7 +58,7 @@ def idle_times(result: Result, replica: int) -> NDArray[np.float64]:
     come = np.concatenate([requests["arrival_time"][here], requests["arrival_time"][prompts]])
     gone = np.concatenate([requests["finish_time"][here], requests["first_token_time"][prompts]])
     known = ~np.isnan(gone)
-    if not known.all():  # a request is still running: no gap is certain after its arrival
+    if not known.all():  # a request still runs at the end: no gap is certain after its arrival
         until = come[~known].min()
         come, gone = come[known & (come < until)], gone[known & (come < until)]
     else:

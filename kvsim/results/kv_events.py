@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 GPU = "GPU"
 
-#: vLLM's names of the kinds of a case's groups, where they differ.
+#: vLLM's name of each kind of KV-cache group, where it differs from kvsim's.
 KINDS = {
     "full": "full_attention",
     "mla": "mla_attention",
     "chunked_local": "chunked_local_attention",
 }
-#: Packages that write MessagePack, and how.
+#: Packages that write MessagePack, and the function of each.
 PACKERS = (("msgspec.msgpack", "encode"), ("msgpack", "packb"))
 
 
 def kind_of(group: str) -> str:
-    """Return vLLM's name of a kind of layers."""
+    """Return vLLM's name of a kind of KV-cache group."""
     return KINDS.get(group, group)
 
 
 @dataclass(frozen=True)
 class BlockStored:
-    """Blocks that got keys, after a parent block; vLLM's fields, in its order."""
+    """Blocks that got keys, after a parent block; the fields are vLLM's, in its order."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -53,7 +53,7 @@ class BlockStored:
 
 @dataclass(frozen=True)
 class BlockRemoved:
-    """Removed keys of blocks."""
+    """Keys that were removed from blocks."""
 
     block_hashes: list[int]
     medium: str | None
@@ -70,23 +70,23 @@ class KVEventBatch:
 
 
 class Names(Protocol):
-    """Fields of events, except keys."""
+    """Source of the fields of events that the log does not contain."""
 
     #: By group: the kind of its layers, and its window if it slides.
     kinds: list[tuple[str, int | None]]
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
-        """Return number and name of a request's adapter."""
+        """Return the number and name of the adapter of the request in a row; None without one."""
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return the extra keys of a block's hash, in addition to its tokens."""
+        """Return what a block's hash covers in addition to its tokens, first to stop."""
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
-        """Return the tokens of a request from first to stop."""
+        """Return the token ids of the request in a row, from first to stop."""
 
 
 def batches(chunks: Iterable[EventRows], names: Names, rank: int = 0) -> Iterator[KVEventBatch]:
-    """Read a log: the batch of every update, in order of time."""
+    """Yield the batch of every update in a log, in order of time."""
     events: list[BlockStored | BlockRemoved] = []
     for chunk in chunks:
         for row in chunk.events:
@@ -156,7 +156,7 @@ def _as_line(batch: KVEventBatch) -> bytes:
 
 
 def _as_array(batch: KVEventBatch) -> list[Any]:
-    """Return a batch as vLLM encodes it: structs are arrays, events with their name in front."""
+    """Return a batch as vLLM encodes it: structs are arrays, those of events begin with a name."""
     events = [[type(event).__name__, *vars(event).values()] for event in batch.events]
     return [batch.ts, events, batch.data_parallel_rank]
 

@@ -1,10 +1,11 @@
 """Saturation of a server, and its bottleneck.
 
-``saturated`` is a backlog that grows through the arrivals and never clears: in the last quarter of
-the arrivals, the fewest requests that wait at once for their first token are more than the fewest
-in the second quarter, by more than chance explains. The fewest, since the queue of a server that
-keeps up empties now and then, however long it is at times; the second quarter, since in the first
-one the replicas still fill up. An overload by a share x leaves x N / 2 more of N requests waiting.
+A server is ``saturated`` if its backlog grows through the arrivals and never clears. The backlog is
+the number of requests that wait for their first token; its minimum in the last quarter of the
+arrivals must exceed its minimum in the second quarter by more than chance explains. Minima are
+compared because a server that keeps up empties its queue now and then. The first quarter does not
+count, since the replicas still fill up. An overload by a share x makes N requests leave about
+x N / 2 more waiting.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Load = Mapping[str, Any]
 
-#: Limits of the served rate. ``arrivals``: no limit, there are no more requests to serve.
+#: Limits of the served rate. ``arrivals``: no resource limits it, and all requests are served.
 Cause = Literal[
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -37,9 +38,9 @@ Cause = Literal[
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 #: Instants, evenly spaced through the arrivals, at which waiting requests are counted.
 INSTANTS = 400
-#: Least growth of the queue: this share of all requests, and this multiple of the square root of
-#: their number, the standard deviation of Poisson arrivals. Of 200 M/D/1 queues of 1,000 requests
-#: none passed both at 90 % of its capacity, and all did at 120 %.
+#: A queue grows if it gains more than this share of all requests, and more than this multiple of
+#: the square root of their number, the standard deviation of Poisson arrivals. In 200 M/D/1 queues
+#: of 1,000 requests no queue grew at 90 % of its capacity, and all did at 120 %.
 LEAST_SHARE, LEAST_DEVIATIONS = 0.02, 0.7
 
 
@@ -48,13 +49,13 @@ def offered_rate(
 ) -> float | None:
     """Return the requests per second between the first and the last request sent.
 
-    None if they came all at once, or if clients held requests back: the server sets the pace then.
+    None if all arrived at once, or if clients held requests back: then the server sets the rate.
 
     Parameters
     ----------
     requests : the requests table, shape (requests,)
     planned_time : planned send time of each request, seconds, shape (requests,)
-    is_closed : clients wait for places (``max_concurrency``)
+    is_closed : clients limit the requests in flight (``max_concurrency``)
     """
     sent = np.ascontiguousarray(requests["finish_reason"]) != FinishReason.UNSENT
     times = requests["arrival_time"][sent]
@@ -65,12 +66,12 @@ def offered_rate(
 
 
 def backlog_grows(requests: NDArray[Any], others: NDArray[np.int64] | None = None) -> bool:
-    """Return True if the queue grows during the arrivals; see the module.
+    """Return True if the queue grows during the arrivals; the module's docstring has the rule.
 
     Parameters
     ----------
     requests : the requests table; rejected and unsent ones do not count
-    others : requests that wait beyond their first token, at the instants of :func:`instants`
+    others : numbers of requests that wait after their first token, at the times of :func:`instants`
     """
     reasons = np.ascontiguousarray(requests["finish_reason"])
     counts = (reasons != FinishReason.REJECTED) & (reasons != FinishReason.UNSENT)
@@ -101,9 +102,9 @@ def instants(requests: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count the events before each of some evenly spaced times; NaN: no event."""
+    """Return the number of events before each of evenly spaced times; NaN is no event."""
     places = events - times[0]
-    with np.errstate(over="ignore", invalid="ignore"):  # all within the smallest of moments
+    with np.errstate(over="ignore", invalid="ignore"):  # the times may be nearly equal
         places *= INSTANTS / (times[-1] - times[0])
     np.copyto(places, INSTANTS, where=~(places < INSTANTS))
     counts = np.bincount(places.astype(np.int64), minlength=INSTANTS + 1)
@@ -127,7 +128,7 @@ def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
 
 
 def overload(load: Load | None) -> str | None:
-    """Return a text on a server that does not keep up; None if it does, or if that is unknown.
+    """Return a text on a server that does not keep up with arrivals; None if it does, or unknown.
 
     Examples
     --------
@@ -135,7 +136,7 @@ def overload(load: Load | None) -> str | None:
     ...           "binding": "max_num_seqs"})[:44]
     'served 3.8 of 10 requests/s: the queue grows'
     """
-    if not load or not load["saturated"]:  # earlier versions told none
+    if not load or not load["saturated"]:  # earlier versions had no load
         return None
     served, offered = load["served_request_rate"], load["offered_request_rate"]
     rates = f"served {served or 0.0:.2g} of {offered:.3g} requests/s: "
@@ -146,7 +147,7 @@ def overload(load: Load | None) -> str | None:
 
 
 def overloads(loads: Mapping[str, Load | None]) -> list[str]:
-    """Describe the runs that do not keep up: each by its name, or their number if many."""
+    """Describe the runs that do not keep up with arrivals: by name, or as counts if many."""
     found = {name: said for name, load in loads.items() if (said := overload(load)) is not None}
     if len(loads) == 1:
         return list(found.values())
@@ -161,7 +162,7 @@ def overloads(loads: Mapping[str, Load | None]) -> list[str]:
 
 
 def _alike(found: Iterable[str], loads: Mapping[str, Load | None]) -> list[list[str]]:
-    """Return the runs that one sentence can name: equal offered rate and bottleneck."""
+    """Group the runs with equal offered rate and bottleneck, which share a sentence."""
     groups: dict[Any, list[str]] = {}
     for name in found:
         load = loads[name] or {}
@@ -175,5 +176,5 @@ def _together(names: list[str], loads: Mapping[str, Load | None]) -> str:
     return f"{', '.join(names)}: " + said.replace(served[0], ", ".join(served), 1)
 
 
-#: Runs that are named one by one.
+#: Most runs that are named one by one.
 MOST_NAMED = 6

@@ -1,4 +1,4 @@
-"""The summary: pure functions of the tables and totals. Key names are ``vllm bench serve``'s."""
+"""The summary of a run, from its tables and totals; keys have the names of ``vllm bench serve``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Summary = dict[str, Any]
 
 PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
-#: Among the gaps between tokens a rare one is a stall that a user sees.
+#: Percentiles of gaps between tokens; a rare long gap is a stall that a user sees.
 GAP_PERCENTILES = {**PERCENTILES, "p999": 99.9}
 
 
@@ -33,7 +33,7 @@ class Pool(NamedTuple):
 
 
 def rows_where(table: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the rows of a mask; the table itself, not a copy, if that is all rows."""
+    """Return the rows where a mask is true; the table itself, not a copy, if all are."""
     rows: NDArray[Any] = table if mask.all() else table[mask]
     return rows
 
@@ -41,11 +41,11 @@ def rows_where(table: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
 def latencies(
     requests: NDArray[Any], front_end_latency: float = 0.0
 ) -> dict[str, NDArray[np.float64]]:
-    """Per-request latencies in seconds of a requests table's finished rows.
+    """Return the latencies of finished requests in seconds, one array per metric.
 
     ``ttft`` = first token - arrival, ``e2el`` = finish - arrival, ``tpot`` = (finish - first token)
-    / (output tokens - 1), NaN for a single token. A front end adds to the first two, as a client
-    sees them; the table itself is the server's.
+    / (output tokens - 1), NaN for a single token. ``front_end_latency`` is added to TTFT and E2E,
+    as a client sees them; the times of the table are the server's.
     """
     done = rows_where(requests, requests["finish_reason"] == FinishReason.FINISHED)
     ttft = done["first_token_time"] - done["arrival_time"] + front_end_latency
@@ -69,7 +69,7 @@ def summarize(
     served: NDArray[Any] | None = None,
     num_samples: NDArray[np.int64] | int = 1,
 ) -> Summary:
-    """Reduce a run to its summary; latencies in ms, undefined values None.
+    """Return the summary of a run; latencies are in ms, undefined values None.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def summarize(
     goodput : targets in ms by metric
     front_end_latency : seconds in every TTFT and E2E before and after the server
     replica_seconds : sum of the replicas' lifetimes; by default each lives for the whole run
-    served : rows that the replicas served, where samples are requests to them; hits and gaps
-        between tokens are theirs
+    served : rows that the replicas served, if they served samples as separate requests; hits and
+        gaps between tokens are then computed from these rows
     num_samples : samples of each request
     """
     total = Totals()
@@ -142,14 +142,12 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
 
     Parameters
     ----------
-    requests : the requests table
+    requests : the requests table; rows that were not sent by the horizon do not count
     session_id : session of each row, -1 for a request without a session
-
-    Turns that were not sent by a horizon are none.
 
     Returns
     -------
-    Turns that could not be asked yet, and turns that are not the first of their session.
+    Turns that arrived too early, and turns that are not the first of their session.
     """
     order = np.flatnonzero((session_id >= 0) & (requests["finish_reason"] != FinishReason.UNSENT))
     order = order[np.argsort(session_id[order], kind="stable")]
@@ -184,10 +182,10 @@ def _hit_rate(served: NDArray[Any]) -> float | None:
 
 
 def external_hit_rate(totals: Iterable[Totals]) -> float | None:
-    """Return the share of tokens queried from KV connectors or a host tier that were found.
+    """Return the hit rate of KV connectors or a host tier, by tokens; None without queries.
 
-    As in vLLM's counters, an admission queries the tokens that the GPU lacks, and preempted
-    requests do not count.
+    As in vLLM's counters, an admission queries the tokens that the GPU lacks, and admissions after
+    a preemption do not count.
     """
     totals = list(totals)
     found = sum(one.num_external_tokens for one in totals)
@@ -241,14 +239,14 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         "peak_usage": total.peak_usage,
         "num_allocation_failures": total.num_allocation_failures,
     }
-    # Of sequences that fork: entries of all their tables, and blocks that they copied.
+    # Of forked sequences: the share of block-table entries saved, and the blocks copied.
     held = _ratio(total.forked_seconds, total.entry_seconds)
     cache["saved_by_sharing"] = None if held is None else 1.0 - held
     cache["num_copied_blocks"] = None if held is None else total.num_copied_blocks
     for way in ("fetched", "stored", "paged_in", "paged_out"):
         cache[f"{way}_bytes"] = getattr(total, f"{way}_bytes")
     active = _ratio(total.heap_active_seconds, total.heap_reserved_seconds)
-    cache["fragmentation"] = None if active is None else 1.0 - active  # of a caching allocator
+    cache["fragmentation"] = None if active is None else 1.0 - active  # of PyTorch's allocator
     return cache
 
 
@@ -272,11 +270,11 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
 def _gap_statistics(
     done: NDArray[Any], lengths: NDArray[Any], total: Totals, *, all_ended: bool
 ) -> Summary:
-    """Inter-token latency of all tokens, those of requests in flight included.
+    """Return the inter-token latency of all tokens, those of requests in flight included.
 
-    Tokens that are accepted together come together: one gap, as a client sees it.
-    Percentiles come from the binned gaps; so does the mean where the requests that have ended do
-    not hold all of them, else it is exact. The maximum is exact, and no percentile is above it.
+    Tokens that one verification accepts arrive together, after one gap, as a client sees it.
+    Percentiles come from the binned gaps. The mean is exact if all requests have ended, else it
+    comes from the bins, too. The maximum is exact, and no percentile is above it.
     """
     gaps = total.token_gaps
     num_gaps = int((lengths - 1).sum())
@@ -301,7 +299,7 @@ def _gap_statistics(
 
 
 def _num_good(values: Mapping[str, NDArray[np.float64]], goodput: Mapping[str, float]) -> int:
-    """Count the requests that meet every target; a single token has no TPOT."""
+    """Count the requests that meet every target; a single output token meets any TPOT."""
     good = np.ones(len(values["e2el"]), dtype=np.bool_)
     for metric, target in goodput.items():
         seconds = values[metric]

@@ -1,7 +1,7 @@
-"""The notes of one run or of many: the same ones for every command and every page.
+"""The notes of one run or of several runs, for every command and page.
 
-:mod:`kvsim.engine.notes` and :mod:`kvsim.fleet.notes` state the basis of a run's numbers and the
-options without effect; every run keeps the notes in its provenance.
+:mod:`kvsim.engine.notes` and :mod:`kvsim.fleet.notes` write them: the basis of a run's numbers, and
+options without effect. A run stores its notes in its provenance.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Runs that a note names one by one.
+#: Most runs that a note names one by one.
 MOST_NAMED = 3
 _NUMBER = re.compile(r"\d[\d.,]*")
 
@@ -25,7 +25,7 @@ def notes_of(provenance: Mapping[str, Any]) -> list[str]:
     return said
 
 
-#: Why plain Python runs if the configuration says so.
+#: The reason for plain Python if the configuration selects it.
 ASKED = "asked for"
 
 
@@ -35,7 +35,9 @@ def add_notes(provenance: dict[str, Any], said: Iterable[str]) -> None:
 
 
 def merged(several: Iterable[Sequence[str]]) -> list[str]:
-    """Merge the notes of runs of one configuration, which differ only in numbers.
+    """Return the notes of several runs of one configuration.
+
+    Notes that differ only in numbers are represented by the first of them.
 
     Examples
     --------
@@ -50,7 +52,7 @@ def merged(several: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _what_they_share(names: Sequence[str], every: Sequence[str]) -> str | None:
-    """Return the ``option=value`` that these runs, and no others, have in common.
+    """Return an ``option=value`` that exactly these runs have; None if there is none.
 
     Examples
     --------
@@ -64,7 +66,7 @@ def _what_they_share(names: Sequence[str], every: Sequence[str]) -> str | None:
 
 
 def shared(named: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return each note once, with the names of its runs unless all have it.
+    """Return each note once, preceded by the names of its runs unless all runs have it.
 
     Examples
     --------

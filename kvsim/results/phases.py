@@ -20,14 +20,14 @@ QUEUE, PREFILL, TRANSFER, DECODE, PREEMPTED = PHASES = (
     *("queue", "prefill", "transfer", "decode"),
     "preempted",
 )
-#: Events that change what a request waits for.
+#: Events at which a phase of a request starts or ends.
 _MARKS = (BlockEvent.PREEMPT, BlockEvent.ADMIT, BlockEvent.RECV)
 
 Phase = tuple[str, float, float]
 
 
 def marks_of(result: Result) -> dict[int, list[tuple[float, int]]]:
-    """Return the recorded changes of state of each request, by time."""
+    """Return by request the recorded events that separate its phases: (seconds, kind), by time."""
     events = result.block_events
     marks: dict[int, list[tuple[float, int]]] = {}
     told = events[np.isin(events["kind"], _MARKS)]
@@ -39,17 +39,17 @@ def marks_of(result: Result) -> dict[int, list[tuple[float, int]]]:
 
 
 def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Phase]:
-    """Cut a request's life into name, start and end; empty phases are left out.
+    """Return the phases of a request as (name, start, end) in seconds, without empty ones.
 
-    The queue ends when it is first scheduled, the prompt with the first token, the transfer when
-    the KV is there. The time from a preemption to the next admission is ``preempted``. The
-    phases sum to the end-to-end latency.
+    The queue ends when the request is first scheduled, the prefill with the first token, the
+    transfer when the KV has arrived. The time from a preemption to the next admission is
+    ``preempted``. The phases sum to the end-to-end latency.
 
     Parameters
     ----------
     row : row of the requests table
-    marks : result of :func:`marks_of`; none: preemptions and transfers are not distinguished
-    end_time : seconds; where the phases of a request that has not ended are cut
+    marks : the request's entry of :func:`marks_of`; if empty, no preemption or transfer is known
+    end_time : end of the phases of a request that has not ended, seconds
     """
     if int(row["finish_reason"]) == FinishReason.UNSENT:
         return []
@@ -83,7 +83,7 @@ def _begins(row: Any, marks: list[tuple[float, int]], token: float) -> list[tupl
         elif kind == BlockEvent.RECV:
             begins.append((time, TRANSFER))
         elif kind == BlockEvent.ADMIT and int(row["prefill_replica"]) >= 0 and time > scheduled:
-            begins.append((time, PREFILL))  # of the last token, where the answer goes on
+            begins.append((time, PREFILL))  # the decode replica computes the last prompt token
     return begins
 
 
@@ -99,7 +99,7 @@ def _with_decode(begins: list[tuple[float, str]], token: float) -> list[tuple[fl
 def last_scheduled_times(result: Result) -> NDArray[np.float64]:
     """Return the last time each request was scheduled before its first token, seconds.
 
-    vLLM counts its queue up to then. Without a record of preemptions it is the first time.
+    vLLM's queue time ends then. Without block events it is the first scheduled time.
     """
     times: NDArray[np.float64] = result.served["first_scheduled_time"].copy()
     tokens = result.served["first_token_time"]

@@ -39,13 +39,13 @@ def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len(summaries) == 1:
         return summaries[0]
     means, widths = _average(summaries)
-    if any(one.get("scaling") for one in summaries):  # the same number is not the same replica
+    if any(one.get("scaling") for one in summaries):  # replica k of two runs has nothing in common
         means["replicas"] = None
     return {**means, "replications": len(summaries), "ci95": widths}
 
 
 def average_workloads(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Average the descriptions of the requests of several runs; there is no common digest."""
+    """Average the descriptions of the requests of several runs; the digest becomes None."""
     if len(workloads) == 1:
         return workloads[0]
     means, _ = _average(workloads)
@@ -63,9 +63,9 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
 
 
 def _average_of(key: str, values: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the mean of values of a key and its half-width, None if it has none."""
+    """Return the mean of a key's values and the half-width of its interval, None if undefined."""
     kinds = {type(value) for value in values}
-    if key in ("timeline", "failures"):  # of fleets that never were
+    if key in ("timeline", "failures"):  # events of one run have no mean
         return None, None
     if key in ("rejections", "branches"):
         names = sorted(set().union(*values))
@@ -75,7 +75,7 @@ def _average_of(key: str, values: Sequence[Any]) -> tuple[Any, Any]:
     if kinds == {dict}:
         return _average(values)
     if list in kinds and len(set(map(_size, values))) > 1:
-        return None, None  # replicas that came and went, or other tenants
+        return None, None  # the runs have different replicas or tenants
     if list in kinds:  # replicas or tenants, one by one
         return [_average(rows)[0] for rows in zip(*values, strict=True)], None
     if isinstance(values[0], str):

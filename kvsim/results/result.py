@@ -1,4 +1,4 @@
-"""A finished run: tables, summary, configuration; save and load."""
+"""A finished run: its tables, summary and configuration; saving and loading."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ TABLES = {
     "block_events": BLOCK_EVENTS,
     "samples": SAMPLES,
 }
-#: Tables that are recorded only if the configuration asks for them.
+#: Option that turns on the recording of a table, for tables that are not always recorded.
 ON_REQUEST = {"steps": "record_steps", "block_events": "record_block_events"}
-#: Meanings of codes, in the metadata of their Parquet file.
+#: Meaning of the codes in a column, by table; written as metadata of the Parquet file.
 LEGENDS = {
     "requests": {
         "finish_reason": ", ".join(f"{int(r)} {r.name.lower()}" for r in FinishReason),
@@ -58,7 +58,7 @@ class Result(Displayed):
     Attributes
     ----------
     summary : metrics by the names of ``vllm bench serve --save-result``, latencies in ms
-    requests, memory, steps : structured arrays; see :mod:`kvsim.results.tables` for the columns.
+    requests, memory, steps : structured arrays, with the columns of :mod:`kvsim.results.tables`;
         ``steps`` is empty unless ``record_steps`` was set
     memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.usage.Cause` codes;
         empty unless ``record_memory_map`` was set
@@ -67,9 +67,9 @@ class Result(Displayed):
         See ``kvsim.results.block_events.BLOCK_EVENTS``
     tenant : tenant of each row of ``served``, as the trace numbers them; empty without block events
         or tenants
-    samples : a row per sample, if a request's samples are served as requests of their own;
-        else empty
-    config, provenance : the configuration; engine, reason, version, seed, trace digest
+    samples : one row per sample, if samples are served as separate requests; else empty
+    config : the configuration
+    provenance : backend (``engine``), reason for it, version, seed, trace digest, notes
     """
 
     shown_by: ClassVar[str] = "kvsim.report.terminal.run_table"
@@ -88,9 +88,9 @@ class Result(Displayed):
 
     @property
     def served(self) -> NDArray[Any]:
-        """Rows that the replicas served: requests, or samples where those are served separately.
+        """Rows that the replicas served: samples if these are separate requests, else requests.
 
-        Block events count these rows.
+        ``request`` in the block events is an index of these rows.
         """
         return self.samples if len(self.samples) else self.requests
 
@@ -145,7 +145,7 @@ class Result(Displayed):
             for name in TABLES:
                 array = self._table(name)
                 if not _is_pinned(name, self.config) or (name == "samples" and not len(array)):
-                    continue  # not recorded is not the same as none
+                    continue  # an empty file would mean: recorded, and without rows
                 table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
                 table = table.replace_schema_metadata(LEGENDS.get(name))
                 parquet.write_table(table, new / f"{name}.parquet")
@@ -184,7 +184,7 @@ def load(directory: str | Path) -> Result:
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
     written = [name for name in TABLES if _is_pinned(name, config)]
-    for name in ("token_gaps", "samples"):  # saved before there were any, or without
+    for name in ("token_gaps", "samples"):  # absent in older runs, or in runs without samples
         if not run.has(f"{name}.parquet"):
             written.remove(name)
     tables |= {name: run.table(name, TABLES[name]) for name in written}

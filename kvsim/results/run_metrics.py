@@ -1,4 +1,4 @@
-"""Metrics of a run as attributes, in seconds; the summary has vLLM's names."""
+"""Metrics of a run as attributes, in seconds; the summary has the same under vLLM's names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class TokenLatency(Latency):
-    """Statistics of the gaps between tokens, in seconds; the 99.9th percentile and the longest."""
+    """Statistics of the gaps between tokens, in seconds: also the 99.9th percentile and maximum."""
 
     p999: float
     max: float
@@ -30,7 +30,7 @@ class TokenLatency(Latency):
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Metrics of a run: times in seconds, rates per second; NaN is undefined.
+    """Metrics of a run: times in seconds, rates per second; NaN if undefined.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class RunMetrics:
     completed, num_rejected, num_preemptions : counts
     request_throughput : completed requests per second
     output_throughput, total_token_throughput : tokens per second
-    mean_running, mean_waiting : requests, over time
+    mean_running, mean_waiting : numbers of requests, averaged over time
     prefix_cache_hit_rate : share of the prompt tokens
     mean_kv_usage, peak_kv_usage : share of the KV blocks in use
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.family import Family
 
-#: Of samples that end in several ways, the first of these is how the request ends.
+#: Finish reasons by precedence: the first that any sample has is that of the request.
 WORST = (
     *(FinishReason.IN_FLIGHT, FinishReason.UNSENT, FinishReason.REJECTED),
     *(FinishReason.FAILED, FinishReason.ABORTED),
@@ -21,11 +21,11 @@ WORST = (
 
 
 def fold(rows: NDArray[Any], family: Family) -> NDArray[Any]:
-    """Return a row per request, as seen by a client that waits for all samples.
+    """Return one row per request, as seen by a client that waits for all its samples.
 
-    Its first token is that of any sample, its end the last one's; tokens of outputs and preemptions
-    are summed, and the prompt counts once. Its hit is the least of its samples': the first one's,
-    since the others find what that one computes.
+    The first token is the earliest of any sample, the end that of the last sample. Output tokens
+    and preemptions are summed, and the prompt counts once. The cached tokens are those of the
+    sample with the fewest, as later samples also hit what the first one computed.
     """
     first = family.first
     table = rows[first].copy()
@@ -47,7 +47,7 @@ def fold(rows: NDArray[Any], family: Family) -> NDArray[Any]:
 
 
 def samples_of(rows: NDArray[Any], family: Family) -> NDArray[Any]:
-    """Return the rows of samples, each with its request."""
+    """Return the rows of samples, each with the index of its request in ``parent_id``."""
     table = np.zeros(len(rows), SAMPLES)
     for name in REQUESTS.names or ():
         table[name] = rows[name]

@@ -1,4 +1,4 @@
-"""Sessions as wholes: how long they last, and how much of their prompts the cache served."""
+"""Metrics of whole sessions: durations, and cached shares of their prompts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def describe_sessions(
     seen_before: NDArray[np.int64],
     front_end_latency: float = 0.0,
 ) -> dict[str, Any] | None:
-    """Return facts of a trace's sessions, None if it has none.
+    """Return the metrics of a trace's sessions; None if it has no sessions.
 
-    A session counts with the sub-agents that it spawns. Durations are those of sessions with
-    all requests answered, from the first arrival to the last answer, seconds.
+    The sub-agents that a session spawns are part of it. Durations, in seconds, are those of
+    sessions with all requests answered, from the first arrival to the last answer.
 
     Parameters
     ----------

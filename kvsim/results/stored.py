@@ -1,4 +1,4 @@
-"""Files of a run's folder, which may be damaged or untrusted: every fault is a ValueError."""
+"""Files of a run's folder, which may be damaged or untrusted: any defect raises ValueError."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Most bytes of a table in memory, unless its file has at least that many times fewer. Times of
-#: steps and requests are never so much alike.
+#: A table may take more than MAX_BYTES in memory only if its file has at least one byte for each
+#: MAX_RATIO of them: times of steps and requests never compress better.
 MAX_BYTES, MAX_RATIO = 2**30, 1000
 
 
@@ -31,7 +31,7 @@ class StoredRun:
     Raises
     ------
     ValueError
-        If a save was broken off, and what it left is damaged.
+        If a save was interrupted, and the files that it left are damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class StoredRun:
         try:
             self.find = look_into(folder)
         except OSError as error:
-            raise ValueError(f"{folder}: half saved: {error}") from None
+            raise ValueError(f"{folder}: a save was interrupted: {error}") from None
 
     def has(self, name: str) -> bool:
         """Return True if a file exists."""
@@ -55,7 +55,7 @@ class StoredRun:
             return found
 
     def array(self, name: str, dtype: np.dtype[Any], num_dimensions: int) -> NDArray[Any]:
-        """Return a NumPy array of a type, if the file is as long as its header says."""
+        """Return a NumPy array of the given type; the file must be as long as its header says."""
         with self._told(name):
             lazy = np.lib.format.open_memmap(self.find(name), mode="r")
             if lazy.dtype != dtype:
@@ -91,7 +91,7 @@ class StoredRun:
 
 
 def _column(name: str, stored: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a column's values; refuse missing ones and those that a conversion changes."""
+    """Return a column's values; refuse empty fields, and types that do not convert safely."""
     if stored.null_count:
         raise ValueError(f"column {name} has {stored.null_count:,} empty fields")
     values = stored.to_numpy()

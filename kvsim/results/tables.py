@@ -1,4 +1,4 @@
-"""The result tables: one visible list of columns each. Times are seconds, memory is bytes."""
+"""The columns of the result tables. Times are in seconds, memory in bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from kvsim.rules.recorder import MAX_MEMORY_SAMPLES
 
 
 class FinishReason(IntEnum):
-    """Reason why a request ended: all its tokens out, refused for good, or neither by the horizon.
+    """Reason why a request ended, or its state at the horizon.
 
-    In flight: sent by then; unsent: not sent by then, and excluded from metrics. Aborted: its
-    client disconnected; failed: its KV could not be loaded.
+    Finished: all its tokens were generated; rejected: it can never fit, or was declined. In
+    flight: sent by the horizon, and not ended; unsent: not sent by the horizon, and excluded from
+    metrics. Aborted: its client disconnected; failed: its KV could not be loaded.
     """
 
     FINISHED = 0
@@ -25,28 +26,28 @@ class FinishReason(IntEnum):
     FAILED = 5
 
 
-#: One row per request of the trace, in its order. Times are NaN until they happen.
-#: num_output_tokens counts tokens generated, by all samples; num_cached_tokens is the hit at first
-#: admission. Of several samples the row is what a client gets that waits for all of them.
-#: prefill_replica computed the prompt if that was another one, else -1; its KV then came within
-#: transfer_time, from when it could go, else 0.
+#: One row per request of the trace, in the trace's order. Times of events that did not happen are
+#: NaN. num_output_tokens counts the generated tokens of all samples; num_cached_tokens is the hit
+#: at the first admission. The row of a request with several samples describes what a client sees
+#: that waits for all of them. prefill_replica is the replica that computed the prompt, -1 if it is
+#: the same one; transfer_time is the time from when its KV could be sent to its arrival, else 0.
 REQUESTS = RequestRow.dtype()
 
-#: One row per sample, in the order of requests and samples, where a request has several that the
-#: engine serves as requests of their own (vllm). request_id counts them; parent_id is the request.
+#: One row per sample, in the order of requests and samples, if the engine serves several samples of
+#: a request as separate requests (vllm). request_id numbers the samples; parent_id is the request.
 SAMPLES = np.dtype(
     [*((name, REQUESTS[name]) for name in REQUESTS.names or ()), ("parent_id", "i8")]
 )
 
-#: Samples of a replica's memory, taken right after a step was scheduled. kv_usage is the share of
-#: blocks in use; the first five byte columns sum to the KV memory, cached is a part of the
+#: Samples of a replica's memory, each taken right after a step was scheduled. kv_usage is the share
+#: of blocks in use. The first five byte columns sum to the KV memory; cached is a part of the
 #: unallocated (free or external) bytes.
 MEMORY = MemorySample.dtype()
 
 #: One row per step; flops and bytes are one GPU's.
 STEPS = StepRow.dtype()
 
-#: Count of each gap between two tokens, in seconds: the middles of bins of 0.1 %.
+#: Gaps between two tokens: the middle of each bin, 0.1 % wide, in seconds, and the count in it.
 TOKEN_GAPS = np.dtype([("replica", "i4"), ("gap", "f8"), ("count", "i8")])
 
 __all__ = [

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Number of tenants with compared service, those served most: every pair is compared.
+#: Most tenants whose service is compared, those with most service; every pair is compared.
 MOST_COMPARED = 8
 
 
 def describe_tenants(
     requests: NDArray[Any], trace: Trace, end_time: float, front_end_latency: float = 0.0
 ) -> dict[str, Any]:
-    """Return ``tenants``, a row for each in the order of their numbers, and ``max_service_gap``.
+    """Return ``tenants``, one row per tenant in the order of numbers, and ``max_service_gap``.
 
-    Both are None without tenants; requests without one have a row with the name None. Service is 1
-    per computed prompt token, and :data:`OUTPUT_WEIGHT` per output token. The gap
-    is that of :func:`largest_gap`, over the pairs of named tenants.
+    Both are None without tenants; requests without a tenant share a row with the name None. Service
+    is 1 per prompt token, and :data:`OUTPUT_WEIGHT` per output token, of requests with a first
+    token. The gap is that of :func:`largest_gap`, over the pairs of named tenants.
 
     Parameters
     ----------
     requests : the requests table
     trace : the requests, in the same order
-    end_time : time of the last event, seconds: requests in flight have their tokens by then
+    end_time : time of the last event, seconds; requests in flight get their tokens until then
     front_end_latency : seconds in every TTFT before and after the server
     """
     if not trace.has("tenant"):
@@ -78,10 +78,11 @@ def _outputs(rows: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floats, Floats]:
-    """Return the service that requests had received just before each time, and at that time.
+    """Return the service that requests have received just before each time, and at that time.
 
-    Inputs count at the first token, outputs evenly from then to the end, or to the end of the run.
-    Figures of measured runs are derived likewise, because their records have only these times.
+    Prompt tokens count at the first token; output tokens count evenly from then to the request's
+    end, or to ``end_time``. The figures of measured runs are computed in the same way, because
+    their records have only these times.
     """
     rows = rows[~np.isnan(rows["first_token_time"])]
     first, end = rows["first_token_time"], rows["finish_time"]
@@ -106,7 +107,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
 
 
 def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Return True for each interval in which a tenant has requests that were never scheduled."""
+    """Return True for each time from which on a tenant has requests not yet scheduled."""
     begin, until = rows["arrival_time"], rows["first_scheduled_time"]
     until = np.where(np.isnan(until), np.inf, until)
     waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)
@@ -119,8 +120,8 @@ def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
     """Return the largest service gap of two tenants over intervals in which both wait.
 
     An interval counts if both tenants have waiting requests in all of it and requests still arrive.
-    None if no two tenants ever wait together. VTC bounds the gap by ``2 max(w_in L_in, w_out M)``,
-    L_in the longest prompt and M the tokens of the KV memory.
+    The gap is None if no two tenants ever wait together. VTC bounds it by
+    ``2 max(w_in L_in, w_out M)``, with L_in the longest prompt and M the tokens of the KV memory.
 
     Parameters
     ----------
@@ -142,10 +143,10 @@ def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
         at = np.flatnonzero(waiting[a] & waiting[b])
         if not len(at):
             continue
-        # From just after the beginning of each stretch of time to just before its end.
+        # From just after the beginning of each interval to just before its end.
         (before_a, after_a), (before_b, after_b) = service[a], service[b]
         begin, end = after_a[at] - after_b[at], before_a[at + 1] - before_b[at + 1]
-        first = np.flatnonzero(np.diff(at, prepend=-2) > 1)  # after one in which not both wait
+        first = np.flatnonzero(np.diff(at, prepend=-2) > 1)  # where a contiguous interval begins
         most = np.maximum.reduceat(np.maximum(begin, end), first)
         least = np.minimum.reduceat(np.minimum(begin, end), first)
         largest = max(largest or 0.0, float((most - least).max()))

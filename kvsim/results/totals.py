@@ -1,4 +1,4 @@
-"""Sums over a whole run of one replica: exact time integrals, counts, and token gaps."""
+"""Sums over one replica's whole run: exact time integrals, counts, and token gaps."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Totals(Sums):
-    """Accumulated by a replica, read by the metrics.
+    """Sums that a replica accumulates and the metrics read.
 
-    The ``*_seconds`` are integrals over time: of bytes for memory, of requests for queues, of
-    used slots or blocks as a share of all for ``usage_seconds``. Every sum is a sequence of ``+=``
-    in the order of time, so that both engines agree to the bit. ``token_gaps`` counts the gaps
+    The ``*_seconds`` are integrals over time: of bytes for memory, of requests for queues, and for
+    ``usage_seconds`` of the share of slots or blocks in use. Every sum is a sequence of ``+=`` in
+    the order of time, so that both backends agree to the bit. ``token_gaps`` counts the gaps
     between tokens by :func:`gap_bin`.
     """
 
     token_gaps: dict[int, int] = field(default_factory=dict)
 
     def held_seconds(self, cause: Cause) -> float:
-        """Integral of the bytes held by a cause."""
+        """Return the time integral of the bytes held by a cause, in byte-seconds."""
         seconds: float = getattr(self, f"{cause.column}_seconds")
         return seconds
 
@@ -47,17 +47,17 @@ class Totals(Sums):
 
 
 def gap_bin(seconds: float) -> int:
-    """Bin of a gap between two tokens: the float's exponent and its top 10 mantissa bits."""
+    """Return the bin of a gap between two tokens: the float's exponent and top 10 mantissa bits."""
     bits: int = struct.unpack("<q", struct.pack("<d", seconds))[0]
     return bits >> 42
 
 
 def bin_middles(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Middles of many bins, in seconds."""
+    """Return the middles of bins, in seconds."""
     return ((keys << 42) | (1 << 41)).view(np.float64)
 
 
 def bin_middle(key: int) -> float:
-    """Middle of a bin, in seconds; no gap in the bin is further than 0.05 % away."""
+    """Return the middle of a bin, in seconds; it differs from each gap in it by at most 0.05 %."""
     middle: float = struct.unpack("<d", struct.pack("<q", (key << 42) | (1 << 41)))[0]
     return middle

@@ -1,4 +1,4 @@
-"""A trace: requests with arrival times as parallel arrays, content as named segments."""
+"""A trace: requests as parallel arrays; segments identify the content of prompts."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-#: Longest prompt or output a trace may hold; today's longest contexts are 10 million tokens.
+#: Longest prompt or output of a trace, in tokens; today's longest contexts are 10 million tokens.
 MAX_TOKENS = 2**24
-#: Shortest trace that can be stretched to another rate, seconds; below, times lose their digits.
+#: Shortest trace that can be scaled to another rate, seconds; shorter ones lose digits of times.
 MIN_DURATION = 1e-9
-#: Rates between which times of arrival keep their digits, requests per second; or infinite.
+#: Range of rates at which arrival times keep their digits, requests per second; or infinite.
 MIN_RATE, MAX_RATE = 1e-9, 1e12
-#: Rows that are hashed at once, since a column that says one thing everywhere is made for it.
+#: Rows that are hashed at once, which bounds the copy of a constant column that takes no memory.
 HASHED_AT_ONCE = 1 << 16
-#: Columns that count for the digest only where some request has them.
+#: Columns that enter the digest only if some request has a value in them.
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
@@ -64,15 +64,15 @@ LISTED = (
     *("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"),
     *("sample_output_tokens", "after"),
 )
-#: What says in a column that a request has no such thing; elsewhere 0, or NOT_GIVEN of floats.
+#: Value of a column for a request without one; in other columns 0, or NOT_GIVEN for floats.
 NOTHING: dict[str, float] = {"tenant": NO_TENANT, "think_time": 0.0, "hint_priority": NO_HINT}
 
 
 class Segment(NamedTuple):
-    """``num_tokens`` tokens of a content, from token ``start`` on.
+    """A part of a prompt: ``num_tokens`` tokens of a content, from its token ``start`` on.
 
     Token j of a content is the same token in every prompt, so two prompts that begin with the
-    same segments share those tokens' KV.
+    same segments share the KV of these tokens.
     """
 
     content_id: int
@@ -101,8 +101,8 @@ def check_rate(request_rate: float) -> None:
 class Trace:
     """Requests in order of arrival; ``request_id`` is the row index.
 
-    Build one with :meth:`from_arrays`, which checks everything, or with ``workloads.load`` and the
-    generators of ``workloads``. All arrays have one entry per request unless said otherwise.
+    :meth:`from_arrays`, which checks everything, ``workloads.load`` and the generators of
+    ``workloads`` make traces. All arrays have one entry per request unless noted otherwise.
 
     Attributes
     ----------
@@ -110,12 +110,12 @@ class Trace:
     num_prompt_tokens, num_output_tokens : int64, at least 1
     segment_offsets : int64, len(trace) + 1
         The segments of request i are rows ``segment_offsets[i]:segment_offsets[i + 1]`` of the
-        three segment arrays. Empty when every prompt is unique.
+        three segment arrays, which are empty if every prompt is unique.
     segment_content_id, segment_start, segment_num_tokens : int64
     output_content_id : int64
-        Content of the output, so that a later prompt can name it. Fresh (negative) by default.
+        Content of the output, so that a later prompt can contain it; by default new, below 0.
     priority : int64
-        Lower is served first under ``scheduling_policy="priority"``.
+        Lower values are served first under ``scheduling_policy="priority"``.
     cache_salt : int64
         Requests share prefix blocks only with equal salts; 0 is none.
     session_id : int64
@@ -127,39 +127,39 @@ class Trace:
     grammar_time : float64, seconds
         From arrival until the grammar of a structured output is compiled; -1: no grammar.
     acceptance_rate : float64
-        Mean share of drafts accepted under speculative decoding; -1 is the configuration's.
+        Mean share of drafts accepted under speculative decoding; -1: that of the configuration.
     accept_offsets : int64, len(trace) + 1
         Rows of ``accepted_drafts`` that belong to each request.
     accepted_drafts : int64
-        Accepted drafts of each verification, repeated from the first; they win over a rate.
+        Accepted drafts of each verification; at the end the list repeats. It overrides the rate.
     item_offsets : int64, len(trace) + 1
         Rows of the two item arrays that belong to each request.
     item_start, item_num_tokens : int64
         Parts of prompts that an encoder computes, such as images, by first token and length. Each
-        lies within one segment, its content; equal contents are encoded once.
+        item lies within one segment, its content; equal contents are encoded once.
     tenant : int64
-        Tenant of the request, for fair schedulers; -1 is none. If tenants have names,
-        indices into ``tenant_names``.
+        Tenant of the request, for fair schedulers; -1 is none. If tenants have names, an index into
+        ``tenant_names``.
     tenant_names : text, one per tenant, in order of first appearance; empty if ids are numbers
     ends_by : int64
-        How the answer ends: 0 by its length, which the engine knows as max_tokens, 1 by EOS or a
-        stop token, which comes before max_tokens and is not known beforehand.
+        How the output ends: 0: by its length, which the engine knows as max_tokens; 1: by EOS or a
+        stop token before max_tokens, at a length that the engine does not know.
     max_tokens : int64
-        Output tokens that the engine knows it may generate; 0 is ``num_output_tokens``, or without
-        bound for an answer that ends by EOS.
+        Most output tokens, as the engine knows; 0: ``num_output_tokens``, or no limit for an output
+        that ends by EOS.
     sample_offsets : int64, len(trace) + 1
         Rows of ``sample_output_tokens`` that belong to each request.
     sample_output_tokens : int64
-        Output tokens of each sample; without them every sample has ``num_output_tokens``.
+        Output tokens of each sample; if empty, every sample has ``num_output_tokens``.
     after_offsets : int64, len(trace) + 1
         Rows of ``after`` that belong to each request.
     after : int64
-        Requests that must have ended, served or not, before this one is sent; its
-        ``arrival_time`` is then not read. ``-k - 1`` waits until request k is sent.
+        Requests that must have ended, served or not, before this request is sent; its
+        ``arrival_time`` is then not used. ``-k - 1`` stands for the sending of request k.
     think_time : float64, seconds
-        From the last event that a request waits for until it is sent.
+        Time from the last event that the request waits for until it is sent.
     hint_ttl, hint_priority : float64, seconds, and int64, 0 to 100
-        Time for which the client asks to keep the blocks, and their priority; -1 is none.
+        Time for which the client requests that blocks stay cached, and their priority; -1 is none.
     """
 
     arrival_time: Floats
@@ -223,38 +223,38 @@ class Trace:
         hint_ttl: ArrayLike | None = None,
         hint_priority: ArrayLike | None = None,
     ) -> Trace:
-        """Check and freeze a trace.
+        """Return a trace of these arrays, checked and read-only.
 
         Parameters
         ----------
         arrival_time : seconds, shape (n,), ascending
         num_prompt_tokens, num_output_tokens : shape (n,), 1 to ``MAX_TOKENS``
         segments : n lists of (content_id, start, num_tokens), optional
-            Each list sums to its prompt's length; contents are at least 0. Without it every prompt
-            is unique.
+            The lengths of a list sum to the prompt's length; contents are at least 0. By default
+            every prompt is unique.
         output_content_id, priority, cache_salt, session_id, num_samples : shape (n,), optional
-            A salt may be an integer from 1 on or a text; None, 0 and "" mean no salt.
+            A salt is an integer from 1 on, or a text; None, 0 and "" mean no salt.
         lora_id : shape (n,), optional
-            As salts are; 0, None and "" mean no adapter.
+            An integer from 1 on, or a text; 0, None and "" mean no adapter.
         grammar_time, acceptance_rate : shape (n,), optional
-            At least 0, the rate at most 1; -1 if there is none.
+            At least 0, the rate at most 1; -1 means none.
         accepted_drafts : n lists of whole numbers, optional
-            Empty where nothing is recorded.
+            Empty for a request without a record.
         encoder_items : n lists of (start, num_tokens), optional
             In order, without overlap; empty if a prompt is all text.
         tenant : shape (n,), optional
             Integers from 0 on, or texts; None, -1 and "" mean no tenant.
         ends_by : ``"length"`` or ``"eos"``, for all requests or each of them, optional
-            How answers end. EOS comes before max_tokens, and the engine does not foresee it.
+            How outputs end. EOS comes before max_tokens, at a length that the engine does not know.
         max_tokens : shape (n,), optional
-            At least ``num_output_tokens``, or 0; where it is more, the answer ends by EOS.
+            At least ``num_output_tokens``, or 0; if it is larger, the output ends by EOS.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
-            Each 1 to ``num_output_tokens``; empty if all samples have that many.
+            Each 1 to ``num_output_tokens``; empty if all samples have ``num_output_tokens``.
         after : n lists of earlier rows, optional
-            What a request waits for: the ends of these, or the sending of k in ``[k, "start"]``.
+            Rows whose end the request waits for; ``[k, "start"]`` waits for the sending of row k.
         think_time : seconds, at least 0, shape (n,), optional
         hint_ttl, hint_priority : shape (n,), optional
-            At least 0, the priority at most 100; -1 if there is none.
+            At least 0, the priority at most 100; -1 means none.
 
         Raises
         ------
@@ -365,7 +365,7 @@ class Trace:
 
     @property
     def has_segments(self) -> bool:
-        """Return True if some prompts may share content; else all are unique."""
+        """Return True if prompts have segments, which they may share; else all are unique."""
         return len(self.segment_content_id) > 0
 
     def has(self, name: str) -> bool:
@@ -384,7 +384,7 @@ class Trace:
         return str(self.tenant_names[tenant]) if self.has("tenant_names") else tenant
 
     def segments_of(self, request_id: int) -> list[Segment]:
-        """Return the content of one prompt, front to back."""
+        """Return the segments of one prompt, from its first token to its last."""
         if not self.has_segments:
             return [Segment(-2 * request_id - 1, 0, int(self.num_prompt_tokens[request_id]))]
         rows = range(self.segment_offsets[request_id], self.segment_offsets[request_id + 1])
@@ -449,7 +449,7 @@ class Trace:
         return replace(self, num_samples=samples)._freeze()
 
     def with_ends_by(self, ends_by: str) -> Trace:
-        """Return the trace with all answers ending by ``"length"`` or ``"eos"``."""
+        """Return the trace with all outputs ending by ``"length"``, or all by ``"eos"``."""
         n = len(self)
         asked = self.max_tokens if ends_by == "eos" else everywhere(0, n)
         return replace(self, ends_by=read_endings(ends_by, n), max_tokens=asked)._freeze()
@@ -478,7 +478,7 @@ class Trace:
         check_rate(request_rate)
         if 0 < self.duration < MIN_DURATION:
             raise ValueError(
-                f"request_rate: the trace lasts {self.duration} s, too short to be stretched"
+                f"request_rate: the trace lasts {self.duration} s, too short to be scaled"
             )
         shifted = self.arrival_time - self.arrival_time[0]
         if math.isinf(request_rate):

@@ -1,4 +1,4 @@
-"""Columns of a trace, one entry per request: read from a caller's values or a file."""
+"""Columns of a trace, one entry per request: read and checked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-#: A rate or a time that a request does not have.
+#: Value of a rate or a time that a request does not have.
 NOT_GIVEN = -1.0
-#: The tenant of a request that has none.
+#: The tenant of a request without a tenant.
 NO_TENANT = -1
-#: The retention priority of a request that names none, and the highest one.
+#: The retention priority of a request without one, and the highest priority.
 NO_HINT, MAX_PRIORITY = -1, 100
 
 
@@ -30,8 +30,8 @@ class RowError(ValueError):
     Parameters
     ----------
     row : index of the request
-    name : the array it is in
-    reason : what is wrong with it and what is allowed
+    name : name of the array
+    reason : the mistake, and the allowed values
     """
 
     def __init__(self, row: int, name: str, reason: str) -> None:
@@ -43,15 +43,16 @@ class RowError(ValueError):
 
 
 def everywhere(value: float, n: int) -> NDArray[Any]:
-    """Return a column with one value for every request, which takes no memory per request.
+    """Return a column with one value for all ``n`` requests, which takes no memory per request.
 
-    A column of zeros takes none until it is written to, and compiled code can read it.
+    A column of zeros is an ordinary array, which compiled code can read; its pages take memory only
+    when they are written.
     """
     return np.broadcast_to(np.asarray(value), n) if value else np.zeros(n, np.int64)
 
 
 def read_floats(name: str, values: ArrayLike) -> Floats:
-    """Return numbers of one dimension."""
+    """Return numbers as a float64 array of one dimension; raise ValueError for other values."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -85,7 +86,7 @@ def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
 
 
 def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
-    """Refuse the first value that is not ``ok``, naming what is ``allowed``."""
+    """Raise RowError for the first value where ``ok`` is false; ``allowed`` ends the message."""
     if not ok.all():
         row = int(np.argmin(ok))
         value = values[row].item()
@@ -94,7 +95,7 @@ def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: 
 
 
 def check_length(name: str, values: object, n: int, what: str) -> None:
-    """Refuse a value that is not a list with one ``what`` per request of ``n``."""
+    """Raise ValueError unless a value is a list with one ``what`` for each of ``n`` requests."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise ValueError(f"{name} must be a list, not {type(values).__name__}")
     if len(values) != n:
@@ -118,7 +119,7 @@ def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | Non
 def check_segments(
     columns: tuple[Ints, Ints, Ints], offsets: Ints, num_prompt_tokens: Ints, most: int
 ) -> None:
-    """Refuse a segment out of range, and segments that do not sum to their prompt's length."""
+    """Raise RowError for a segment out of range, and if lengths do not sum to the prompt's."""
     content, start, length = columns
     # The upper bound keeps the sums below from overflowing.
     ok = (content >= 0) & (start >= 0) & (length >= 1) & (length <= most)
@@ -134,7 +135,7 @@ def check_segments(
 
 
 def read_hints(ttl: ArrayLike | None, priority: ArrayLike | None, n: int) -> tuple[Floats, Ints]:
-    """Return the seconds and priorities of retention, -1 if a request names none."""
+    """Return the retention times in seconds and the priorities; -1 for a request without one."""
     times = read_shares("hint_ttl", ttl, n)
     ok = (times == NOT_GIVEN) | ((times >= 0) & np.isfinite(times))
     check_rows("hint_ttl", times, ok, "at least 0, or -1 for none")
@@ -149,9 +150,10 @@ def read_hints(ttl: ArrayLike | None, priority: ArrayLike | None, n: int) -> tup
 def read_tenants(
     given: Sequence[int | str | None] | NDArray[Any] | None, n: int
 ) -> tuple[Ints, NDArray[np.str_]]:
-    """Return tenants as integers, and their names, if texts, in order of first appearance.
+    """Return tenants as integers, and their names in order of first appearance.
 
-    Texts that are all numbers are numbers: a CSV file does not distinguish them.
+    If all texts are numbers, they are read as numbers, since a CSV file does not distinguish the
+    two; the list of names is then empty.
     """
     nobody = np.array([], dtype=np.str_)
     if given is None:
@@ -173,7 +175,7 @@ def read_tenants(
 
 
 def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
-    """Return numbers, one per request, of an optional column."""
+    """Return an optional column of ``n`` numbers; ``NOT_GIVEN`` everywhere if it is None."""
     if given is None:
         return everywhere(NOT_GIVEN, n)
     array = read_floats(name, given)
@@ -183,7 +185,7 @@ def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
 
 
 def read_accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, Ints]:
-    """Return offsets and counts of accepted drafts."""
+    """Return the offsets by request, and the accepted drafts of each verification."""
     if given is None:
         return everywhere(0, n + 1), np.zeros(0, dtype=np.int64)
     offsets = np.zeros(n + 1, dtype=np.int64)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace import Trace
 
-#: Beginnings of the names of columns with several entries per request, or none, and offsets.
+#: Prefixes of the columns that do not have one entry per request, and of their offsets.
 RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_", "after")
 
 
@@ -43,7 +43,7 @@ def columns_within(trace: Trace, start: int, stop: int) -> dict[str, NDArray[Any
         for name in names:
             changed[name] = getattr(trace, name)[first:last].copy()
     changed["after_offsets"], changed["after"] = waits_within(trace, start, stop)
-    if trace.has("tenant_names"):  # those that are there, as if the slice were read from a file
+    if trace.has("tenant_names"):  # number the slice's tenants anew, as if read from a file
         rest = [trace.tenant_of(row) for row in range(start, stop)]
         changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
     return changed

@@ -1,4 +1,4 @@
-"""Ends of answers, and lengths of a request's samples: columns of a trace."""
+"""Ends of outputs, and lengths of a request's samples: columns of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int) -> Ints:
-    """Return a code per request of ``n``; a single text holds for all of them.
+    """Return the code of each of ``n`` requests' endings; a single text holds for all requests.
 
     Raises
     ------
@@ -41,13 +41,7 @@ def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int
 
 
 def check_limits(max_tokens: Ints, num_output_tokens: Ints, most: int) -> None:
-    """Refuse a limit that an answer exceeds, or that no answer can reach; 0 is none.
-
-    Raises
-    ------
-    RowError
-        Naming the first of them.
-    """
+    """Raise RowError for a limit below the output's length or above ``most``; 0 is no limit."""
     fits = (max_tokens >= num_output_tokens) & (max_tokens <= most)
     allowed = f"num_output_tokens to {most:,}, or 0 for none"
     check_rows("max_tokens", max_tokens, (max_tokens == 0) | fits, allowed)
@@ -56,7 +50,7 @@ def check_limits(max_tokens: Ints, num_output_tokens: Ints, most: int) -> None:
 def read_lengths(
     given: Sequence[Sequence[int]] | None, num_samples: Ints, num_output_tokens: Ints
 ) -> tuple[Ints, Ints]:
-    """Return offsets and lengths of samples; a request without a list has its length in each.
+    """Return offsets by request, and the lengths of samples; a request may have an empty list.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Samples of a request as vLLM V1 serves them: ordinary requests, children of one parent.
 
-The front end makes them in order, at one arrival time, with the parent's prompt, priority, salt and
-adapter. Nothing but prefix caching makes them share the prompt's blocks.
+The front end creates the children in order, at one arrival time, with the parent's prompt,
+priority, salt and adapter. They share the prompt's blocks only through the prefix cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RAGGED = {
     "accept_offsets": ("accepted_drafts",),
     "item_offsets": ("item_start", "item_num_tokens"),
 }
-#: Columns of only samples, or not of requests, or that are recomputed.
+#: Columns that :func:`family_of` does not copy from the parent.
 OWN = frozenset(
     (
         *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),
@@ -47,7 +47,7 @@ OWN = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """The requests of a trace, and their samples as requests of another one.
+    """The requests of a trace, and their samples as requests of another trace.
 
     Attributes
     ----------
@@ -62,14 +62,14 @@ class Family:
     first: Ints
 
 
-#: Of traces that are children: the samples of each of their parents.
+#: By trace of children: the number of samples of each parent.
 _num_siblings: WeakKeyDictionary[Trace, Ints] = WeakKeyDictionary()
 
 
 def family_of(trace: Trace) -> Family:
     """Make every sample of a trace's requests a separate request.
 
-    The first child's output has the parent's content, so that a later prompt may name it.
+    The first child's output has the parent's content, so that a later prompt can contain it.
     """
     parent_of = np.repeat(np.arange(len(trace)), trace.num_samples)
     first = np.cumsum(trace.num_samples) - trace.num_samples
@@ -130,7 +130,7 @@ def _lengths(trace: Trace, parent_of: Ints, first: Ints) -> Ints:
 
 
 def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the offsets of repeated rows, and the indices of all their entries."""
+    """Return the offsets of the given rows, and the indices of all their entries."""
     counts = np.diff(offsets)[rows]
     stops = np.cumsum(counts)
     index = np.arange(stops[-1]) - np.repeat(stops - counts - offsets[rows], counts)
@@ -138,7 +138,7 @@ def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _contents(trace: Trace, parent_of: Ints, first: Ints) -> dict[str, Ints]:
-    """Return the contents of prompts and outputs; samples share the prompt."""
+    """Return the columns of prompts and outputs of the children, which share their prompt."""
     outputs, n = trace.output_content_id, len(parent_of)
     fresh = 1 + max(0, int(outputs.max()), int(trace.segment_content_id.max(initial=0)))
     if trace.has_segments:

@@ -1,12 +1,12 @@
 """kvsim's own trace files: one row per request, columns named as the arrays of a Trace.
 
-``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
-where they differ from the default. ``segments`` holds one list of
-``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
-one list of counts, ``encoder_items`` lists of ``[start, num_tokens]``, ``sample_output_tokens`` one
-list of lengths, ``after`` lists of requests. ``tenant`` holds numbers or names, ``ends_by`` texts.
-Writing and reading back gives the same digest: floats are written with all their digits. Reading is
-the business of ``workloads.load``, which knows the public formats too.
+A file always has ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens``; other columns
+only if some value differs from the default. A cell of ``segments`` is a list of
+``[content_id, start, num_tokens]``, of ``accepted_drafts`` a list of counts, of ``encoder_items`` a
+list of ``[start, num_tokens]``, of ``sample_output_tokens`` a list of lengths, and of ``after`` a
+list of requests; in CSV, lists are JSON texts. ``tenant`` holds numbers or names, ``ends_by``
+texts. A trace that is written and read back has the same digest, as floats are written with all
+their digits. ``workloads.load`` reads these files, and the public formats.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ DEFAULTS = {
     "max_tokens": 0,
     "hint_priority": -1,
 }
-#: And columns of floats.
+#: The same for columns of floats.
 FLOATS = {"grammar_time": -1.0, "acceptance_rate": -1.0, "think_time": 0.0, "hint_ttl": -1.0}
 #: Columns of lists, JSON text inside a CSV file.
 LISTS = ("segments", "accepted_drafts", "encoder_items", "sample_output_tokens", "after")
 OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", "ends_by", *LISTS)
-#: A column that is read and not written: what ``after`` calls a request, in place of its row.
+#: A column that is read, but not written: the ids by which ``after`` refers to requests.
 REQUEST_ID = "request_id"
 
 
@@ -61,7 +61,7 @@ def columns_of(trace: Trace) -> Columns:
         values = getattr(trace, name)
         if (values != default).any():
             columns[name] = values.tolist()
-    if (trace.output_content_id >= 0).all():  # fresh ids are negative, and all are or none is
+    if (trace.output_content_id >= 0).all():  # by default all ids are negative
         columns["output_content_id"] = trace.output_content_id.tolist()
     if trace.has("tenant"):
         named = trace.has("tenant_names")
@@ -115,7 +115,7 @@ def _write_parquet(columns: Columns, file: IO[bytes]) -> None:
 
 def _gzipped(write: Callable[[Columns, IO[bytes]], None]) -> Callable[[Columns, IO[bytes]], None]:
     def write_gzip(columns: Columns, file: IO[bytes]) -> None:
-        # Neither name nor time goes into the header: equal traces make equal files.
+        # The header gets neither name nor time, so that equal traces make equal files.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
             write(columns, cast("IO[bytes]", packed))
 

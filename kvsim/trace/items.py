@@ -51,7 +51,7 @@ def rows_of(trace: Trace) -> Ints:
 
 
 def check_items(trace: Trace) -> None:
-    """Refuse items that do not lie in their prompts, one after another, each within a segment."""
+    """Raise RowError unless items lie in their prompt, in order, each within one segment."""
     rows, start, length = rows_of(trace), trace.item_start, trace.item_num_tokens
     if not len(rows):
         return
@@ -61,7 +61,7 @@ def check_items(trace: Trace) -> None:
     _check(trace, rows, ok, allowed)
     if trace.has_segments:
         left = segments_of_items(trace)[2]
-        _check(trace, rows, left >= length, "within one segment, which says what is in it")
+        _check(trace, rows, left >= length, "within one segment, which identifies its content")
 
 
 def _check(trace: Trace, rows: Ints, ok: NDArray[np.bool_], allowed: str) -> None:
@@ -72,7 +72,7 @@ def _check(trace: Trace, rows: Ints, ok: NDArray[np.bool_], allowed: str) -> Non
 
 
 def segments_of_items(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Return each item's content, its start in the content, and the rest of its segment.
+    """Return by item its content, its start in the content, and the tokens left in its segment.
 
     Without segments every prompt has a unique content.
     """
@@ -82,7 +82,7 @@ def segments_of_items(trace: Trace) -> tuple[Ints, Ints, Ints]:
         return -2 * rows - 1, trace.item_start, left
     ends = np.cumsum(trace.segment_num_tokens)
     before = np.concatenate(([0], ends))[trace.segment_offsets[:-1]]
-    at = before[rows] + trace.item_start  # among the tokens of all prompts
+    at = before[rows] + trace.item_start  # index among the tokens of all prompts
     place = np.minimum(np.searchsorted(ends, at, side="right"), len(ends) - 1)
     first = ends[place] - trace.segment_num_tokens[place]
     inside = at - first
@@ -90,7 +90,7 @@ def segments_of_items(trace: Trace) -> tuple[Ints, Ints, Ints]:
 
 
 def contents_of_items(trace: Trace) -> Ints:
-    """Number the items' contents from 0 on: equal for equal tokens of equal contents."""
+    """Return a number per item, from 0 on, that is equal for items with equal tokens."""
     content, start, _ = segments_of_items(trace)
     table = np.stack([content, start, trace.item_num_tokens], axis=1)
     numbers: Ints = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
@@ -98,7 +98,7 @@ def contents_of_items(trace: Trace) -> Ints:
 
 
 def item_lists(trace: Trace) -> list[list[list[int]]]:
-    """Return the items of every request, as :meth:`Trace.from_arrays` takes them."""
+    """Return the items of every request in the form that :meth:`Trace.from_arrays` takes."""
     pairs: list[list[int]] = np.stack([trace.item_start, trace.item_num_tokens], axis=1).tolist()
     offsets: list[Any] = trace.item_offsets.tolist()
     return [pairs[a:b] for a, b in pairwise(offsets)]

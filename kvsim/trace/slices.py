@@ -1,4 +1,4 @@
-"""Prompts as runs of one list of texts, so that turns of a session share texts without copies."""
+"""Prompts as slices of one list of texts, so that turns of a session share texts without copies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Slices(Sequence[list[tuple[int, int, int]]]):
-    """Lists of (content_id, start, num_tokens), each a run of consecutive texts.
+    """Lists of (content_id, start, num_tokens), each made of consecutive texts.
 
     Attributes
     ----------
     content_id, num_tokens : content and length of every text, shape (texts,)
-    first, end : texts of each prompt, from ``first`` to below ``end``, shape (n,)
-    cut : tokens that a prompt lacks at the front of its first text, shape (n,)
+    first, end : index of each prompt's first text, and one past its last text, shape (n,)
+    cut : tokens cut from the front of each prompt's first text, shape (n,)
     """
 
     content_id: Ints
@@ -44,7 +44,7 @@ class Slices(Sequence[list[tuple[int, int, int]]]):
         return replace(self, first=self.first[order], end=self.end[order], cut=self.cut[order])
 
     def flat(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return offsets by prompt, shape (n + 1,); content, start and length of every piece."""
+        """Return offsets by prompt, shape (n + 1,), and content, start and length by segment."""
         sizes = self.end - self.first
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         text = np.arange(offsets[-1]) + np.repeat(self.first - offsets[:-1], sizes)

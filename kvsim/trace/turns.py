@@ -24,8 +24,8 @@ class Turns(NamedTuple):
     Attributes
     ----------
     goes_on : 1 if a later request of its session follows
-    past_pause : mean seconds of the pauses of its session so far; where it has had none, of all
-        pauses before in the trace; 0 if there is none
+    past_pause : mean pause of its session so far, seconds; for a session without pauses so far, the
+        mean of all earlier pauses in the trace; 0 if there is none
     hint_ttl, hint_priority : columns of the trace; -1 is none
     """
 
@@ -54,7 +54,7 @@ def turns_of(trace: Trace) -> Turns:
 
 
 def turn_before(trace: Trace) -> Ints:
-    """Return the row of the turn before in the session, -1 for a first turn or no session."""
+    """Return the row of the session's previous turn; -1 for a first turn, or without a session."""
     order = np.argsort(trace.session_id, kind="stable")
     session = trace.session_id[order]
     follows = np.zeros(len(order), bool)
@@ -65,26 +65,26 @@ def turn_before(trace: Trace) -> Ints:
 
 
 def pauses_of(trace: Trace, before: Ints) -> Floats:
-    """Return the seconds from an answer to the next turn.
+    """Return the seconds between each turn and the answer to its previous turn ``before``.
 
-    For a turn that does not wait it is the time between both arrivals, service included.
+    For a turn with a planned arrival it is the time between the arrivals, service included.
     """
     planned = trace.arrival_time - trace.arrival_time[before]
     return np.where(np.diff(trace.after_offsets) > 0, trace.think_time, planned)
 
 
 def _within(values: NDArray[np.generic], before: Ints) -> Floats:
-    """Return sums up to each row, over the rows of its session, which are adjacent."""
+    """Return the sum up to each row over the rows of its session, which must be adjacent."""
     sums = np.cumsum(values, dtype=np.float64)
     first = np.maximum.accumulate(np.where(before < 0, np.arange(len(before)), 0))
     return sums - np.where(first > 0, sums[first - 1], 0.0)
 
 
 def by_program(trace: Trace, ttl: float) -> Trace:
-    """Return a trace with priorities: earlier programs go first, held ones before all others.
+    """Return a trace with priorities: earlier programs first, turns with held blocks before all.
 
-    A program is a session with its sub-agents. A turn finds its blocks held if its pause is at most
-    ``ttl`` seconds and :func:`holds` says so of the turn before.
+    A program is a session with its sub-agents. The blocks of a turn are held if its pause is at
+    most ``ttl`` seconds and :func:`holds` is true for the previous turn.
     """
     root = roots_of(trace)
     first = np.where(root >= 0, root, np.arange(len(trace)))
@@ -97,5 +97,5 @@ def by_program(trace: Trace, ttl: float) -> Trace:
 
 
 def holds(turns: Turns, ttl: float) -> NDArray[np.bool_]:
-    """Return True where Continuum holds the blocks: the session goes on, its pauses are short."""
+    """Return True for turns whose blocks Continuum holds: a turn follows, and pauses are short."""
     return (turns.goes_on > 0) & (turns.past_pause <= ttl)

@@ -1,4 +1,4 @@
-"""Requests that wait for others to end, such as turns of a session: columns of a trace."""
+"""Requests that wait for other requests, as turns of a session do: columns of a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-#: Second entry of an item that waits until a request is sent, not until it has ended.
+#: Second entry of an item of ``after`` that waits until a request is sent, not until it ends.
 START = "start"
 
 
@@ -28,7 +28,7 @@ def read_waits(
 ) -> tuple[Ints, Ints, Floats]:
     """Return offsets by request, the requests that each waits for, and think times.
 
-    Request k stands as ``k``, or as ``-k - 1`` if only its sending is awaited.
+    The end of request k is coded as ``k``, its sending as ``-k - 1``.
 
     Raises
     ------
@@ -54,19 +54,19 @@ def read_waits(
 
 
 def _read_item(row: int, item: Any) -> int:
-    """Return the code of a request that is awaited."""
+    """Return the code of an entry of ``after``."""
     starts = isinstance(item, list | tuple) and len(item) == 2 and item[1] == START
     other = item[0] if starts else item
     if isinstance(other, bool) or not isinstance(other, int | np.integer):
         raise RowError(row, "after", f'has {item!r}, must be requests or [request, "{START}"]')
-    if not (0 if starts else -row) <= other < row:  # a code, too, as a trace's own array has it
+    if not (0 if starts else -row) <= other < row:  # codes below 0 are allowed, too
         allowed = f"requests of earlier rows (0 to {row - 1})" if row else "empty in the first row"
         raise RowError(row, "after", f"has {other}, must be {allowed}")
     return -int(other) - 1 if starts else int(other)
 
 
 def waits_within(trace: Trace, start: int, stop: int) -> tuple[Ints, Ints]:
-    """Return offsets and awaited requests of a slice; requests before it count as ended."""
+    """Return the offsets and codes of a slice; requests before the slice count as ended."""
     first, last = trace.after_offsets[[start, stop]]
     codes = trace.after[first:last]
     is_start = codes < 0
@@ -78,9 +78,9 @@ def waits_within(trace: Trace, start: int, stop: int) -> tuple[Ints, Ints]:
 
 
 def roots_of(trace: Trace) -> Ints:
-    """Return the first request of each one's tree, -1 for a request of no session or tree.
+    """Return by request the first request of its tree; -1 for a request without a tree.
 
-    A tree is a session, and what waits for its requests or is awaited by them.
+    A tree is a session, with all requests that wait for its requests or that these wait for.
     """
     root = np.arange(len(trace)).tolist()
 
