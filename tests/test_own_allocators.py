@@ -154,7 +154,7 @@ def test_rules_keep_the_promises_of_an_allocator() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Leaking", r"fits\(\) lets .* in, and allocate_slots refuses it, alone"),
+        ("Leaking", r"fits\(\) is true for .*, and allocate_slots refuses it, alone"),
         ("Generous", r"allocator Generous allocated more slots than its \d+"),
     ],
 )

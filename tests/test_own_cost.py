@@ -123,7 +123,7 @@ def test_the_check_accepts_the_example_and_names_what_is_wrong() -> None:
 
     with pytest.raises(AssertionError, match=r"of them decodes, over .* of KV: it has -1 FLOPs"):
         check_cost_model(Forgetful, num_runs=1)
-    with pytest.raises(AssertionError, match=r"it takes 1.01 s, and priced again 2.01 s"):
+    with pytest.raises(AssertionError, match=r"it takes 1.01 s, and 2.01 s in a second call"):
         check_cost_model(lambda config: Forgetful(config, slower=1.0), num_runs=1)
 
 

@@ -48,20 +48,20 @@ def calibrate(
     bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
     hold_out : the file of ``bench`` that is not used for fitting [the last]
     random_range_ratio : value of the client, for results without lengths
-    collect : address of your running server, which ten closed loops drive for some minutes
-    keep : file for the results of these, as ``bench`` takes them
-    **options : options of the server that the log lacks, or that differ from it
+    collect : address of your running server, which is benchmarked with ten closed loops of minutes
+    keep : file for the results of ``collect``, which ``bench`` can read
+    **options : options of the server that the log lacks, or that replace those of the log
 
     Raises
     ------
     ValueError
-        For files that cannot be read or are none of these, and where the model or the card is not
-        known.
+        For a file that cannot be read or has another format, and if the model or the GPU is
+        unknown.
     """
     for name in LEFT_OUT:
         if name in options:
             raise FieldError(name, "is not an option of a calibration: omit it")
-    Config.build(**options)  # its mistakes
+    Config.build(**options)  # for its errors
     files = [bench] if isinstance(bench, str | Path) else bench
     return fit_server(
         {**options},
@@ -85,7 +85,7 @@ def fit_server(
     keep: Path | None = None,
     silent: bool = False,
 ) -> Calibrated:
-    """Fit as the command line asks for it; see :func:`calibrate`. ``silent`` shows no progress."""
+    """Fit with the command line's arguments; see :func:`calibrate`. ``silent``: no progress bar."""
     if log is None and not bench and collect is None:
         raise ValueError("calibrate needs --log SERVER.log, --bench RESULT.json or --collect URL")
     startup = None if log is None else read_startup(Path(log))
@@ -117,7 +117,7 @@ def _collected(
     *,
     silent: bool,
 ) -> tuple[list[Measured], list[str]]:
-    """Drive a running server, and keep what was measured before anything is fitted."""
+    """Benchmark a running server, and save the results before the fit; return runs and notes."""
     loops = loops_for(options)
     print(f"{running.url}: {cost_of(options, loops)}", file=sys.stderr, flush=True)  # noqa: T201
     with progress_bar("measuring", len(loops), silent=silent) as tick:
@@ -133,7 +133,7 @@ def _collected(
 def _read(
     bench: Sequence[str], hold_out: str | None, range_ratio: float
 ) -> dict[str, list[Measured]]:
-    """Read every file once, the held-out file included."""
+    """Read the runs of every file, the held-out file included."""
     if hold_out is not None and hold_out not in bench:
         raise ValueError(f"--hold-out {hold_out}: must be one of the files of --bench")
     if len(set(bench)) < len(bench):
@@ -144,7 +144,7 @@ def _read(
 def _split(
     files: dict[str, list[Measured]], hold_out: str | None
 ) -> tuple[list[Measured], list[Measured], list[str]]:
-    """Hold one file out; if there is a single file, hold out its last run."""
+    """Return runs to fit, runs held out, and notes; of a single file, the last run is held out."""
     notes = [note for runs in files.values() for run in runs for note in run.notes]
     every = [run for runs in files.values() for run in runs]
     if len(every) < 2:

@@ -1,4 +1,4 @@
-"""The answer of a calibration: constants, errors, a figure and the file that runs take."""
+"""The answer of a calibration: constants, errors, a figure, and the file of constants for runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Calibrated(Tabular):
 
     Attributes
     ----------
-    answer : output of ``kvsim calibrate --json``, without the files and flags that it names
-    values : the constants that the data determine, by name: factors, and seconds
+    answer : output of ``kvsim calibrate --json``, without its keys ``out``, ``use`` and ``line``
+    values : the constants that the data determine, by name: factors, or seconds
     server : options of the server, as ``kvsim.simulate`` takes them
     """
 
@@ -34,12 +34,12 @@ class Calibrated(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per constant: default, value, 95 % interval, and why it is not decided, if so."""
+        """One row per constant: default, value, 95 % interval, or why it is not determined."""
         return structured(self.answer["constants"])
 
     @property
     def errors(self) -> NDArray[Any]:
-        """A row per run and latency: percent simulated over measured, before and after the fit."""
+        """One row per run and latency: simulated over measured, %, before and after the fit."""
         rows = []
         for kind in ("fitted", "held_out"):
             for run in self.answer[kind]:
@@ -61,7 +61,7 @@ class Calibrated(Tabular):
         return draw(self.answer)
 
     def save(self, file: str | Path) -> None:
-        """Write the constants as TOML; :meth:`options` names them to a run.
+        """Write the constants as TOML; :meth:`options` makes a run use the file.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Calibrated(Tabular):
             options["cost_model"] = f"roofline+constants={file}"
         if "front_end_latency" in self.values:
             options["front_end_latency"] = self.values["front_end_latency"]
-        if memory is not None:  # blocks follow from it, also when other options are changed
+        if memory is not None:  # the number of blocks follows from it, even with other options
             options.pop("num_gpu_blocks_override", None)
             options["logged"] = memory["logged"]
         return options

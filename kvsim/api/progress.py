@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def progress_bar(
     what: str, total: int, *, silent: bool = False
 ) -> Iterator[Callable[[int], object]]:
-    """Show a bar until the end of the block; yield a function to report the number done."""
+    """Show a bar during the ``with`` block; yield a function that sets the number done."""
     if silent or sys.stderr is None:
         yield lambda count: None
     elif sys.stderr.isatty():
@@ -38,7 +38,7 @@ def _on_terminal(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 
 def _is_notebook() -> bool:
-    if "IPython" not in sys.modules:  # a notebook has imported it
+    if "IPython" not in sys.modules:  # a notebook would have imported it
         return False
     from rich.console import Console
 

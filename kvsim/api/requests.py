@@ -1,4 +1,4 @@
-"""The requests to serve: a given, read or generated trace, with notes on its origin."""
+"""The requests to serve: a trace that is given, read or generated, and notes on its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
-    #: Gives the requests of a configuration, and notes on how.
+    #: Returns the requests of a configuration, and notes on their origin.
     Source = Callable[[RunConfig], tuple[Trace, Sequence[str]]]
 
 #: Default number of requests of a generated workload, and their rate.
@@ -63,13 +63,13 @@ def source_of(
     Raises
     ------
     ValueError
-        For options that name other requests than these.
+        If both ``requests`` and an option name the requests.
     """
     if requests is None:
         return requests_of, {}
     for name in ("workload", "trace", "tokenizer"):
         if name in options:
-            raise FieldError(name, "and requests exclude each other")
+            raise FieldError(name, "conflicts with the argument requests: give one of them")
     if isinstance(requests, str):
         return requests_of, {"workload": requests}
 
@@ -86,7 +86,7 @@ def usual_rate(workload: str) -> float:
 
 
 def _check_digest(config: RunConfig, requests: Trace) -> None:
-    """Refuse to serve other requests than a saved run did."""
+    """Raise ValueError if the requests are not those that a saved run served."""
     if config.trace_digest not in (None, requests.digest):
         where = f"trace {config.trace}" if config.trace else f"workload {config.workload}"
         raise ValueError(
@@ -113,7 +113,7 @@ def load(
     seed: int,
     tokenizer: str | None = None,
 ) -> tuple[Trace, Sequence[str]]:
-    """Read a trace, take its first requests, then scale those to a rate."""
+    """Read a trace, take its first ``num_requests``, and scale their gaps to a rate."""
     import workloads
 
     path, options, said = named_trace(file, tokenizer)
@@ -122,7 +122,7 @@ def load(
     if request_rate is not None and not loaded.has_times:
         drawn = workloads.read(path, request_rate=request_rate, seed=seed, **options)
         loaded, requests = drawn, drawn.trace[:num_requests]
-        if len(requests) < len(drawn.trace):  # the beginning of a session trace is a ramp
+        if len(requests) < len(drawn.trace):  # a trace of sessions starts at a lower rate
             requests = requests.with_request_rate(request_rate)
     elif request_rate is not None:
         requests = requests.with_request_rate(request_rate)
@@ -154,18 +154,18 @@ def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
 
 
 def rates_of(config: RunConfig, source: Source, *, has_seeds: bool) -> tuple[Requests, list[str]]:
-    """Return a function that gives the requests at a rate: the same ones with scaled gaps.
+    """Return a function from rate and seed to requests, which have scaled gaps; and notes.
 
-    A generator draws the same lengths and gaps for a seed and scales the gaps, so that what it
-    gives at a rate is what ``kvsim run --request-rate`` serves; turns of a session keep the times
-    between them. A trace is read once and scaled.
+    A generator draws the same lengths and gaps for a seed and scales the gaps, so that its requests
+    at a rate are those of ``kvsim run --request-rate``; turns of a session keep the times between
+    them. A trace is read once and scaled.
     """
     if has_seeds:
         made: dict[tuple[float, int], Trace] = {}
 
         def generated(rate: float, seed: int) -> Trace:
             if (rate, seed) not in made:
-                if len(made) > 8:  # many configurations ask for the same few rates in turn
+                if len(made) > 8:  # many configurations need the same few rates one after another
                     made.pop(next(iter(made)))
                 update = {"request_rate": rate, "seed": config.seed + seed, "trace_digest": None}
                 made[rate, seed] = source(config.model_copy(update=update))[0]

@@ -39,7 +39,7 @@ def search(
     workers: int | None = None,
     **options: Unpack[RunOptions],
 ) -> Search:
-    """Find the highest request rate that meets targets, or the best configuration for it.
+    """Find the highest request rate that meets latency targets, or the best configuration.
 
     Parameters
     ----------
@@ -47,21 +47,21 @@ def search(
         name a workload or a trace file
     slo : bounds on the summary, in its units: ``"p99_ttft_ms<=1000"``, ``"mean_tpot_ms<=30"``
     attain : share of requests that meet the targets of the option ``goodput`` [0.95]
-    trim : seconds at both ends whose arrivals do not count
-    over : values by option, ``{"tensor_parallel_size": [1, 2]}``: configurations to try; a part
-        is a name or an object
+    trim : seconds at both ends of a run; requests that arrive in them do not count
+    over : values by option, ``{"tensor_parallel_size": [1, 2]}``: all combinations are tried; a
+        part is a name or an object
     max_gpus : most GPUs of a configuration
     objective : rate, gpus, cost or pareto
-    price : dollars per GPU-hour by card, ``{"h100-sxm": 2.5}``: adds the cost of the run at the
+    price : dollars per GPU-hour by GPU, ``{"h100-sxm": 2.5}``: adds the cost of the run at the
         highest rate; needed for the objective cost
-    replications : seeds of the interval
+    replications : number of seeds from which the interval is computed
     workers : processes; None: one per core, for more than 8 configurations
     **options : options of all configurations
 
     Raises
     ------
     ValueError
-        For unknown names, wrong values, and where no configuration can run.
+        For unknown names, wrong values, and if no configuration can run.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def search(
 
 
 def _text(name: str, *values: Any) -> str:
-    """Return an option with its values as the command line has them."""
+    """Return an option with its values as a text of the command line."""
     words = {None: "none", True: "true", False: "false"}
     named = (text_of(one) if is_part(one) else one for one in values)
     texts = (words[one] if one is None or isinstance(one, bool) else str(one) for one in named)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: Fields of a configuration that are not columns.
+#: Keys of a configuration that are not columns of the table.
 NESTED = ("options", "runs")
 #: Files of :meth:`Search.save`.
 FILES = ("search.json", "table.csv", "runs.csv")
@@ -40,7 +40,7 @@ class Search(Tabular):
 
     @property
     def request_rate(self) -> float:
-        """The highest rate that meets the targets (requests/s); 0 if none does."""
+        """The highest rate that meets the targets (requests/s); 0 if no rate does."""
         return float(self.answer["request_rate"])
 
     @property
@@ -67,12 +67,12 @@ class Search(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per configuration: options, requests/s, GPUs, cost, and why it was rejected."""
+        """One row per configuration: options, requests/s, GPUs, cost, reason of a rejection."""
         return structured(self._configurations())
 
     @property
     def runs(self) -> NDArray[Any]:
-        """A row per run: options, rate, seed, whether it met the targets, values in seconds."""
+        """One row per run: options, rate, seed, whether it met the targets, values in seconds."""
         return structured([in_seconds(row) for row in self._runs()])
 
     def plot(self) -> Figure:

@@ -41,21 +41,21 @@ def sweep(
     ----------
     requests : a trace, which ``num_requests`` cuts and ``request_rate`` scales; or a workload,
         ``"sharegpt"``; or None, if options name workloads or trace files
-    options : values by option, every one combined with every one of the others; a part is a name
-        or an object, ``{"scheduler": ["vllm", ShortestFirst(ageing=5)]}``
-    zip : values by option, the first of each together, then the second of each, ...
-    slices : rows of the trace, ``(first, end)``, each a run of its own
-    replications : runs with seed, seed + 1, ...
-    out : keep the runs in this directory: the same call goes on where it was stopped
+    options : values by option; all combinations run. A part is a name or an object,
+        ``{"scheduler": ["vllm", ShortestFirst(ageing=5)]}``
+    zip : values by option; the first values of all options run together, then the second values
+    slices : rows of the trace, ``(first, end)``; each slice is a separate run
+    replications : number of runs, with seed, seed + 1, ...
+    out : directory that keeps the runs; the same call continues an interrupted sweep
     workers : processes; None: one per core
-    dask : address of a Dask scheduler to run on instead
-    retry_failed : run again what could not run before
+    dask : address of a Dask scheduler, whose workers replace the processes
+    retry_failed : run cells again that could not run before
     **shared : options of all runs
 
     Raises
     ------
     ValueError
-        For unknown names, wrong values, and where no combination can run.
+        For unknown names, wrong values, and if no combination can run.
 
     Examples
     --------
@@ -73,7 +73,9 @@ def sweep(
     source, named = source_of(requests, {**shared, **crossed, **zipped})
     for name in shared:
         if name in crossed or name in zipped:
-            raise FieldError(name, "has several values and one for all runs; give it once")
+            raise FieldError(
+                name, "is given both as varied and as an option of all runs; choose one"
+            )
     one = {name: [value] for name, value in (named | {**shared}).items()}
     study = Study(one | crossed, zipped, slices, replications)
     with TemporaryDirectory() as temporary:

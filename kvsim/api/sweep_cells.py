@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Planned(NamedTuple):
     """A sweep before its runs: its points, their cells, and the cells to be run.
 
-    ``described`` are the requests, and ``notes`` what to know of them.
+    ``described`` are the facts of each trace, and ``notes`` are on its origin.
     """
 
     points: list[Point]
@@ -101,7 +101,7 @@ def run_cells(
 
 
 def _split(todo: Sequence[Cell]) -> tuple[list[Cell], list[Cell], list[str]]:
-    """Return the cells for workers, those with parts that only this process has, and a note."""
+    """Return the cells for workers, the cells with parts that only this process has, and a note."""
     apart: list[Cell] = []
     local: list[Cell] = []
     names: dict[str, None] = {}
@@ -149,7 +149,7 @@ def results_of(planned: Planned) -> Sweep:
 
 
 def was_cut(rows: Sequence[Row]) -> bool:
-    """Return True if workers died over a cell."""
+    """Return True if a cell has no result because its workers died."""
     return any(row["error"] == NOT_RUN for row in rows)
 
 

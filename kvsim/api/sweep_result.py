@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 class Sweep(Tabular):
     """Results of a sweep, in the order of its plan.
 
-    ``table`` and ``means`` have times in seconds; the dictionaries have the names and the
-    milliseconds of vLLM, as the files have.
+    ``table`` and ``means`` have times in seconds; ``cells``, ``seed_means`` and the files have
+    vLLM's names and milliseconds.
 
     Attributes
     ----------
-    cells : a row per run: the varied options, its summary, its digest, its error or None
-    seed_means : a row per combination of options: means over seeds, and half-widths of 95 %
+    cells : one row per run: the varied options, its summary, its digest, its error or None
+    seed_means : one row per combination of options: means over seeds, and half-widths of 95 %
         intervals in ``..._ci95``; empty if there is one seed
-    varied : options with several values, the seed left out
-    header : model, card and requests, in words
+    varied : options with several values, without the seed
+    header : model, GPU and requests, in words
     notes : notes on the runs
     """
 
@@ -48,12 +48,12 @@ class Sweep(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """A row per run as a structured array; times are seconds, NaN: no value."""
+        """One row per run as a structured array; times are seconds, NaN means no value."""
         return structured([in_seconds(row) for row in self.cells])
 
     @property
     def means(self) -> NDArray[Any]:
-        """A row per combination of options, over seeds, as a structured array in seconds."""
+        """Means over seeds, one row per combination of options, as a structured array (seconds)."""
         return structured([in_seconds(row) for row in self.shown_rows])
 
     @property
@@ -62,7 +62,7 @@ class Sweep(Tabular):
         return self.seed_means or self.cells
 
     def plot(self) -> Figure:
-        """Return a figure: throughput and latencies over an option, a line per value of another.
+        """Return a figure of throughput and latencies over an option, a line per second option.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Sweep(Tabular):
         return draw(rows, x, lines, "\n".join(self.header))
 
     def save(self, directory: str | Path) -> None:
-        """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` if there are seeds.
+        """Write ``table.csv`` and ``table.parquet``, and ``means.csv`` for several seeds.
 
         Raises
         ------

@@ -1,23 +1,23 @@
 """Checks for tests of kvsim itself and of plug-in parts.
 
 ``check_allocator``, ``check_autoscaler``, ``check_cost_model``, ``check_eviction``,
-``check_router`` and ``check_scheduler`` drive a part through random small traces; ``check_result``
-and ``equal_tables`` look at the tables of a run.
+``check_router`` and ``check_scheduler`` run a part on random small traces; ``check_result`` and
+``equal_tables`` check the tables of a run.
 
 The checks of parts have the same parameters and errors.
 
 Parameters
 ----------
-part : a name, with parameters if you like, an import path ``package.module:object``, an object, or
+part : a name, optionally with parameters, an import path ``package.module:object``, an object, or
     the class or function itself
-num_runs : random runs
-seed : of the random numbers
+num_runs : number of random runs
+seed : seed of the random numbers
 **options : fields of :class:`kvsim.Config` that are the same in all runs, e.g. ``model``
 
 Raises
 ------
 AssertionError, RuntimeError
-    Naming the broken promise; a note names the run.
+    If the part breaks a rule of its kind, which the message states; a note names the run.
 ValueError
     If the options cannot be run at all.
 """

@@ -39,13 +39,14 @@ def check_allocator(
     seed: int = 0,
     **options: Any,
 ) -> None:
-    """Drive an allocator through random small traces, under every scheduler that supports it.
+    """Check an allocator on random small traces, under every scheduler that supports it.
 
-    Every run draws a trace, limits, and a pool from one block to a roomy one. The manager is then
-    driven by hand: a refused call and a lookup change nothing, what ``fits()`` promises is
-    served in an empty memory, at the end all memory is free. Then each scheduler serves the trace
-    twice, with all memory recounted after every step and :func:`check_result` on the tables; rules
-    (:class:`.AllocatorRules`) once more, compiled. :mod:`kvsim.testing` has the parameters.
+    Every run draws a trace, limits, and a pool of one block to 256. First, the methods are called
+    directly: a refused call and a lookup change nothing, a request for which ``fits()`` is true is
+    served in an empty memory, and at the end all memory is free. Then each scheduler serves the
+    trace twice, with all memory recounted after every step and :func:`check_result` on the tables;
+    for rules (:class:`.AllocatorRules`), a third time, compiled. :mod:`kvsim.testing` has the
+    parameters.
 
     Examples
     --------
@@ -68,11 +69,13 @@ def check_allocator(
 
         check_runs(ALLOCATORS, name, _limits, check, num_runs, seed, options | {"allocator": name})
         if num_runs > 1 and not num_served:
-            raise AssertionError(f"{name}: fits() lets no request in, even into a roomy pool")
+            raise AssertionError(
+                f"{name}: fits() is true for no request, even in a pool of 256 blocks"
+            )
 
 
 def _drive(options: dict[str, Any], trace: Trace, rng: np.random.Generator) -> None:
-    """Call the manager by hand."""
+    """Call the methods of the manager directly."""
     setup = _resolved(options)
     if setup.kv.needs_scheduler is None:
         drive = Drive(setup, trace, rng)
@@ -81,7 +84,7 @@ def _drive(options: dict[str, Any], trace: Trace, rng: np.random.Generator) -> N
 
 
 def _serve(trace: Trace, options: dict[str, Any]) -> int:
-    """Serve a trace, rules of a user's also compiled; return the number of finished requests."""
+    """Serve a trace, with a user's rules also compiled; return the number of finished requests."""
     result = checked(trace, options)
     if isinstance(_resolved(options).kv, OwnManager):
         check_compiled(trace, options, result)
@@ -94,7 +97,7 @@ def _resolved(options: dict[str, Any]) -> Setup:
 
 def _schedulers(options: dict[str, Any]) -> list[str]:
     """Return the schedulers that support an allocator."""
-    default = _resolved(options).scheduler  # whoever is wrong hears of it here
+    default = _resolved(options).scheduler  # raises for wrong options
     if options.get("scheduler"):
         return [default]
     found = []
@@ -108,7 +111,7 @@ def _schedulers(options: dict[str, Any]) -> list[str]:
 
 
 def _limits(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """Draw options of every scheduler; the first pools are the smallest and a large one."""
+    """Draw options that every scheduler has; the first runs have pools of 1 and of 256 blocks."""
     num_blocks = int(2 ** rng.uniform(0, 8))
     return {
         "num_gpu_blocks_override": {0: 1, 1: 256}.get(number, num_blocks),
@@ -121,7 +124,7 @@ def _limits(rng: np.random.Generator, number: int) -> dict[str, Any]:
 
 
 def _switches(rng: np.random.Generator, setup: Setup) -> dict[str, Any]:
-    """Draw options of some schedulers."""
+    """Draw options that only some schedulers have."""
     kind = setup.scheduler_type
     drawn: dict[str, Any] = {}
     if not kind.whole_prompts:

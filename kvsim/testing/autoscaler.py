@@ -26,11 +26,11 @@ def check_autoscaler(
     seed: int = 0,
     **options: Any,
 ) -> None:
-    """Ask an autoscaler about random loads, then serve random small traces with it.
+    """Check an autoscaler on random loads, and on random small traces.
 
-    It wants a whole number of replicas for any load, none ready and none busy included; a second
-    one that sees the same loads wants the same; the pool has never more replicas than its most;
-    every request is served. :mod:`kvsim.testing` has the parameters.
+    It must return a whole number of replicas for any load, also if no replica is ready or busy. A
+    second instance must return the same numbers for the same loads. The pool must never exceed its
+    maximum, and every request must be served. :mod:`kvsim.testing` has the parameters.
 
     Examples
     --------
@@ -49,7 +49,9 @@ def _check(run: Run) -> None:
     first, second = ([_ask(scaler, pool) for pool in pools] for scaler in _two(run.name))
     for pool, one, other in zip(pools, first, second, strict=True):
         if one != other:
-            _fail(pool, f"it wants {one} replicas, and one that saw the same wants {other}")
+            _fail(
+                pool, f"it wants {one} replicas, and a second instance {other} for the same loads"
+            )
     most = int(run.rng.integers(1, 5))
     name = f"{run.name}+max={most}+interval={run.rng.choice([0.02, 0.2])}"
     result = checked(random_trace(run.rng, max_requests=16), run.options | {"autoscaler": name})

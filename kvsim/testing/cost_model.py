@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from kvsim.cost.model import CostModel, StepCost
 
-#: Steps that are priced in one run.
+#: Steps whose time is computed in one run.
 NUM_STEPS = 20
 
 
 def check_cost_model(
     model: str | Callable[..., CostModel], *, num_runs: int = 20, seed: int = 0, **options: Any
 ) -> None:
-    """Price random steps with a cost model, then serve random small traces with it.
+    """Check a cost model on random steps, and on random small traces.
 
-    A step takes a finite time above 0, the same whenever it is priced; FLOPs and bytes are not
-    negative; pricing changes no request; every request of a trace is served. :mod:`kvsim.testing`
-    has the parameters.
+    The time of a step must be finite, above 0, and equal in a second call; FLOPs and bytes must not
+    be negative; a call must change no request; every request of a trace must be served.
+    :mod:`kvsim.testing` has the parameters.
 
     Examples
     --------
@@ -66,16 +66,16 @@ def _check_step(model: CostModel, plan: StepPlan) -> None:
     before = _seen(plan)
     first, second = model.step(plan), model.step(plan)
     if _seen(plan) != before:
-        _fail(plan, "pricing it changes its requests")
+        _fail(plan, "step() changes its requests")
     if first != second:
-        _fail(plan, f"it takes {first.time:g} s, and priced again {second.time:g} s")
+        _fail(plan, f"it takes {first.time:g} s, and {second.time:g} s in a second call")
     if not (0.0 < first.time < math.inf):
         _fail(plan, f"it takes {first.time:g} s, must be above 0 s and finite")
     _check_count(plan, first)
 
 
 def _seen(plan: StepPlan) -> list[list[str]]:
-    """Return the numbers of a step and of its requests, as texts, since NaN is not NaN."""
+    """Return the fields of a step and its requests as texts, which compare equal also for NaN."""
     rows: list[Any] = [*plan.state.requests, *plan.batch.entries]
     return [[str(getattr(row, name)) for name in row.kinds()] for row in rows]
 

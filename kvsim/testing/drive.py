@@ -1,4 +1,4 @@
-"""A KV-cache manager driven by hand, to check the effects of its methods."""
+"""Direct calls of a KV-cache manager's methods, to check their effects."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 #: Address ranges of the memory maps that are compared.
 NUM_BINS = 32
-#: Random moves when several requests share the memory.
+#: Random calls when several requests share the memory.
 NUM_MOVES = 60
 
 
 class Drive:
-    """Calls the manager as a scheduler does, at random, and compares the state before and after.
+    """Random calls as a scheduler makes them; the state is compared before and after each call.
 
     Parameters
     ----------
-    setup : makes the manager
+    setup : creates the manager
     trace : the requests; those that do not fit are left out
+    rng : random numbers
     """
 
     def __init__(self, setup: Setup, trace: Trace, rng: np.random.Generator) -> None:
         self.rng, self.kv, self._setup = rng, setup.make_kv(), setup
         self._longest = setup.memory.limits.max_model_len
         self._contents = Contents.of(trace)
-        #: A refused call may have dropped what no later token sees, as in vLLM.
+        #: A refused call may have freed blocks outside the window, as in vLLM.
         self._has_windows = any(layer.window for layer in setup.kv_config.layout.layers)
         rows = [i for i in range(len(trace)) if trace.num_prompt_tokens[i] < self._longest]
         self._rows = [i for i in rows if self._fits(i)]
@@ -58,10 +59,10 @@ class Drive:
         shorter.max_tokens -= shorter.max_tokens > 1
         shorter.end = shorter.num_prompt_tokens + shorter.max_tokens
         if fits and not self.kv.fits(shorter):
-            _fail(f"fits() says yes to {request} and no to fewer tokens")
+            _fail(f"fits() is true for {request}, and false for fewer tokens")
         return bool(fits)
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------
 
     def _seen(self) -> dict[str, Any]:
         """Return the quantities that a call without effect must not change, by name."""
@@ -70,7 +71,7 @@ class Drive:
         return self._held() | {"bytes of cached": cached, "memory_map": map_of}
 
     def _held(self) -> dict[str, Any]:
-        """Return the quantities that must be equal whenever no request holds memory, by name."""
+        """Return by name the quantities that must be the same whenever no request holds memory."""
         usage, names = self.kv.usage, [cause.label for cause in WHOLE]
         bytes_of = {f"bytes of {name}": usage[place] for place, name in enumerate(names)}
         return bytes_of | {"num_free": self.kv.num_free, "kv_usage": self.kv.kv_usage}
@@ -86,10 +87,10 @@ class Drive:
         if causes.shape != (NUM_BINS,) or not set(causes.tolist()) <= set(Cause):
             _fail(f"memory_map is not an array of {NUM_BINS} causes")
 
-    # -- moves -------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------
 
     def lookup(self, request: Request) -> Hit:
-        """Look up a prefix, twice."""
+        """Return the hit of a request; check that a lookup changes nothing."""
         if not self._setup.kv_config.enable_prefix_caching:
             return NO_HIT
         before = self._seen()
@@ -159,7 +160,7 @@ class Drive:
             while served and request.num_tokens < request.end:
                 served = self.grow(request)
             if not served:
-                _fail(f"fits() lets {request} in, and allocate_slots refuses it, alone")
+                _fail(f"fits() is true for {request}, and allocate_slots refuses it, alone")
             self.release(request)
             self.check_empty()
 

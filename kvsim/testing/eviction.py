@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from kvsim.kv.eviction import EvictionPolicy
 
-#: Prompts of one run.
+#: Number of prompts in one run.
 NUM_PROMPTS = 40
-#: Time between its moves, for policies that ask for it.
+#: Seconds between two actions of a run, for policies that read the clock.
 SECONDS = 0.25
 
 
@@ -28,13 +28,13 @@ def check_eviction(
     seed: int = 0,
     **options: Any,
 ) -> None:
-    """Drive an eviction policy against a model of the pool, then inside a real pool.
+    """Check an eviction policy against a reference implementation of the pool, and in runs.
 
-    Every run serves random prompts that share prefixes from a few blocks. The victim is the first
-    block of the iteration, never one in use; every free block is held exactly once; length and
-    iteration agree, and iterating changes nothing; the same calls give the same order again; once
-    all are evicted, nothing is left. Then a simulation uses it. :mod:`kvsim.testing` has the
-    parameters.
+    Every run serves random prompts, which share prefixes, from a pool of a few blocks. The victim
+    must be the first block of the iteration, and never a block in use. The policy must hold each
+    reusable free block exactly once. Length and iteration must agree, and iterating must change
+    nothing. The same calls must give the same order again. After the last eviction the policy must
+    be empty. Every fifth run also simulates a trace. :mod:`kvsim.testing` has the parameters.
 
     Examples
     --------
@@ -86,7 +86,7 @@ class _Pool:
         policy.clock = lambda: self.time
         num_blocks = int(self.rng.integers(2, 13))
         self.unused = list(range(1, num_blocks + 1))
-        self.free: set[int] = set()  # with content, and held by no request
+        self.free: set[int] = set()  # blocks with content that no request holds
         self.ref_cnt = dict.fromkeys(self.unused, 0)
         self.key_of: dict[int, int] = {}
         self.blocks_of: dict[int, list[int]] = {}
@@ -95,7 +95,7 @@ class _Pool:
         self.coming = [self._draw_prompt() for _ in range(NUM_PROMPTS)]
 
     def _draw_prompt(self) -> list[int]:
-        """Draw a path in a random tree, as prefixes are; the keys look like hashes."""
+        """Draw a prompt's block keys: a path in a random tree, so that prompts share prefixes."""
         keys, node = [], 0
         for _ in range(int(self.rng.integers(0, 5))):
             node = node * 3 + int(self.rng.choice([1, 1, 2, 3]))
@@ -103,7 +103,7 @@ class _Pool:
         return keys
 
     def play(self) -> list[list[int]]:
-        """Serve all prompts; return the order of the blocks after every move."""
+        """Serve all prompts; return the policy's order of blocks after every action."""
         if self.policy.foresees:
             self.policy.foresee(self.coming)
         while self.coming:
@@ -148,9 +148,9 @@ class _Pool:
         expected = next(iter(self.policy), None)
         block = self.policy.evict()
         if block not in self.free:
-            _fail(f"evict() gives block {block} away, which is in use or not there")
+            _fail(f"evict() returns block {block}, which is in use or does not exist")
         if block != expected:
-            _fail(f"evict() gives block {block} away, and the iteration begins with {expected}")
+            _fail(f"evict() returns block {block}, and the iteration begins with {expected}")
         self.free.remove(block)
         key = self.key_of.pop(block)
         self.blocks_of[key].remove(block)
@@ -159,7 +159,7 @@ class _Pool:
         return block
 
     def _move(self, prompt: _Prompt) -> None:
-        """Compute the content of the next block, or end."""
+        """Compute the content of the prompt's next block, or end the prompt."""
         at = prompt.num_cached
         if at == len(prompt.keys) or self.rng.random() < 0.1:
             self._end(prompt)
@@ -171,7 +171,7 @@ class _Pool:
         self.policy.cached(block, key)
 
     def _end(self, prompt: _Prompt) -> None:
-        """Release the blocks, last to first."""
+        """Free the blocks of a prompt, last to first."""
         self.running.remove(prompt)
         for block in reversed(prompt.blocks):
             self.ref_cnt[block] -= 1

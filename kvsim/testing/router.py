@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 def check_router(
     router: str | Callable[..., Router], *, num_runs: int = 20, seed: int = 0, **options: Any
 ) -> None:
-    """Drive a router through random small traces, over one to four replicas.
+    """Check a router on random small traces, with one to four replicas.
 
-    It chooses a replica that there is, and changes none; it asks the replicas only what its
-    attributes say it asks; every request is served; a second run gives the same tables; and with
-    one replica, the tables are those of any other router. :mod:`kvsim.testing` has the parameters.
+    It must choose an existing replica, change no replica, and read only the members of a replica
+    that its attributes declare. Every request must be served, and a second run must give the same
+    tables. With one replica, the tables must be those of any other router. :mod:`kvsim.testing` has
+    the parameters.
 
     Examples
     --------
@@ -54,7 +55,7 @@ def _check(run: Run) -> None:
     other = checked(trace, alone | {"router": "round-robin"})
     for table in ("requests", "memory", "steps"):
         if not equal_tables(getattr(one, table), getattr(other, table)):
-            raise AssertionError(f"with one replica, its {table} table is another")
+            raise AssertionError(f"with one replica, its {table} table differs from round-robin's")
 
 
 #: Members of a view that a router may use, and the attribute that declares each use.
@@ -76,7 +77,7 @@ class _Guarded:
         if said is not None and getattr(router, said) in (False, None):
             raise AssertionError(f"it reads {name}, and {said} is {getattr(router, said)}")
         if not (router.looks or name == "index"):
-            raise AssertionError(f"it asks for {name}, and looks_at_replicas is False")
+            raise AssertionError(f"it reads {name}, and looks_at_replicas is False")
         if name in ("submit", "advance", "settle"):
             raise AssertionError(f"it calls {name}, which changes a replica")
         return getattr(self._replica, name)

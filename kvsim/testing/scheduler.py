@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def check_scheduler(
     scheduler: PartLike, *, num_runs: int = 20, seed: int = 0, **options: Any
 ) -> None:
-    """Drive a scheduler through random small traces, over pools that are short of blocks.
+    """Check a scheduler on random small traces, with pools that are short of blocks.
 
-    Every request ends once, memory adds up after every step, no step is without progress for long,
-    and a second run gives the same tables. Rules (:class:`.SchedulerRules`) give the same tables
-    compiled as in Python. :mod:`kvsim.testing` has the parameters.
+    Every request must end once, the memory must add up after every step, the run must make
+    progress, and a second run must give the same tables. Rules (:class:`.SchedulerRules`) must give
+    the same tables compiled as in Python. :mod:`kvsim.testing` has the parameters.
 
     Examples
     --------

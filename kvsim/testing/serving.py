@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tokens that a request of a random trace has at most, prompt and output.
+#: Most tokens of a request of a random trace, prompt and output together.
 MAX_MODEL_LEN = 96
-#: Steps per token of the trace after which a run counts as making no progress.
+#: Most steps of a run per token of its trace; a run with more makes no progress.
 PATIENCE = 50
 
 
 def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
-    """Return few short requests, which often share content or arrive together."""
+    """Return a few short requests, which often share content or arrive together."""
     n = int(rng.integers(1, max_requests + 1))
     segments = []
     for index in range(n):
         shared, own = int(rng.integers(0, 40)), int(rng.integers(1, 40))
         pieces = [(int(rng.integers(0, 2)), 0, shared)] if shared else []
-        # Sometimes another request's output comes back as history.
+        # Sometimes the prompt contains another request's output, as a later turn does.
         history = rng.random() < 0.3
         content = 1000 + int(rng.integers(0, n)) if history else 100 + index
         segments.append([*pieces, (content, 0, own)])
@@ -56,7 +56,7 @@ def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
 
 @contextmanager
 def named(registry: Registry[T], part: PartLike) -> Iterator[str]:
-    """Register a part under a name during its check; a name is used unchanged."""
+    """Yield the name of a part, registered during its check unless the part has a text."""
     if isinstance(part, str | Parametric):
         yield text_of(part)
         return
@@ -76,7 +76,7 @@ def told(what: str) -> Iterator[None]:
 
 
 class Run(NamedTuple):
-    """A run of a check: the part's name, the run's seed, random numbers and options."""
+    """A run of a check: the part's name, the run's seed, its random numbers and its options."""
 
     name: str
     seed: list[int]
@@ -97,11 +97,11 @@ def check_runs(
 
     Parameters
     ----------
-    registry : registry of parts of its kind
-    part : argument of the check
-    draw : draws the options of a run, by its number
-    check : one run
-    num_runs, seed, options : as given; options replace drawn ones
+    registry : registry of parts of this kind
+    part : the part to check
+    draw : draws the options of a run, from random numbers and the run's number
+    check : performs one run
+    num_runs, seed, options : arguments of the check; ``options`` replace drawn ones
     """
     with named(registry, part) as name:
         for number in range(num_runs):
@@ -118,13 +118,13 @@ def check_runs(
 
 
 def pool_of_any_size(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """Draw a pool from a few blocks to a roomy one."""
+    """Draw a pool of 16 to 512 blocks."""
     del number
     return {"num_gpu_blocks_override": int(2 ** rng.uniform(4, 9))}
 
 
 class Watch(Checker):
-    """Recounts all memory after every step, and stops a run without progress."""
+    """Recounts all memory after every step, and raises for a run of more than ``num_steps``."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -135,7 +135,7 @@ class Watch(Checker):
         if self.num_steps < 0:
             raise AssertionError(
                 f"invariant 7: at {replica.clock} s {replica.num_outstanding()} requests still "
-                "preempt each other, or wait; does fits() promise too much?"
+                "preempt each other, or wait; fits() may be true for too large requests"
             )
         self.completed(replica)
 
@@ -146,7 +146,7 @@ class Watch(Checker):
 
 
 def checked(trace: Trace, options: dict[str, Any]) -> Result:
-    """Serve a trace twice, with every check.
+    """Serve a trace twice, with every check; return the first result.
 
     Raises
     ------
@@ -167,14 +167,14 @@ def checked(trace: Trace, options: dict[str, Any]) -> Result:
 
 
 def check_compiled(trace: Trace, options: dict[str, Any], expected: Result) -> None:
-    """Compare rules of a user's with the compiled engine, if it can run the other parts."""
+    """Compare a user's rules with their compiled run, if the other parts can be compiled."""
     setup = resolve(Config.build(**options))
     if refusal(setup) is not None:
         return
     found = serve(setup, trace)
     for table in ("requests", "memory"):
         if not equal_tables(getattr(expected, table), getattr(found, table)):
-            raise AssertionError(f"compiled, its {table} table is another than in Python")
+            raise AssertionError(f"compiled, its {table} table differs from that in Python")
 
 
 def _serve(trace: Trace, options: dict[str, Any]) -> Result:
