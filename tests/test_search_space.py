@@ -229,7 +229,7 @@ def test_what_vllm_does_not_have_is_named() -> None:
     assert line.command == "vllm serve facebook/opt-13b --tensor-parallel-size 1"
     assert "--kv-cache-dtype int8; --scheduling-policy vtc" in line.notes[0]
     apart = vllm_line(Config.build(num_prefill_workers=1, num_decode_workers=1))
-    assert "servers of their own" in apart.notes[-1]
+    assert "is a separate server" in apart.notes[-1]
 
 
 def test_a_model_keeps_the_name_it_was_given() -> None:

@@ -1,4 +1,4 @@
-"""Check that requests start as fast as they arrive; targets alone miss this on short traces."""
+"""Check that requests start as fast as they arrive; latency targets miss this on short traces."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Standard deviations of a Poisson number that a backlog may have grown by, and the share of all
-#: requests: an overload of 2 % is within what a search tells apart.
+#: Allowed growth of a backlog, in standard deviations of a Poisson number plus a share of all
+#: requests; the share is that of an overload of 2 %, which a search cannot resolve.
 NOISE, SHARE = 3.0, 0.01
-#: Share of the arrivals' time over which a backlog is averaged.
+#: Interval over which a backlog is averaged, as a share of the time of the arrivals.
 WINDOW = 0.1
 
 
-#: Share of a rate that sessions must reach over the whole trace, and that enough of them would.
+#: Share of the requested rate that sessions must reach over the whole trace, and the share for
+#: which a sufficient number of requests is computed.
 REACHED, ENOUGH = 0.8, 0.9
 
 
 class Spread(NamedTuple):
-    """Actual rate of sessions' requests, and the number of requests for the requested rate."""
+    """Actual rate of the requests of sessions, and a number of requests that reaches the rate."""
 
     request_rate: float
     reaches: bool
@@ -34,8 +35,8 @@ class Spread(NamedTuple):
 def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -> Spread | None:
     """Return the rate at which turns of sessions were sent; None without sessions.
 
-    Later turns follow the earlier ones at their own pace, so that a short trace at a high rate is
-    mostly the tail of its last sessions.
+    Turns follow each other with pauses that do not depend on the rate, so a short trace at a high
+    rate consists mostly of the tail of its last sessions.
     """
     if not (session_id >= 0).any():
         return None
@@ -52,10 +53,10 @@ def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -
 class Backlog(NamedTuple):
     """Arrived requests that wait for their first token: at half time, and at the end.
 
-    Decoding requests do not count: their number grows with the arrivals, and is at most
-    ``max_num_seqs``; an overload shows in the waiting requests. ``is_long`` if half the
-    arrivals span at least the mean time that a request stays; in a shorter trace the replicas are
-    still filling up. ``enough_requests`` is a sufficient number at this rate.
+    Decoding requests do not count, since their number is at most ``max_num_seqs``; an overload
+    shows in the waiting requests. ``is_long`` is true if half the arrivals span at least the mean
+    E2E latency of a request; in a shorter trace the replicas are still filling up.
+    ``enough_requests`` is a number of requests for which ``is_long`` would be true at this rate.
     """
 
     half: float

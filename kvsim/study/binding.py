@@ -1,16 +1,16 @@
-"""The binding limit, derived from the lowest rate that fails.
+"""The binding limit: the bottleneck at the lowest rate that fails.
 
-The first that applies, by evidence of that run:
+The run at that rate gives the evidence. The first rule that applies decides:
 
 1. A run that does not keep up with its arrivals (``load.saturated``) reports its binding limit
    itself, as every run does.
-2. ``kv_cache``: requests were preempted, or an admission was refused, in at least one of a hundred
-   steps or requests: there was a place in the batch and no KV memory for it.
+2. ``kv_cache``: at least 1 % of the requests were preempted, or in at least 1 % of the steps an
+   admission was refused for lack of KV memory.
 3. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
-4. ``decode``: the missed target is TPOT, ITL, or an end-to-end latency more than half of which
-   follows the first token; or TTFT, while decodes filled ``max_num_seqs``, or while the decode
-   pool was busier than the prefill pool.
-5. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
+4. ``decode``: the missed target is TPOT, ITL, or an end-to-end latency of which more than half
+   follows the first token; or it is TTFT, and decodes filled ``max_num_seqs``, or the decode pool
+   was busier than the prefill pool.
+5. ``prefill``: any other missed TTFT, or a backlog of requests that wait for their first token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kvsim.study.trial import Trial
 
-#: Share of the steps that refuse an admission, or of the requests that are preempted, for memory.
+#: Share of steps with a refused admission, or of preempted requests, from which KV memory binds.
 OFTEN = 0.01
 
 #: Remedies for each limit.
@@ -48,11 +48,11 @@ class Binding(NamedTuple):
 
 
 def what_binds(trial: Trial, max_num_seqs: int) -> Binding:
-    """Return the binding limit at the lowest rate that failed, from a whole run.
+    """Return the binding limit at the lowest rate that failed.
 
     Parameters
     ----------
-    trial : the run
+    trial : the complete run at that rate
     max_num_seqs : most requests that one replica runs at once
     """
     assert trial.summary is not None
@@ -79,7 +79,7 @@ def what_binds(trial: Trial, max_num_seqs: int) -> Binding:
 
 def _is_decode(trial: Trial, summary: Mapping[str, Any], max_num_seqs: int) -> bool:
     late = " ".join(name for name in trial.missed)
-    if "goodput" in late:  # which of the targets is nearest to, or beyond, its middle request
+    if "goodput" in late:
         return _decode_is_later(trial, summary)
     if "tpot" in late or "itl" in late:
         return True
@@ -94,7 +94,7 @@ def _is_decode(trial: Trial, summary: Mapping[str, Any], max_num_seqs: int) -> b
 
 
 def _decode_is_later(trial: Trial, summary: Mapping[str, Any]) -> bool:
-    """Compare the 90th percentiles of TTFT and TPOT, as shares of their targets."""
+    """Return True if TPOT, or E2E without other targets, has the highest p90 over its target."""
     taken = {name: (summary[f"p90_{name}_ms"] or 0.0) / limit for name, limit in trial.targets}
     worst = max(taken, key=lambda name: taken[name])
     return worst == "tpot" or (worst == "e2el" and "tpot" not in taken and "ttft" not in taken)

@@ -1,8 +1,8 @@
 """One cell on disk: a folder that exists whole or not at all, with a record of its inputs.
 
 It holds ``summary.json`` (``error.txt`` if the cell could not run); ``config.toml``, which
-``kvsim run`` takes; ``provenance.json`` with all that went into the folder's name and a checksum of
-each file.
+``kvsim run`` takes; and ``provenance.json`` with the inputs of the digest that names the folder,
+and a checksum of each file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_cell(folder: Path) -> Stored | None:
     Raises
     ------
     CorruptError
-        If a file is missing or damaged, or the folder has the name of another cell.
+        If a file is missing or damaged, or the folder's name is not the digest of its inputs.
     """
     if not folder.is_dir():
         return None
@@ -53,7 +53,7 @@ def read_cell(folder: Path) -> Stored | None:
         if digest_of(said["ingredients"]) != folder.name:
             raise CorruptError("its digest does not match its inputs")
         unknown = set(said["sha256"]) - {CONFIG, SUMMARY, ERROR}
-        if unknown:  # of a stranger: it might name any file
+        if unknown:  # from an untrusted source, which might name any file
             raise CorruptError(f"it names {min(unknown)!r}, which is not a file of a cell")
         content = {name: (folder / name).read_bytes() for name in said["sha256"]}
         for name, checksum in said["sha256"].items():
@@ -80,7 +80,7 @@ def store_cell(
     summary: Mapping[str, Any] | None = None,
     error: str | None = None,
 ) -> None:
-    """Write a cell under another name and rename it; a second writer discards its copy."""
+    """Write a cell under a temporary name, then rename it; a second writer discards its copy."""
     files = {CONFIG: config.encode()}
     if error is None:
         files[SUMMARY] = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
@@ -116,7 +116,7 @@ def _place(temporary: Path, folder: Path, *, replaces_failed: bool) -> None:
         try:
             temporary.rename(folder)
         except OSError:
-            if folder.is_dir():  # another process was quicker: look once more
+            if folder.is_dir():  # another process was quicker: check its cell
                 continue
             raise
         return

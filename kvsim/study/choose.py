@@ -1,8 +1,9 @@
-"""The best of many configurations: all are tried if few, else successive halving.
+"""The best of several configurations, by successive halving if there are many.
 
-Every configuration is first searched with an eighth of the trace and a wide bracket; if there are
-many, the best quarter is searched with a third of it, and a quarter of those with the whole.
-Optuna's TPE samples spaces that are too large for that.
+Up to ``FEW`` configurations are searched with the whole trace. If there are more, all are searched
+with an eighth of the trace and a wide bracket, the best quarter of them with a third of the trace,
+and the best quarter of those with the whole trace. If the space is too large for that, Optuna's TPE
+samples it.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
-#: Up to this number of configurations, all are served the whole trace.
+#: Most configurations that are all searched with the whole trace.
 FEW = 8
-#: Stages before the whole trace: one request in each of these numbers, the least number of requests
-#: of a stage, and the bracket's tolerance.
+#: Stages before the whole trace: a stage uses the first 1/8 or 1/3 of the requests, but at least
+#: LEAST, and closes the bracket to the tolerance ROUGH.
 SHARES, LEAST, ROUGH = (8, 3), 100, 0.1
 #: Configurations kept for the next stage: one in KEPT, and at least LEAST_KEPT.
 KEPT, LEAST_KEPT = 4, 4
 #: A space with more options and more combinations than this is sampled SAMPLES times.
 MOST_OPTIONS, MOST_COMBINATIONS, SAMPLES = 5, 2000, 200
-#: Most replicas that ``gpus`` tries without ``--max-gpus``.
+#: Most replicas that the objective ``gpus`` tries without ``--max-gpus``.
 MOST_REPLICAS = 64
 
 
 def outcome_of(
     one: Candidate, requests: Requests, slo: Slo, guess: float, tolerance: float = TOLERANCE
 ) -> Outcome:
-    """Search the highest rate of a configuration."""
+    """Find the highest rate that a configuration sustains."""
     assert one.config is not None
     trials = Trials(one.config, requests, slo)
     bracket = highest_rate(trials.passes, guess, tolerance=tolerance)
@@ -52,9 +53,9 @@ def outcome_of(
 def enough_replicas(
     one: Candidate, requests: Requests, slo: Slo, asked: float, max_gpus: int | None
 ) -> Outcome:
-    """Find the fewest replicas that carry a rate, and the highest rate that these carry.
+    """Find the fewest replicas that sustain a rate, and the highest rate that these sustain.
 
-    The bracket of as many as there may be begins at 0 if not even those do.
+    If even the largest allowed number fails, the outcome has that number and a bracket from 0.
     """
     assert one.config is not None
     config = one.config
@@ -90,13 +91,13 @@ def choose(
 ) -> tuple[list[Candidate], list[Outcome]]:
     """Search configurations; return all, and the outcomes of those that served the whole trace.
 
-    Outcomes are sorted, best first, and do not depend on the number of ``workers``: processes that
-    share the configurations, one per core if None and there are more than a few.
+    Outcomes are sorted, best first, and do not depend on ``workers``, the number of processes that
+    share the configurations; None means one per core, or one if there are at most ``FEW``.
 
     Raises
     ------
     ValueError
-        If none of them can run.
+        If no configuration can run.
     """
     trace = requests(guess, 0)
     if len(over) > MOST_OPTIONS and size_of(over) > MOST_COMBINATIONS:
@@ -134,17 +135,17 @@ def _answered(
     workers: int | None,
 ) -> Iterator[Outcome]:
     """Search configurations in ``workers`` processes; yield their outcomes in order."""
-    # A few are done before other processes have started.
+    # A few searches end before other processes have started.
     few = workers is None and len(asked) <= FEW
     number = 1 if few else num_workers(workers, len(asked))
     arguments = [(one, *rest) for one in asked]
     for one, found in zip(asked, in_order(search, arguments, number), strict=True):
-        found.candidate = one  # another process gives back a copy
+        found.candidate = one  # another process returns a copy
         yield found
 
 
 def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
-    """Return the best quarter; of a Pareto front, those that the fewest others dominate."""
+    """Return the best quarter, at least four; for ``pareto``, by their undominated points."""
     number = max(math.ceil(len(outcomes) / KEPT), LEAST_KEPT)
     if wish.objective == "pareto":
         points = {id(o): points_of(o) for o in outcomes}
@@ -161,9 +162,9 @@ def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
 
 
 def shortened(requests: Requests, num_requests: int, share: int) -> Requests:
-    """Return the first part of the requests, one in ``share``, for a stage.
+    """Return a function that gives the first ``1/share`` of the requests, for a stage.
 
-    Of sessions all are needed: a few never come at the rate they begin at.
+    A trace of sessions is not cut: few sessions never reach the requested rate.
     """
     number = min(max(num_requests // share, LEAST), num_requests)
 
@@ -184,7 +185,7 @@ def _sampled(
     max_gpus: int | None,
     on_progress: Callable[[int, int], object],
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Sample a space by Optuna's TPE with the short trace; return the samples, and the best."""
+    """Sample a space by Optuna's TPE with a short trace; return all samples and the best ones."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:

@@ -1,4 +1,4 @@
-"""A configuration as a ``vllm serve`` command line, and options that the line cannot express."""
+"""A configuration as a ``vllm serve`` command line, with notes on options that it lacks."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ FLAGS = (
     *("performance_mode", "attention_backend", "prefix_match_unit", "mamba_cache_dtype"),
     *("long_prefill_token_threshold_adaptive", "disable_sliding_window", "mm_ipc_gpu_memory_gb"),
 )
-#: Values that vLLM has, where kvsim has more; and what it calls those it has by another name.
+#: Values that vLLM has, for options with further values in kvsim, and vLLM's names of values.
 VALUES = {
     "kv_cache_dtype": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
     "quantization": ("fp8", "awq", "gptq", "bitsandbytes", "mxfp4"),
     "scheduling_policy": ("fcfs", "priority"),
 }
 NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
-#: Options that are not server flags: card, requests, and recording of a run.
+#: Options that are not server flags, such as GPU, requests, and recording of a run.
 NOT_SERVING = frozenset(
     (
         *("model", "gpu", "workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"),
@@ -66,15 +66,15 @@ NOT_SERVING = frozenset(
 )
 
 
-#: Remaining work if there are lines of several pools.
+#: Note on the lines of several pools.
 SERVERS = (
-    "prefill and decode replicas are servers of their own: one of its pool's line for each, with a "
-    "--kv-transfer-config for its role"
+    "each prefill or decode replica is a separate server: start its pool's line once per replica, "
+    "with a --kv-transfer-config for its role"
 )
 
 
 class Line(NamedTuple):
-    """A command, and notes on the options that it leaves out."""
+    """A command, and notes on the options that it lacks."""
 
     command: str
     notes: tuple[str, ...]
@@ -83,8 +83,8 @@ class Line(NamedTuple):
 def vllm_line(config: Config) -> Line:
     """Return a configuration as a ``vllm serve`` line.
 
-    Flags that were not given are left out, for kvsim fills them in as vLLM does; the degree of
-    tensor parallelism is always given.
+    The line has the flags that were given, since kvsim's defaults are vLLM's, and always the
+    tensor-parallel size.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def _flags_given(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def _of_pool(pool: PoolConfig) -> dict[str, Any]:
-    """Return a pool's changes of the configuration, for a single server."""
+    """Return the changes to the configuration that make it one server of a pool."""
     return dict(pool.options) | {"pool": None}
 
 
@@ -135,7 +135,7 @@ def model_name(config: Config) -> str:
     path = Path(model)
     if path.name == "config.json":
         return str(path.parent)
-    if "/" in model or config.hf_config_path is not None:  # an id, perhaps of a fine-tune
+    if "/" in model or config.hf_config_path is not None:  # an id, which may be a fine-tune's
         return model
     return get_model(model).hf_id or model
 

@@ -1,4 +1,4 @@
-"""Digest of a cell over everything that its numbers depend on."""
+"""Digest of a cell: a hash of all inputs of its numbers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from kvsim.config import RunConfig
 
-#: Options that say which requests are served; the digest of those counts instead, so that a trace
-#: may be moved and a rate be said or left at its default.
+#: Options that select the requests. The digest of the requests enters the cell's digest, not these,
+#: so that a moved trace file, or a rate equal to the default, gives the same cell.
 REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "trace_digest"}
 
 _PLUG_IN = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
@@ -70,7 +70,7 @@ def kvsim_version() -> str:
 def physics_revision(package: Path = Path(__file__).parents[1]) -> str:
     """Return sixteen hex digits over the package's files, code and constants.
 
-    An edit of any of them gives new cells, without a version number to increment.
+    An edit of any file gives new cells, without a version number to increment.
     """
     whole = hashlib.sha256()
     for path in sorted(package.rglob("*")):
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _inputs(value: Any) -> Iterator[tuple[str, Path]]:
-    """Yield the files named by options, and those of plug-ins given by import path."""
+    """Yield the name and path of each file that options name, plug-in modules included."""
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _inputs(one)
@@ -123,7 +123,7 @@ def _source(module: str) -> Path | None:
     try:
         with current_folder():
             spec = find_spec(module)
-    except (ImportError, ValueError):  # told when the cell runs
+    except (ImportError, ValueError):  # the run of the cell raises the error
         return None
     return Path(spec.origin) if spec and spec.origin and _is_file(Path(spec.origin)) else None
 

@@ -1,8 +1,8 @@
 """Detection of infeasible runs from their first half.
 
-A run that is cut at a time is exactly the beginning of the whole one. Each request then has a
-latency, or a waiting time so far; these are lower bounds, and so is every mean and percentile
-of them. A metric whose lower bound exceeds a target exceeds it in the whole run, too.
+A run that is cut at some time equals the beginning of the whole run. At the cut each request has a
+latency, or a waiting time so far, which is a lower bound of its latency. So means and percentiles
+of these are lower bounds, too. If a lower bound exceeds a target, the whole run misses the target.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_infeasible(
         return False
     late = np.zeros(int(served.sum()), dtype=np.bool_)
     for name, limit in slo.goodput:
-        late |= bounds[name] > limit  # a NaN is a single token, which has no TPOT to miss
+        late |= bounds[name] > limit  # False for NaN, the TPOT of a single token
     misses = int(late.sum()) + int((~served).sum())
     return (len(table) - misses) / len(table) < slo.attain
 

@@ -27,11 +27,12 @@ class Outcome:
 
     Parameters
     ----------
-    candidate : the configuration asked about
+    candidate : the configuration
     trials : its runs
-    bracket : the highest rate that passed, and the next that failed
-    num_gpus : number of GPUs of the replicas that the bracket is for
-    replicas : number of replicas, if the search finds it
+    bracket : the highest rate that passed, and the lowest rate above it that failed
+    num_gpus : number of GPUs of all replicas, to which the bracket applies
+    replicas : number of replicas, if the search determines it
+    points : its runs on the axes of the Pareto front
     """
 
     candidate: Candidate
@@ -53,9 +54,9 @@ class Point(NamedTuple):
 class Wish(NamedTuple):
     """An objective and its inputs.
 
-    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is given; ``prices``
-    are per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
-    replicas as carry that rate.
+    ``asked_rate`` is the rate to sustain, in requests per second, for ``gpus``, and for ``cost`` if
+    given; ``prices`` are dollars per GPU-hour by GPU. ``counts_replicas`` is true if the search
+    determines the number of replicas that sustain this rate.
     """
 
     objective: Objective
@@ -64,7 +65,7 @@ class Wish(NamedTuple):
     counts_replicas: bool = False
 
     def score(self, outcome: Outcome) -> float:
-        """Return the score of an outcome: higher is better, minus infinity is unusable."""
+        """Return the score of an outcome; higher is better, minus infinity means unusable."""
         rate, gpus = outcome.bracket.low, outcome.num_gpus
         if rate <= 0 or outcome.candidate.config is None:
             return -math.inf
@@ -86,7 +87,7 @@ class Wish(NamedTuple):
         return rate / gpus
 
     def hourly(self, config: RunConfig, gpus: int) -> float:
-        """Return the price of an hour of ``gpus`` GPUs; every pool has its own card."""
+        """Return the price of an hour of ``gpus`` GPUs, shared among GPU types as in the pools."""
         cards = gpus_by_card(config)
         hourly = sum(self.prices[name] * number for name, number in cards.items())
         return hourly * (gpus / sum(cards.values()))
@@ -115,7 +116,7 @@ def dominated(point: Point, others: Sequence[Point]) -> bool:
 
 
 def points_of(outcome: Outcome) -> list[Point]:
-    """Return the whole runs that met every target: output tokens/s/GPU, and tokens/s of a user."""
+    """Return a point for each complete run with seed 0 that met every target."""
     found = []
     for (_, seed), trial in sorted(outcome.trials.runs.items()):
         if seed == 0 and trial.met and trial.summary is not None:

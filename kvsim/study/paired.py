@@ -1,4 +1,4 @@
-"""Differences of two configurations over several pairs of equal requests, with intervals."""
+"""Differences between two configurations over pairs of runs with equal requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ PARTS = ("kv_cache", "load", "cost", "sessions")
 class Difference(NamedTuple):
     """A metric's difference from the first configuration: its mean, and a 95 % interval.
 
-    ``low`` and ``high`` are None with a single pair; ``percent`` is None if the first is 0.
+    ``low`` and ``high`` are None with a single pair. ``percent`` is relative to the first
+    configuration's mean, None if that is 0.
     """
 
     mean: float
@@ -37,9 +38,9 @@ def differences(
 ) -> dict[str, Difference]:
     """Compare summaries pair by pair: each pair served the same requests.
 
-    What requests had in common, such as a seed's long prompts, is in both of a pair and drops out:
+    Effects of the requests, such as a seed's long prompts, are in both runs of a pair and cancel:
     the interval is Student's t over the differences, with one degree of freedom less than pairs.
-    Metrics that some run does not define are left out.
+    Metrics that are undefined in some run are left out.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Plan of a sweep: options crossed, options zipped, parts of a trace, seeds."""
+"""Plan of a sweep: crossed options, zipped options, slices of a trace, seeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kvsim.errors import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Most cells of a sweep; more are a slip of the hand.
+#: Most cells of a sweep; more are taken for a mistake.
 MOST_CELLS = 100_000
-#: Recording options, off because a cell does not store these tables.
+#: Options of recording, which are off, as a cell does not store these tables.
 _NOT_KEPT: dict[str, Any] = dict.fromkeys(
     ("record_steps", "record_memory_map", "record_block_events"), False
 )
 
-#: Rows of a trace, from and up to but without.
+#: Rows of a trace: the first row, and one past the last row.
 Slice = tuple[int, int]
 
 
@@ -32,8 +32,8 @@ class Study:
     ----------
     crossed : values per option; all combinations run
     zipped : lists of equal length per option; their k-th values run together
-    slices : rows of the trace, each a cell of its own
-    replications : runs with seed, seed + 1, ...
+    slices : rows of the trace; each slice is a separate cell
+    replications : number of runs, with seed, seed + 1, ...
     """
 
     crossed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class Point:
 
 
 def plan(study: Study) -> list[Point]:
-    """Expand a study: the first option changes slowest, the seed fastest.
+    """Return the runs of a study; the first option changes slowest, the seed fastest.
 
     Raises
     ------
     ValueError
-        For values that no configuration takes, lists of different lengths, and too many cells.
+        For values that are not allowed, lists of different lengths, and too many cells.
     """
     _check(study)
     axes: list[list[dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""The work on one cell, on any worker."""
+"""One cell of a sweep: its inputs, and its run on any worker."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """Inputs of a worker.
+    """Inputs of a cell.
 
     Parameters
     ----------
     digest : the cell's name
-    ingredients : values that the digest covers
+    ingredients : inputs of the digest
     config : configuration of the run
-    rows : rows of the trace, for the record; the file holds only these
+    rows : rows of the whole trace, for the provenance; ``trace_file`` holds only these rows
     trace_file : the requests, as :func:`kvsim.study.traces.hand_over` writes them
-    expected : relative estimate of its duration, without unit
+    expected : estimate of the run's duration, relative to other cells
     """
 
     digest: str
@@ -43,7 +43,7 @@ class Cell:
     expected: float
 
 
-#: A worker may have several threads; a cell has the whole worker.
+#: A worker may have several threads, but runs one cell at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -53,9 +53,9 @@ def run_cell(cells: Path, cell: Cell) -> str:
     Raises
     ------
     RuntimeError
-        If this worker's kvsim is not the one that the cell was planned with.
+        If this worker's kvsim differs from that of the plan.
     OSError
-        If the requests cannot be read or the cell not be written.
+        If the requests cannot be read, or the cell cannot be written.
     """
     if physics_revision() != cell.ingredients["physics_revision"]:
         raise RuntimeError("a worker has another version of kvsim; restart it")

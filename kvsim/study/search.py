@@ -1,8 +1,8 @@
 """The highest rate that passes: the rate is doubled until it fails, then bisected.
 
-A search knows of runs only the answers of ``passes``. It asks for the same rates in the same order
-until two targets first give different answers, and then the looser one passes. So a looser target
-never gets a lower rate, even where passing is not quite monotone.
+A search uses only the results of ``passes``. Searches with a strict and a loose target try the same
+rates in the same order until their results differ; at that rate only the loose target passes. So a
+loose target never gets a lower rate, even if passing is not monotone in the rate.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The bracket is closed when it is this much of its upper end.
+#: Width at which the bracket is closed, as a share of its upper end.
 TOLERANCE = 0.025
-#: Doublings up and halvings down from the guess before the search gives up.
+#: Most doublings or halvings of the guess before the search gives up.
 MAX_DOUBLINGS = 20
-#: By which shares an end of the bracket moves until all seeds agree.
+#: Shares by which an end of the bracket moves outward until all seeds agree.
 WIDER = (0.025, 0.05, 0.1, 0.2, 0.4)
 
 
 class Bracket(NamedTuple):
     """The highest rate that passed and the lowest above it that failed, requests per second.
 
-    ``low`` is 0 if nothing passed, ``high`` infinite where nothing failed.
+    ``low`` is 0 if no rate passed; ``high`` is infinite if no rate failed.
     """
 
     low: float
@@ -37,7 +37,7 @@ def highest_rate(
     tolerance: float = TOLERANCE,
     max_doublings: int = MAX_DOUBLINGS,
 ) -> Bracket:
-    """Find the highest rate that passes, with the lowest that fails above it.
+    """Find the highest rate that passes, and the lowest rate above it that fails.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def highest_rate(
 
 
 def fewest(passes: Callable[[int], bool], most: int) -> int | None:
-    """Find the fewest replicas that pass, from 1 to ``most``; None if none pass.
+    """Find the fewest replicas that pass, from 1 to ``most``; None if not even ``most`` pass.
 
     Examples
     --------
@@ -97,8 +97,8 @@ def fewest(passes: Callable[[int], bool], most: int) -> int | None:
 def interval(passes: Callable[[float, int], bool], bracket: Bracket, seeds: int) -> Bracket:
     """Widen a bracket until every seed passes at its low end and fails at its high end.
 
-    The search itself used seed 0 of ``seeds``. Each end is run with the other seeds, and moves
-    outward by 2.5 %, 5 %, 10 %, 20 %, 40 % of itself until they agree.
+    The search itself used seed 0 of ``seeds``. Each end is run with the other seeds. Until they
+    agree, the end moves outward, to 2.5 %, 5 %, 10 %, 20 % and 40 % from its first value.
     """
 
     def moved(end: float, sign: int) -> float:

@@ -1,4 +1,4 @@
-"""The result of a search: numbers for JSON, and a report of a few lines."""
+"""The result of a search as JSON types."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def answer_of(
 
     Parameters
     ----------
-    candidates : every configuration, with the reasons of those that cannot run
-    outcomes : results of those that served the whole trace, best first
+    candidates : every configuration, with the reason if it cannot run
+    outcomes : results of the configurations that served the whole trace, best first
     slo, wish : targets and objective
     num_requests : number of requests of the trace
-    seeds : replications behind the interval; 1 leaves the bracket as it is
+    seeds : number of seeds for the interval; with 1, the interval is the bracket
     """
     answer: dict[str, Any] = {"objective": wish.objective, "slo": str(slo)}
     answer |= {"num_requests": num_requests, "asked_rate": wish.asked_rate}
@@ -143,7 +143,7 @@ def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
 
 
 def _why_not(one: Outcome, wish: Wish) -> str:
-    """Return why a configuration is rejected: misses at its lowest rate, or its highest rate."""
+    """Return why a configuration is rejected: its highest rate, or the misses at its lowest."""
     if one.bracket.low > 0:
         return f"carries {one.bracket.low:.3g} of {wish.asked_rate:g} requests/s"
     most = (
@@ -218,9 +218,9 @@ def _runs(outcome: Outcome, front: Sequence[Any]) -> dict[str, Any]:
 
 
 def _lead(best: Outcome, second: Outcome, wish: Wish) -> float | None:
-    """Return the lead of the best over the second, in percent."""
+    """Return the lead of the best configuration's score over the second's, in percent."""
     first, other = abs(wish.score(best)), abs(wish.score(second))
-    if first == other:  # as many GPUs: the one that carries more was put first
+    if first == other:  # equal numbers of GPUs: compare the rates, by which they are sorted
         first, other = best.bracket.low, second.bracket.low
     return 100 * abs(first - other) / other if other else None
 

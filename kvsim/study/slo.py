@@ -1,9 +1,8 @@
 """Targets of a run: on its summary, and on its requests.
 
-The two kinds are never mixed up. A predicate such as ``p99_ttft_ms<=1000`` looks at one aggregate
-over the requests that finished, with percentiles as the summary has them (linear interpolation).
-Goodput looks at every request: a given share of all must meet every target, and one that was
-rejected or did not finish is a miss.
+A predicate such as ``p99_ttft_ms<=1000`` bounds one aggregate of the summary, over the requests
+that finished; percentiles are interpolated linearly. Goodput judges every request: a given share of
+all requests must meet every target, and a request that was rejected or did not finish misses them.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
 #: Default share of all requests that must meet the targets of ``--goodput``.
 ATTAIN = 0.95
-#: With fewer requests a 99th percentile rests on fewer than ten of them.
+#: Requests from which at least ten lie above a 99th percentile.
 ENOUGH_FOR_P99 = 1000
 #: Names of the targets that every search adds. The first: requests start as fast as they arrive.
 STABLE = "backlog"
-#: The second: half the arrivals take no less time than a request stays, so that the replicas have
-#: filled up; a shorter trace cannot overload them, and shows nothing of a rate.
+#: The second: half the arrivals span at least the mean time that a request stays in a replica, so
+#: that the replicas fill up; a shorter trace cannot overload them.
 LONG = "long trace"
-#: The third: what could be served was served.
+#: The third: every request that fits was served.
 SERVED = "unserved"
-#: Its name where sessions arrive at a lower rate, since their later turns keep their own times.
+#: The fourth: sessions reach the requested rate, though their pauses do not depend on it.
 REACHED = "rate of sessions"
 GOODPUT = "goodput_attainment"
 _PREDICATE = re.compile(r"\s*([A-Za-z][\w-]*)\s*([<>=!~]+)\s*(\S*)\s*")
@@ -54,9 +53,9 @@ class Predicate(NamedTuple):
         return f"{self.metric}{'<=' if self.is_upper else '>='}{self.limit:g}"
 
     def margin(self, value: float | None) -> float:
-        """Return the distance to the bound as a share of it; below 0 is a miss.
+        """Return the distance to the bound as a share of the bound; below 0 the target is missed.
 
-        An undefined metric is a miss: a run without any observation proves nothing.
+        An undefined metric is a miss, since the run has no observation of it.
         """
         if value is None:
             return -math.inf
@@ -133,7 +132,7 @@ def read_predicate(text: str) -> Predicate:
     Raises
     ------
     ValueError
-        For an unknown metric, with near names; another operator; a value that is not a number.
+        For an unknown metric, with similar names; another operator; a value that is not a number.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The configurations of ``--over``, and those of them that cannot run."""
+"""The configurations of ``--over``, with reasons for those that cannot run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace import Trace
 
-#: Options that every configuration of a search shares: its requests, and what is recorded.
+#: Options that all configurations of a search share, such as its requests and recordings.
 SHARED = frozenset(
     (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "seed", "trace_digest"),
@@ -33,11 +33,11 @@ SHARED = frozenset(
 )
 
 
-#: Pools with options of their own, such as ``prefill.tensor-parallel-size``.
+#: Roles that an option may begin with, as in ``prefill.tensor-parallel-size``.
 ROLES = ("prefill", "decode")
 
 
-#: Role counted by each option.
+#: Role whose replicas each option counts.
 COUNTED = {"num_prefill_workers": "prefill", "num_decode_workers": "decode"}
 
 
@@ -48,10 +48,10 @@ class Candidate:
     Parameters
     ----------
     options : its values of the ``--over`` options, by name
-    config : its complete configuration; None if it is invalid
+    config : its complete configuration; None if invalid
     num_gpus : number of GPUs of all its replicas
-    reason : why it is excluded; empty if it is not
-    num_hopeless : requests that its KV memory could never hold
+    reason : reason why it is excluded; empty if it is not
+    num_hopeless : number of requests that never fit into its KV memory
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
 def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, str]]:
     """Return the combinations of ``OPTION=VALUE,VALUE``, the last option changing fastest.
 
-    ``OPTION:OPTION=VALUE:VALUE,...`` walks several options together.
+    In ``OPTION:OPTION=VALUE:VALUE,...`` the options take their k-th values together.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, st
 
 
 def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
-    """Refuse an option with one value among those given and several in the flag ``how``."""
+    """Raise ValueError for an option that is both given and varied by the flag ``how``."""
     for name in varied:
         if name in given:
             plain = name.replace("_", "-")
@@ -171,10 +171,10 @@ def candidate(
 
     Parameters
     ----------
-    given : the options that all share
-    options : those of this one
+    given : options that all configurations share
+    options : further options of this configuration
     trace : the requests
-    max_gpus : most GPUs it may take
+    max_gpus : most GPUs of a configuration
     """
     try:
         config = RunConfig.build(**with_pools({**given, **options}))
@@ -185,7 +185,7 @@ def candidate(
         setups[0], family = with_samples(setups[0], requests_asked(config, trace))
         trace = trace if family is None else family.children
         fit = admissible_requests(setups[0], trace)
-        for setup in setups[1:]:  # of prompts
+        for setup in setups[1:]:  # prefill replicas serve prompts only
             fit &= admissible_requests(setup, trace.with_single_outputs())
         if family is not None:
             fit = np.logical_and.reduceat(fit, family.first)
@@ -195,7 +195,7 @@ def candidate(
 
 
 def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Move options of roles into a prefill and a decode pool of the given numbers of workers.
+    """Return options with those of roles, such as ``prefill.gpu``, in ``pool`` tables.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> list[Candidate]:
-    """Exclude configurations that reject requests which others can serve."""
+    """Exclude configurations that reject requests which other configurations can serve."""
     can = [one.num_hopeless for one in candidates if not one.reason]
     least = min(can, default=0)
     kept = []
@@ -233,7 +233,7 @@ def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> lis
 
 
 def gpus_by_card(config: RunConfig) -> dict[str, int]:
-    """Count the GPUs of all replicas, by the catalogue's name of the card."""
+    """Count the GPUs of all replicas, by the catalogue's name of the GPU."""
     total: dict[str, int] = {}
     for pool in pools_of(config):
         if pool is not None:
@@ -251,7 +251,7 @@ def num_gpus(config: RunConfig) -> int:
 
 
 def _values(text: str, mark: str = ",") -> list[str]:
-    """Split at commas, or at another mark, outside the brackets of JSON."""
+    """Split a text at commas, or at another mark, outside the brackets of JSON."""
     values, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

@@ -1,4 +1,4 @@
-"""A sweep's folder: planned, finished and remaining cells."""
+"""A sweep's folder: its planned, finished and remaining cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Folders inside a sweep's own.
 CELLS, TRACES = "cells", "traces"
-#: A rate above which requests come all at once as far as a run's length goes, per second.
+#: Rate above which a higher rate does not lengthen a run, requests per second.
 _FASTEST = 1000.0
 
 
@@ -32,9 +32,10 @@ class Progress:
 
     Parameters
     ----------
-    todo : cells to run, those expected to take longest first, so that the end is short
-    num_done, num_failed : cells that need not be run, and those of them that could not run
-    corrupt : the defect of each cell that is run again
+    todo : cells to run, the longest first, so that workers end at about the same time
+    num_done : number of cells that have a result or an error
+    num_failed : number of these with an error
+    corrupt : the defect of each damaged cell, which is run again
     """
 
     todo: Sequence[Cell]
@@ -46,7 +47,7 @@ class Progress:
 def prepare(
     points: Iterable[Point], load: Callable[[RunConfig], Trace], folder: Path
 ) -> list[Cell]:
-    """Name the cell of each point, and write the requests for the workers.
+    """Return the cell of each point; write the requests of the cells for the workers.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def look(cells: Iterable[Cell], folder: Path, *, retry_failed: bool = False) -> 
     ----------
     cells : cells of the plan; equal ones count once
     folder : folder of the sweep
-    retry_failed : run those again that could not run
+    retry_failed : include cells that could not run
     """
     files.sweep(folder / CELLS)
     distinct = {cell.digest: cell for cell in cells}

@@ -1,4 +1,4 @@
-"""Specification of a sweep: comma lists of the command line, and a TOML file."""
+"""Specification of a sweep: comma-separated lists of the command line, or a TOML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Keys of a study's file that are not options.
 ZIP, SLICES, REPLICATIONS = "zip", "slices", "replications"
-#: Options with a list as one value: pools of a fleet.
+#: Options whose single value is a list: pools of a fleet.
 LISTS = {"pool"}
 
 _OPENING, _CLOSING, _QUOTE = "{[(", "}])", '"'
@@ -46,7 +46,7 @@ def values_of(name: str, given: object) -> list[Any]:
     Raises
     ------
     ValueError
-        For an empty list or an empty place in one.
+        For an empty list, or a list with an empty value.
     """
     if not isinstance(given, str):
         return [given]
@@ -58,7 +58,13 @@ def values_of(name: str, given: object) -> list[Any]:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study's file: options, lists of values to cross, ``[zip]``, ``slices``."""
+    """Read a study's file: options, with lists for values to cross, ``[zip]`` and ``slices``.
+
+    Raises
+    ------
+    ValueError
+        In one line that begins with the path, for a wrong file, key or value.
+    """
     values = RunConfig.read_toml(path)
     try:
         zipped = _zipped(values.pop(ZIP, {}))
@@ -85,7 +91,7 @@ def with_options(study: Study, options: Mapping[str, list[Any]]) -> Study:
     Raises
     ------
     ValueError
-        If one of them is walked together with others in the file.
+        If an option is in the file's ``[zip]``.
     """
     for name in options:
         if name in study.zipped:
@@ -96,7 +102,7 @@ def with_options(study: Study, options: Mapping[str, list[Any]]) -> Study:
 
 
 def _listed(name: str, value: Any) -> list[Any]:
-    """Return the values of a key; a list of pools is one value, a list of such lists several."""
+    """Return the values of a key; a list of pools is one value, a list of lists is several."""
     if not isinstance(value, list):
         return [value]
     if name in LISTS and not all(isinstance(one, list) for one in value):

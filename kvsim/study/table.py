@@ -1,4 +1,4 @@
-"""The table of a sweep: a row per cell, built from disk in the plan's order."""
+"""The table of a sweep: one row per cell, read from disk in the plan's order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _read(folder: Path) -> Stored:
 def table_rows(
     points: Sequence[Point], cells: Sequence[Cell], stored: Sequence[Stored]
 ) -> list[Row]:
-    """Return a row per point: varied options, numbers of the summary, the cell, the error."""
+    """Return one row per point: varied options, numbers of the summary, the cell, the error."""
     rows = []
     for point, cell, one in zip(points, cells, stored, strict=True):
         varied = {name: shown(value) for name, value in point.varied.items()}
@@ -55,9 +55,9 @@ def table_rows(
 
 
 def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
-    """Return a row per combination of options: means over seeds, and half-widths of 95 % intervals.
+    """Return one row per combination of options: means over seeds, half-widths of 95 % intervals.
 
-    Seeds that could not run are left out; ``replications`` counts the rest.
+    Seeds that could not run are left out; ``replications`` counts the other seeds.
     """
     groups: dict[str, tuple[Row, list[dict[str, Any]]]] = {}
     for point, one in zip(points, stored, strict=True):
@@ -99,7 +99,7 @@ def save_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def save_parquet(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as Parquet; a column has the type of its values."""
+    """Write rows as Parquet; a column of mixed types becomes numbers or texts."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""Requests as files that every worker reads: one per distinct trace, named by its digest."""
+"""Files of requests that every worker reads: one per distinct trace, named by its digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def hand_over(trace: Trace, folder: Path) -> Path:
-    """Write a trace atomically unless its file exists; return the file."""
+    """Write a trace atomically, unless its file exists undamaged; return the path."""
     path = folder / f"{trace.digest}.npz"
     if not _is_whole(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,14 +41,14 @@ def take(path: Path) -> Trace:
     except (ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise OSError(f"{path}: damaged") from error
     for array in read.values():
-        array.flags.writeable = False  # as those of every trace
+        array.flags.writeable = False  # as in every trace
     trace = Trace(**read)
     if trace.digest != path.stem:
         raise OSError(f"{path}: damaged")
     return trace
 
 
-#: A worker's cells often have the same requests; a few traces are kept.
+#: :func:`take` with a cache of a few traces, as a worker's cells often have the same requests.
 take_again = lru_cache(maxsize=4)(take)
 
 

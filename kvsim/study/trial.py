@@ -1,4 +1,4 @@
-"""Runs of one configuration at several rates: each is judged and stored."""
+"""Runs of one configuration at several rates, each checked against the targets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from kvsim.study.slo import Slo
     from kvsim.trace import Trace
 
-    #: The requests of a rate and a replication, of which 0 is the search's own.
+    #: Returns the requests for a rate and a seed; the search itself uses seed 0.
     Requests = Callable[[float, int], Trace]
 
-#: Ratio to a passed rate above which the first half of a run is examined first.
+#: Ratio to the highest passed rate from which the first half of a run is tried first.
 FAR = 1.25
 
 
@@ -35,13 +35,13 @@ class Trial(NamedTuple):
     Attributes
     ----------
     request_rate : requests per second
-    missed : the targets that it missed, of the search itself among them; empty if it passed
-    margins : distance to each bound, as a share of it
-    values : the numbers that are bounded
-    summary : summary of the whole run; None if its first half had already failed
+    missed : names of the missed targets, those that every search adds included; empty if it passed
+    margins : by bound, the distance to it as a share of the bound
+    values : values of the bounded metrics
+    summary : summary of the whole run; None if its first half already failed
     backlog : waiting requests at half time and at the end
-    targets : targets of each request, in ms
-    spread : how sessions were sent
+    targets : goodput targets, ms by metric
+    spread : rate at which the requests of sessions were sent
     notes : notes on the run
     num_cached_tokens : cached tokens of the completed requests
     """
@@ -64,12 +64,12 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """Decides whether rates meet the targets under one configuration; keeps the runs. Mutates.
+    """Runs of one configuration: each tells whether a rate meets the targets. Mutates itself.
 
     Parameters
     ----------
     config : the deployment; its ``goodput`` holds the targets of requests
-    requests : returns the same requests at any rate, with scaled gaps
+    requests : function from rate and seed to requests; only their gaps depend on the rate
     slo : the targets
     """
 
@@ -84,7 +84,7 @@ class Trials:
         self._may_cut = config.autoscaler is None and config.failures is None and not slo.trim
 
     def passes(self, rate: float, seed: int = 0) -> bool:
-        """Return True if a rate meets all targets; half a run may suffice to reject a high rate."""
+        """Return True if a rate meets all targets; a rate may be rejected after half its run."""
         if (rate, seed) not in self.runs:
             far = seed == 0 and 0 < FAR * self._best < rate
             self.runs[rate, seed] = self._run(rate, seed, may_cut=far and self._may_cut)
@@ -102,7 +102,7 @@ class Trials:
 
     def _run(self, rate: float, seed: int, *, may_cut: bool) -> Trial:
         trace = self._requests(rate, seed)
-        # Later turns of sessions that were not sent by half time have not been waited for.
+        # Turns of sessions that are unsent at half time have no waiting time, so no lower bound.
         in_order = not (trace.session_id >= 0).any()
         if may_cut and in_order and self._fails_by_half(trace):
             return Trial(rate, ("first half",), {}, {}, None, None)
@@ -141,6 +141,6 @@ class Trials:
 
 
 def num_hopeless(summary: Mapping[str, Any]) -> int:
-    """Count the requests that not even an idle replica could serve."""
+    """Return the number of requests that not even an idle replica can serve."""
     reasons = summary["rejections"].items()
     return sum(count for reason, count in reasons if is_hopeless(reason))

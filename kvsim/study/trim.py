@@ -1,4 +1,4 @@
-"""Requests left out of the metrics: those that arrive while a run fills or drains."""
+"""Metrics without the requests that arrive in the first and last seconds of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Endings of metrics of requests, as opposed to those of the whole run.
+#: Endings of the names of metrics over requests, as opposed to those of the whole run.
 OF_REQUESTS = ("_ttft_ms", "_tpot_ms", "_e2el_ms", "_normalized_latency_ms", "goodput_attainment")
 
 
@@ -35,7 +35,7 @@ def trimmed(
     goodput: Mapping[str, float] | None,
     front_end_latency: float,
 ) -> dict[str, Any]:
-    """Return a summary with the latencies of the counted requests only, None without any."""
+    """Return a summary with the latencies of the counted requests; these are None without any."""
     rows = counted(table, seconds)
     names = [name for name in summary if name.endswith(OF_REQUESTS)]
     if not len(rows):

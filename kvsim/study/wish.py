@@ -30,9 +30,9 @@ def wish_of(
     Parameters
     ----------
     config, given : the options that all configurations share
-    space : the varied ones
-    objective : its name
-    price : dollars per GPU-hour by card
+    space : values of the varied options
+    objective : name of the objective
+    price : dollars per GPU-hour by GPU
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Workers that run cells: this process, a pool of processes, or a Dask cluster.
 
-Each yields the digest of every cell that has ended, in the order of their ends, and None for a cell
-if its worker died. A worker stores its cell itself, so that finished cells survive any crash.
-Results of a search's configurations keep the order of the configurations: see :func:`in_order`.
+Each function yields the digest of every cell when the cell has ended, or None if its worker died. A
+worker stores its cell itself, so that finished cells survive any crash. :func:`in_order` runs the
+configurations of a search, and yields results in their order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Installation of packages that neither a run nor a sweep of one process needs.
+#: Command that installs the packages for several processes and for Dask.
 INSTALL = "pip install 'kvsim[study]'"
-#: Keeps Python from putting a new process's current folder on its path, where any file might be
-#: taken for a package.
+#: Environment variable that keeps Python from putting the current folder on a new process's path,
+#: where a file could shadow an installed package.
 SAFE_PATH = "PYTHONSAFEPATH"
-#: Timeout of a Dask scheduler's answer, in seconds.
+#: Seconds to wait for the answer of a Dask scheduler.
 PATIENCE = 10
 
 
@@ -96,7 +96,7 @@ def _pooled(
     joblib: Any = import_module("joblib")
     loky: Any = import_module("joblib.externals.loky.process_executor")
 
-    # Loky takes loaded rules for a leak, and replaces the worker.
+    # Loky mistakes the memory of loaded rules for a leak, and replaces the worker.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
     pool = joblib.Parallel(n_jobs=workers, batch_size=1, return_as=return_as)
     safe = os.environ.get(SAFE_PATH)
@@ -145,7 +145,7 @@ def on_dask(cells: Path, todo: Sequence[Cell], address: str) -> Iterator[str | N
             for future in distributed.as_completed(futures):
                 try:
                     yield future.result()
-                except distributed.KilledWorker:  # several workers died over it
+                except distributed.KilledWorker:  # several workers died while they ran the cell
                     yield None
         finally:
             client.cancel([future for future in futures if not future.done()])
