@@ -1,1 +1,1 @@
-"""One question, one grid, one figure per file: ``python -m experiments.NAME [--quick]``."""
+"""Experiments, one per file: ``python -m experiments.NAME [--quick]`` prints and draws one."""

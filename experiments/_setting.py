@@ -1,8 +1,8 @@
 """The setting of the PagedAttention paper (SOSP 2023, arXiv 2309.06180, section 6.1).
 
-One configuration serves them all: models and their KV memory from table 1, block size 16, lengths
-drawn from log-normals with the published means (`workloads.sharegpt`, `workloads.alpaca`), the
-2023 engine's host time per step, and its attention kernel's cost. Nothing is tuned per figure.
+All figures share one configuration: models and their KV memory from table 1, block size 16, lengths
+from log-normal distributions with the published means (`workloads.sharegpt`, `workloads.alpaca`),
+and the host time per step and attention kernel of the 2023 engine. Nothing is tuned per figure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 
-#: Host work per step of the 2023 engine, seconds. Fitted on one bar of Fig. 13 (vLLM on ShareGPT,
-#: 30.42 requests in the batch), which is therefore not scored; every other figure is held out.
+#: Host work per step of the 2023 engine, seconds. It is fitted to one bar of Fig. 13 (vLLM on
+#: ShareGPT, 30.42 requests in the batch), which is not scored; all other figures are held out.
 HOST_SECONDS = 0.007
 #: Slowdown of the paged attention kernel at block size 16: Fig. 18a says 20 to 26 %.
 PAGED_OVERHEAD = 0.23
@@ -81,10 +81,10 @@ def while_arrivals_last(system: str, trace: Trace, model: str = "13B", **options
 
 
 def sustained_rate(system: str, trace: Trace, model: str = "13B", **options: Any) -> float:
-    """Requests per second of a system that never runs out of waiting requests.
+    """Return the requests per second that a system completes if requests always wait.
 
-    The rate of finishing between the first and the last fifth of all requests, without ramp and
-    drain. A server keeps up with any lower request rate and with no higher one.
+    The first and the last fifth of all ends do not count, so ramp and drain are excluded. A server
+    keeps up with any lower request rate, and with no higher one.
     """
     result = serve(system, trace.with_request_rate(float("inf")), model, **options)
     ends = np.sort(result.requests["finish_time"])
@@ -94,14 +94,14 @@ def sustained_rate(system: str, trace: Trace, model: str = "13B", **options: Any
 
 
 def normalized_latency(result: kvsim.Result) -> float:
-    """Mean over requests of end-to-end latency per output token, seconds."""
+    """Return the mean over requests of end-to-end latency per output token, seconds."""
     done = result.requests[np.isfinite(result.requests["finish_time"])]
     latency = done["finish_time"] - done["arrival_time"]
     return float(np.mean(latency / done["num_output_tokens"]))
 
 
 class Check(NamedTuple):
-    """A figure of the paper beside ours, and the band stated for it; no band: for information."""
+    """Figures of kvsim and of the paper, and the stated band; without a band, not judged."""
 
     name: str
     ours: float
@@ -118,18 +118,18 @@ class Check(NamedTuple):
 
 
 def within(name: str, ours: float, paper: float, *, percent: float) -> Check:
-    """Allow that many percent of the paper's figure on both sides."""
+    """Return a check with a band of ``percent`` of the paper's figure on both sides."""
     room = abs(paper) * percent / 100
     return Check(name, ours, paper, paper - room, paper + room)
 
 
 def near(name: str, ours: float, paper: float, *, points: float) -> Check:
-    """Allow that many units on both sides."""
+    """Return a check with a band of ``points`` units on both sides of the paper's figure."""
     return Check(name, ours, paper, paper - points, paper + points)
 
 
 class Figure(NamedTuple):
-    """Result of an experiment: its checks, the rows they rest on, and the drawing function."""
+    """Result of an experiment: its checks, the rows of its CSV file, and the drawing function."""
 
     title: str
     checks: list[Check]
@@ -138,7 +138,7 @@ class Figure(NamedTuple):
 
 
 def number(value: float | None) -> str:
-    """Write about four digits."""
+    """Write a number with about four digits."""
     if value is None:
         return ""
     digits = 0 if abs(value) >= 1000 or value == int(value) else 2
@@ -146,7 +146,7 @@ def number(value: float | None) -> str:
 
 
 def show(figure: Figure) -> bool:
-    """Print a figure's checks; returns whether all bands hold."""
+    """Print a figure's checks; return True if all bands hold."""
     table = Table(title=figure.title, title_justify="left")
     other = "paper" if figure.title.startswith(("Fig.", "Table")) else "expected"
     for column in ("", "ours", other, "band", ""):
@@ -197,7 +197,7 @@ def lines(axes: Any, curves: Mapping[str, tuple[Iterable[float], Iterable[float]
 
 
 def main(name: str, measure: Callable[[bool], Figure], doc: str | None) -> None:
-    """Run one experiment from the command line; exits 1 if a band is missed."""
+    """Run one experiment from the command line; exit with 1 if a band is missed."""
     parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=doc)
     parser.add_argument("--quick", action="store_true", help="fewer requests")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write NAME.csv and NAME.png there")

@@ -1,7 +1,7 @@
-"""The measurements of `speed` as plain data, and the child process that measures one line.
+"""The lines that `speed` measures, as plain data, and the child process that measures one of them.
 
-Run as a script it reads a line as JSON, serves it with the kvsim that its interpreter imports,
-and prints JSON; so two checkouts can be measured by the same text.
+As a script, this file reads a line as JSON, serves it with the kvsim that its interpreter imports,
+and prints JSON. So the same file can measure two checkouts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-#: CPU-seconds that a measurement fills, in one run or several, and most requests it takes for it.
+#: CPU-seconds of a measurement, in one run or several; the most requests of a run; and the requests
+#: of the first trial run.
 FILL = 1.0
 MOST = 50_000
 PILOT = 200
@@ -23,7 +24,7 @@ PLAIN = LLAMA | {"enable_prefix_caching": False}
 
 
 class Line(NamedTuple):
-    """A workload and its options; without a number, as many requests as fill a second."""
+    """A workload and its options; without ``num_requests``, the run lasts about a CPU-second."""
 
     name: str
     options: dict[str, Any]
@@ -34,7 +35,7 @@ class Line(NamedTuple):
 
 
 def lines(eviction_policies: list[str]) -> list[Line]:
-    """Return all lines; without prefix caching where the name says nothing of it, saturated."""
+    """Return all lines; a line is saturated unless its name gives a rate."""
     big = {"max_num_batched_tokens": 8192, "num_gpu_blocks_override": 90_000}
     azure = {"model": "llama-2-7b", "gpu": "a100-80gb"}
     return [
@@ -73,7 +74,7 @@ def lines(eviction_policies: list[str]) -> list[Line]:
 
 
 def served(line: Line, num_requests: int) -> tuple[float, Any]:
-    """Return the CPU-seconds of one run, set-up included and generation not, and the result."""
+    """Return the CPU-seconds of one run, without the generation of its trace, and the result."""
     import kvsim
     import workloads
 
@@ -86,7 +87,7 @@ def served(line: Line, num_requests: int) -> tuple[float, Any]:
 
 
 def fitting(line: Line) -> int:
-    """Return how many requests fill a second: a pilot, ten times as many while it is too short."""
+    """Return the number of requests of a run of a CPU-second, estimated by longer runs."""
     n = PILOT
     seconds, _ = served(line, n)
     while seconds < FILL / 10 and n < MOST:
@@ -96,7 +97,7 @@ def fitting(line: Line) -> int:
 
 
 def measure(line: Line) -> dict[str, Any]:
-    """Serve a line; the kernels are loaded, and compiled if they must be, before the clock."""
+    """Measure a line; rules are loaded, and compiled if necessary, before the measurement."""
     import kvsim
 
     served(line, 20)

@@ -1,18 +1,19 @@
-"""Benefit of attention variants: MHA, GQA, MQA, MLA and windows, at the same KV bytes.
+"""Benefit of attention variants: MHA, GQA, MQA, MLA and windows, with equal KV memory.
 
-Two questions. What if Llama-2-7B (32 heads of its own) shared its KV heads, or saw a window only:
-the same weights and KV bytes, on an A100-80GB, 1,024 tokens in and out, all waiting from the start.
-And what a latent (DeepSeek-V3's MLA) stores per layer and token next to GQA-8. Bands, stated before
-looking, all exact: bytes per token 1, 1/4, 1/32 of MHA's; a window of W tokens holds no more than W
-tokens' bytes of a request however long it gets; MLA keeps 576 numbers per layer where GQA-8 with
-heads of 128 keeps 2,048, and still 576 on each of 8 GPUs, where GQA-8 keeps 256.
+The first question: what would Llama-2-7B (32 KV heads) gain if its heads shared KV, or saw only a
+window? Weights and KV memory stay the same, on an A100-80GB; requests have 1,024 tokens in and out,
+and all arrive at once. The second question: what does a latent (DeepSeek-V3's MLA) store per layer
+and token, compared with GQA-8? The bands were stated before the first run, and are exact. Bytes per
+token are 1/4 (GQA-8) and 1/32 (MQA) of MHA's. A window of W tokens holds at most W tokens' bytes of
+a request of any length. MLA stores 576 numbers per layer, GQA-8 with heads of 128 stores 2,048; on
+each of 8 GPUs MLA still stores 576, GQA-8 256.
 
-Findings. GQA-8 serves 3.8 times MHA's requests at once and 2.6 times its tokens per second,
-MQA 18 times and 5.8: GEMMs and launches grow with the batch, so throughput lags behind memory more
-the larger it gets. A window of half the length gives 1.5x and no more, since a request of 2,048
-tokens is 1,536 long on average while it answers; and it changes what the model sees. MLA keeps 28 %
-of GQA-8's numbers on one GPU, and more than twice as many on each of eight: it has no heads to
-divide.
+Findings. GQA-8 runs 3.8 times as many requests at once as MHA, and yields 2.6 times the tokens per
+second; for MQA it is 18 and 5.8 times. The time of GEMMs and launches grows with the batch, so
+throughput grows more slowly than the number of requests. A window of half the length gives only
+1.5x, since a request of 2,048 tokens has 1,536 on average during its decodes; and a window changes
+the model's output. MLA stores 28 % of GQA-8's numbers on one GPU, but more than twice as many on
+each of eight, since it has no heads to split.
 
     python -m experiments.attention_variants [--quick] [--out DIR]
 """
@@ -48,7 +49,7 @@ DEPLOYMENT: dict[str, Any] = {
 
 
 def measure(quick: bool) -> Figure:
-    """Count bytes and requests, and serve one workload by every variant."""
+    """Count bytes and requests, and serve one workload with every variant."""
     trace = workloads.fixed(
         prompt=LENGTH // 2,
         output=LENGTH // 2,
@@ -77,7 +78,7 @@ def kept_tokens(variant: str) -> int:
 
 
 def window_of_a_long_request() -> float:
-    """Live KV of a request that is three windows long, at its most, over one window's."""
+    """Return the peak of the live KV of a request of three windows, in windows."""
     result = kvsim.simulate(
         workloads.fixed(prompt=1, output=3 * WINDOW, num_requests=1),
         **DEPLOYMENT,
@@ -89,7 +90,7 @@ def window_of_a_long_request() -> float:
 
 
 def numbers_per_layer(model: str, tensor_parallel_size: int) -> int:
-    """Elements of KV that one GPU keeps per token and layer."""
+    """Return the KV elements that one GPU stores per token and layer."""
     layout = kv_layout(
         get_model(model), kv_dtype("bf16"), tensor_parallel_size=tensor_parallel_size
     )

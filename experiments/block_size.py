@@ -1,19 +1,19 @@
 """Length of a KV block: the cost of small and large blocks, on prompts that share prefixes.
 
-Llama-3-8B on an L4, which has little memory for 8 billion weights: twenty system prompts of 500
-tokens, questions of about 200, answers of about 150, all waiting from the start. Attention reads KV
-through a block table 23 % slower at 16 tokens per block, and more below (PagedAttention paper, Fig.
-18a). Bands, stated before looking: the waste (slots reserved or never used) doubles with the block,
-within 25 %; the hit rate is what whole blocks of the shared 500 tokens allow, within 1 point; 16
-and 32 are within 3 % of the best throughput.
+Llama-3-8B runs on an L4, which has little memory beside the weights. There are twenty system
+prompts of 500 tokens, questions of about 200 and answers of about 150, and all requests arrive at
+once. A block table slows attention by 23 % at 16 tokens per block, and more below (PagedAttention
+paper, Fig. 18a). Bands, stated before the first run: the waste (slots reserved or never used)
+doubles with the block size, within 25 %; the hit rate is that of the whole blocks in the shared 500
+tokens, within 1 point; 16 and 32 are within 3 % of the best throughput.
 
-Findings. The waste does double. A hit ends at a block's edge: of 500 shared tokens, 16 reuses
-496, 128 only 384, 256 only 256. Below 16 the kernel slows down, and tables grow up to 16 times as
-long. 16 is best, and vLLM's default.
+Findings. The waste does double. A hit ends at a block boundary: of 500 shared tokens, blocks of 16
+reuse 496, blocks of 128 reuse 384, blocks of 256 reuse 256. Below 16 the kernel slows down, and
+block tables are up to 16 times as long. 16, vLLM's default, is best.
 
-What misses, and why: the hit rates of 128 and 256 are 2.5 and 3.5 points lower still, because what
-these blocks waste is missing for cached prefixes, which are evicted; with 120 GiB of memory they
-are exactly what whole blocks allow. 32 is 3.2 % slower than 16, since both count here.
+Missed bands. The hit rates of 128 and 256 are 2.5 and 3.5 points lower, because the waste of large
+blocks takes memory from cached prefixes, which are evicted; with 120 GiB of memory the hit rates
+are those of whole blocks. 32 is 3.2 % slower than 16, because of both the waste and the hit rate.
 
     python -m experiments.block_size [--quick] [--out DIR]
 """
@@ -31,7 +31,7 @@ PREFIX, SUFFIX, OUTPUT = 500, 200, 150
 
 
 def measure(quick: bool) -> Figure:
-    """Serve one workload by every block size."""
+    """Serve one workload with every block size."""
     trace = workloads.shared_prefix(
         num_requests=300 if quick else 2000,
         request_rate=float("inf"),

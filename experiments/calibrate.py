@@ -1,19 +1,19 @@
-"""Fit the roofline's constants per card on measured kernel times, and say with which errors.
+"""Fit the roofline's constants per GPU to measured kernel times, and print the errors.
 
 The fit minimises absolute logarithmic errors over the training half of each table; the other half
-is for `experiments.validate_kernels`. What no kernel shows comes from serving runs on H100s and
-holds for every card: `elementwise` and `layer_launch` from the mean TTFT and TPOT of a lightly
-loaded run and the TPOT of a densely loaded one, `sync_step` and `sync_request` from the whole times
-of 15 closed loops under synchronous scheduling. `step`, `request` and `mixed_decode` are kept as
-they stand in the file, and so is what the data lack the runs for: on the sample in tests/data,
+is for `experiments.validate_kernels`. Constants that kernels do not determine are fitted to serving
+runs on H100s, and hold for every GPU: `elementwise` and `layer_launch` to the mean TTFT and TPOT of
+a lightly loaded run and the TPOT of a densely loaded one, `sync_step` and `sync_request` to the E2E
+times of 15 closed loops under synchronous scheduling. `step`, `request` and `mixed_decode` keep
+their values in the file; so do constants without data: with the sample in tests/data,
 `elementwise` and `layer_launch`.
 
-Prints the table, and whether it is the one in the package. `--write` replaces that one, and wants
-the whole data for it.
+Prints the table, and its differences from the table in the package. `--write` replaces the latter,
+and needs the whole data.
 
-`--tables` goes further: other cards, GEMMs in fewer bits, experts and latent attention on the
-tables of the package aiconfigurator-core, then what measured points of servers decide, on their
-fitted half. Without it those constants stay as they stand.
+`--tables` also fits other GPUs, GEMMs in fewer bits, experts and latent attention to the tables of
+the package aiconfigurator-core, and then further constants to the fitted half of the measured
+points of servers. Without it these constants keep their values.
 
     python -m experiments.calibrate [--data FOLDER] [--tables [FOLDER]] [--out DIR] [--write]
 """
@@ -57,7 +57,7 @@ SETS = (*KERNELS, LIGHT, DENSE, LOOPS)
 def fit_on_runs(
     names: tuple[str, ...], targets: list[tuple[Run, str]], table: dict[str, Any]
 ) -> dict[str, float]:
-    """Fit constants of the H100 on figures of simulated runs, those of kernels as in ``table``."""
+    """Fit constants of the H100 to measured runs; ``table`` has the constants of kernels."""
     start = tuple(float(read_table()["h100"][name]) for name in names)
 
     def ratios(values: Any) -> Any:
@@ -69,14 +69,14 @@ def fit_on_runs(
 
 
 def ratios_of(targets: list[tuple[Run, str]], card: dict[str, Any]) -> list[float]:
-    """Return simulated by measured figures of runs under the constants of an H100."""
+    """Return the ratio of simulated to measured, by figure, with these constants of the H100."""
     with cost_model({"h100": card}) as model:
         found = [compare(run, simulate(run, cost_model=model))[what] for run, what in targets]
     return [1 + error / 100 for error in found]
 
 
 def run_targets(data: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
-    """Return the constants that no kernel shows, with the figures of runs they are fitted on.
+    """Return the constants that are fitted to runs, with the figures of runs for each fit.
 
     Constants are left out if the folder lacks their runs.
     """
@@ -94,10 +94,11 @@ def run_targets(data: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
 
 
 def calibrate(data: Path, tables: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return the table of constants with the fitted ones replaced.
+    """Return the table of constants, with new values for the fitted ones.
 
-    With the package's kernel tables, those of other cards and formats, too, and then those that
-    measured points of servers decide; without, these stay as they stand in the file.
+    With ``tables``, the kernel tables of aiconfigurator-core, the constants of other GPUs and
+    formats are fitted, too, and then those fitted to points of servers; without, these keep their
+    values.
     """
     table = calibrate_kernels(data)
     if tables is not None:
@@ -114,7 +115,7 @@ def calibrate(data: Path, tables: Path | None = None) -> dict[str, dict[str, Any
 
 
 def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
-    """Do so for those that kernels show."""
+    """Return the table of constants, with those of kernels fitted anew."""
     table = read_table()
     for gpu, name in GPUS.items():
         card = name.partition("-")[0]
@@ -145,7 +146,7 @@ def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
 def scaled(
     table: dict[str, dict[str, Any]], card: str, constants: tuple[str, ...]
 ) -> dict[str, float]:
-    """Return constants of 8-bit KV, not measured on a card, in the H100's proportion to 16-bit."""
+    """Return constants of 8-bit KV for a GPU without data: 16-bit ones, scaled as on the H100."""
     names = {name: name.removesuffix("_8bit") for name in constants}
     h100, own = table["h100"], table[card]
     return {n: float(f"{own[wide] * h100[n] / h100[wide]:.3g}") for n, wide in names.items()}
@@ -170,7 +171,7 @@ def fits(data: Path, table: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def differences(table: dict[str, dict[str, Any]]) -> list[str]:
-    """Return where a table departs from the one in the package."""
+    """Return the constants that differ from those in the package, as texts."""
     shipped = read_table()
     return [
         f"{card}.{name}: {value}, in the package {shipped.get(card, {}).get(name)}"
@@ -181,7 +182,7 @@ def differences(table: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Print the table, or put it in its place."""
+    """Print the table; with ``--write``, replace the one in the package."""
     parser = argparse.ArgumentParser(prog="python -m experiments.calibrate", description=__doc__)
     add_arguments(parser)
     parser.add_argument(
@@ -198,7 +199,7 @@ def main() -> None:
     if any(name in lacking for name in KERNELS):
         parser.error(f"{options.data} lacks kernel tables; --data names the measurements")
     if options.write and lacking:
-        parser.error(f"--write wants the whole data; absent: {', '.join(lacking)}")
+        parser.error(f"--write needs the whole data; absent: {', '.join(lacking)}")
     folder = None
     if options.tables is not None:
         folder = Path(options.tables) if options.tables else tables()

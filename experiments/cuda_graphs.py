@@ -1,12 +1,13 @@
-"""Memory of CUDA graphs: the estimate of `kvsim capacity` fitted on what vLLM servers logged.
+"""Memory of CUDA graphs: the estimate of `kvsim capacity`, fitted to the logs of vLLM servers.
 
-`cuda_graphs.csv` has "Estimated CUDA graph memory" of public start-up logs (facts and figures
-alone, with their sources), how many graphs were profiled, and the model's layers. The estimate is
-bytes per layer and graph, more where GPUs share layers, and a constant where KV is in FP8. Each
-half of the logs, in turns, is fitted by least absolute errors and judged on the other; what ships
-in `kvsim/budget/graphs.py` is fitted on all of them. Logs of one card, model and flags differ by
-a third; FlashInfer's kernels of FP8 KV and NVFP4 took up to 0.7 GiB more than the estimate. Exits
-1 if the shipped constants are not the fitted ones, or the flat 0.30 GiB of old was better.
+`cuda_graphs.csv` has "Estimated CUDA graph memory" of public start-up logs (figures only, with
+their sources), the number of profiled graphs, and the model's layers. The estimate is a number of
+bytes per layer and graph, times a factor if GPUs share layers, plus a constant for FP8 KV. Each
+half of the logs is fitted by least absolute errors and judged on the other half; the constants in
+`kvsim/budget/graphs.py` are fitted to all logs. Logs of equal GPU, model and flags differ by a
+third; FlashInfer's kernels of FP8 KV and NVFP4 took up to 0.7 GiB more than the estimate. Exits
+with 1 if the constants of the package are not the fitted ones, or if the earlier constant of
+0.30 GiB was better.
 
     python -m experiments.cuda_graphs
 """
@@ -29,7 +30,7 @@ FLAT = 0.30 * 1024
 
 
 class Constants(NamedTuple):
-    """MiB of a layer in a graph, the factor where GPUs share layers, MiB where KV is in FP8."""
+    """MiB per layer and graph, the factor if GPUs share layers, and MiB added for FP8 KV."""
 
     layer: float
     shared: float
@@ -37,7 +38,7 @@ class Constants(NamedTuple):
 
 
 def logs() -> list[dict[str, Any]]:
-    """Return the logs: layers times graphs, whether shared, whether FP8 KV, and MiB."""
+    """Return the logs: layers times graphs, if GPUs share layers, if KV is FP8, and MiB."""
     with LOGS.open() as file:
         rows = list(csv.DictReader(file))
     return [
@@ -53,7 +54,7 @@ def logs() -> list[dict[str, Any]]:
 
 
 def errors(rows: list[dict[str, Any]], by: Constants) -> np.ndarray[Any, Any]:
-    """Return how many MiB each log is off."""
+    """Return the estimate minus the logged memory of each log, MiB."""
     return np.array(
         [
             by.layer * row["nodes"] * (by.shared if row["shared"] else 1.0)
@@ -72,7 +73,7 @@ def fit(rows: list[dict[str, Any]]) -> Constants:
 
 
 def halves() -> list[dict[str, float]]:
-    """Fit each half of the logs and judge it on the other: MiB off, at the median."""
+    """Fit each half of the logs, and return its median absolute error on the other half, MiB."""
     rows, found = logs(), []
     for first in (0, 1):
         by, others = fit(rows[first::2]), rows[1 - first :: 2]

@@ -1,7 +1,7 @@
-"""Fig. 2 of the PagedAttention paper: what the KV memory is spent on, by system.
+"""Fig. 2 of the PagedAttention paper: KV memory by cause, for each system.
 
-OPT-13B, ShareGPT-like requests at 2 per second, one hour; shares of the memory held, averaged over
-time. Band, stated before looking: 4 points.
+OPT-13B serves ShareGPT-like requests at 2 per second for one hour; figures are shares of the memory
+held, averaged over time. Band, stated before the first run: 4 points.
 
     python -m experiments.fig02 [--quick] [--out DIR]
 """
@@ -24,7 +24,7 @@ POINTS = 4.0
 
 
 def measure(quick: bool) -> Figure:
-    """Compare the twelve figures (vLLM's waste is one in the paper: 3.7 % in all)."""
+    """Compare the shares; the paper gives one figure for all of vLLM's waste, 3.7 %."""
     trace = workloads.sharegpt(num_requests=1000 if quick else 7200, request_rate=2.0, seed=0)
     checks, rows = [], []
     for system in (*PAPER, "vLLM"):

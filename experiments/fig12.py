@@ -1,21 +1,21 @@
 """Fig. 12 of the PagedAttention paper: the request rate that each system sustains.
 
-OPT-13B, 66B and 175B under ShareGPT-like and Alpaca-like requests. The paper: on ShareGPT vLLM
-sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), up to 22
-times that of FasterTransformer. A system's rate is the paper's: the highest at which the normalised
-latency, the mean over requests of latency per output token, stays under a threshold while requests
-arrive for an hour (for 15 minutes to OPT-175B). The paper draws it up to one second per token, the
-threshold here; under half a second OPT-175B's ratios to Orca are the same to 3 %.
-`kvsim.study.search` finds it. The paper's ranges are the bands on ShareGPT; Alpaca is shown.
+OPT-13B, 66B and 175B serve ShareGPT-like and Alpaca-like requests. In the paper, vLLM on ShareGPT
+sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), and up to 22
+times that of FasterTransformer. As in the paper, a system's rate is the highest at which the
+normalised latency, the mean over requests of latency per output token, stays below a threshold
+while requests arrive for an hour (OPT-175B: 15 minutes). The threshold is one second per token, the
+end of the paper's axis; with half a second, OPT-175B's ratios to Orca change by less than 3 %.
+`kvsim.study.search` finds the rate. The paper's ranges are the bands on ShareGPT; Alpaca has none.
 
-What misses, and why: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM;
-ours then takes 108 ms per token with 144 and 61 ms with 59, so that more memory than 59 requests
-buys little. Several causes were tried, and are shown as rows: the slower kernel is a small part of
-it; 0.1 s of host time per step, at any batch size, lifts Orca (Max) into its band; with prompts
-and decodes in one step besides, both bands hold, at 1.70 and 3.48. So the bands of 175B ask for a
-step two to three times as long as the roofline's, at any batch. Nothing measured on eight GPUs
-says so; the constants stay those of the other figures. Another definition does not help: what a
-system finishes when requests never run out gives 1.35 and 2.23, this one 1.38 and 2.22.
+Missed bands: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM. A step of
+kvsim takes 108 ms with 144 requests and 61 ms with 59, so the larger batch gains little. Rows show
+the causes that were tried. The slower kernel explains a small part. 0.1 s more host time per step,
+at any batch size, lifts Orca (Max) into its band. If prompts also share steps with decodes, both
+bands hold, at 1.70 and 3.48. So these bands require steps two to three times as long as the
+roofline's, at any batch size. No measurement on eight GPUs supports that, so the constants stay
+those of the other figures. Another definition does not help: the rate of completions while requests
+always wait gives 1.35 and 2.23; this definition gives 1.38 and 2.22.
 
     python -m experiments.fig12 [--quick] [--out DIR]
 """
@@ -42,14 +42,14 @@ from kvsim.study.search import highest_rate
 if TYPE_CHECKING:
     from kvsim.trace import Trace
 
-#: Seconds per output token that count as sustained: the end of the paper's axis.
+#: Highest normalised latency of a sustained rate, seconds per token: the end of the paper's axis.
 THRESHOLD = 1.0
-#: Seconds during which requests come, and a tenth of it with ``--quick``.
+#: Seconds during which requests arrive, and the share of it with ``--quick``.
 DURATIONS = {"13B": 3600.0, "66B": 3600.0, "175B": 900.0}
 QUICK = 0.1
 #: The bracket's width, as a share of its upper end.
 TOLERANCE = 0.02
-#: Start of a search, requests per second; and requests drawn, enough for the highest rate.
+#: First rate of a search, requests per second; and number of requests, enough for the highest rate.
 GUESS, DRAWN = 0.5, 150_000
 #: Shares of vLLM's sustained rate at which latencies are drawn.
 LOADS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.05)
@@ -68,7 +68,7 @@ TRIED = {
 
 
 def sustained_rate(system: str, drawn: Trace, model: str, duration: float, **options: Any) -> float:
-    """Return the highest rate under the threshold; its requests are those of any rate, closer."""
+    """Return the highest rate under the threshold; requests differ between rates only in gaps."""
 
     def passes(rate: float) -> bool:
         number = min(max(int(rate * duration), 20), len(drawn))
@@ -79,7 +79,7 @@ def sustained_rate(system: str, drawn: Trace, model: str, duration: float, **opt
 
 
 def tried(drawn: Trace, duration: float) -> list[Check]:
-    """Return OPT-175B's ratios under other costs, for information."""
+    """Return OPT-175B's ratios with other step times, without bands."""
     checks = []
     for name, (host, overhead, scheduler) in TRIED.items():
         cost = {"cost_model": f"roofline+host-seconds={host}+paged-overhead={overhead}"}

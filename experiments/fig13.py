@@ -1,14 +1,15 @@
 """Fig. 13 of the PagedAttention paper: requests in a batch, OPT-13B.
 
-ShareGPT-like at 2 requests/s and Alpaca-like at 30, averaged while arrivals last. Orca (Max) holds
-floor(15,728 / 2,048) = 7 whenever a request is refused: exact. Bands, stated before looking: 15 %.
-vLLM on ShareGPT is the bar on which the host time per step was fitted: shown, not scored.
+ShareGPT-like requests arrive at 2 per second, Alpaca-like ones at 30; the number of running
+requests is averaged over the time of the arrivals. Orca (Max) holds exactly
+floor(15,728 / 2,048) = 7 whenever a request is refused. Bands, stated before the first run: 15 %.
+The host time per step was fitted to vLLM on ShareGPT, so that bar is not scored.
 
-What misses, and why. Alpaca at 30 requests/s sits where Orca (Oracle) just saturates: in a shorter
-run (`--quick`) it is not refused all the time; its ceiling is 68. vLLM on Alpaca is high: V0
-computes prompts in steps of their own, and at 30 arrivals per second every other step is one, which
-take 45 % of the time. So their cost decides: with prompts in steps of decodes it holds 74, with
-steps of prompts a quarter shorter 146, as rows show, and the latter is within the band.
+Missed bands. Alpaca at 30 requests/s just saturates Orca (Oracle); in a shorter run (`--quick`) it
+does not refuse all the time, and its maximum is 68. vLLM on Alpaca is too high. V0 computes prompts
+in separate steps; at 30 arrivals per second these are every other step, and 45 % of the time. So
+their cost decides, as rows show: with prompts in the steps of decodes, vLLM runs 74 requests; with
+prompt steps that are a quarter shorter, 146, which is within the band.
 
     python -m experiments.fig13 [--quick] [--out DIR]
 """
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kvsim.sched.scheduler import StepPlan
     from kvsim.trace import Trace
 
-#: Assumed share of the time of prompt steps: tried, not fitted.
+#: Factor on the time of prompt steps, for one row: tried, not fitted.
 SHORTER = 0.75
 PAPER = {
     "ShareGPT": (7.00, 9.81, 13.62, 30.42),
@@ -47,7 +48,7 @@ PAPER = {
 
 
 class ShorterPrompts:
-    """The same step times, but steps that compute prompts take a share of them."""
+    """The roofline's step times, times ``SHORTER`` for steps that compute prompts."""
 
     def __init__(self, config: CostConfig) -> None:
         given = {"host_seconds": HOST_SECONDS, "paged_overhead": PAGED_OVERHEAD}
@@ -61,7 +62,7 @@ class ShorterPrompts:
 
 
 def tried(trace: Trace) -> list[Check]:
-    """Return what vLLM holds where prompts cost less, for information."""
+    """Return vLLM's running requests if prompts take less time, without bands."""
     mixed = while_arrivals_last("vLLM", trace, scheduler="vllm")["mean_running"]
     with COST_MODELS.lend(ShorterPrompts) as name:
         shorter = while_arrivals_last("vLLM", trace, cost_model=name)["mean_running"]

@@ -1,8 +1,9 @@
 """Fig. 14 of the PagedAttention paper: parallel samples and beams, OPT-13B on Alpaca.
 
-vLLM's sustained rate over Orca (Oracle)'s, which keeps a copy of the prompt for every sequence. The
-paper: 1.3x for one sequence, 2.3x for beams of width 6; more sequences help more. Bands, stated
-before looking: 25 %, and the order. Orca's copies between beams are not charged.
+The figures are ratios of vLLM's sustained rate to that of Orca (Oracle), which stores a copy of the
+prompt for every sequence. In the paper they are 1.3 for one sequence and 2.3 for beams of width 6,
+and grow with the number of sequences. Bands, stated before the first run: 25 %, and a higher ratio
+for beams than for samples. Orca's copies between beams take no time here.
 
     python -m experiments.fig14 [--quick] [--out DIR]
 """

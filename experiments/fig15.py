@@ -1,15 +1,15 @@
 """Fig. 15 of the PagedAttention paper: blocks that sharing saves, OPT-13B.
 
-Parallel samples share the full blocks of their prompt: a closed form of the lengths, which the
-block tables must meet exactly. Beams share as much as their histories do. How often a beam changes
-its parent is one number, fitted on Alpaca with width 2 (37.56 %, not scored); the other beam
-figures are held out, with a band of 6 points stated before looking.
+Parallel samples share the full blocks of their prompt; a closed form of the lengths gives the exact
+saving, which the block tables must equal. Beams also share the blocks of their common history. The
+rate at which a beam continues another beam is one constant, fitted to Alpaca with width 2 (37.56 %,
+not scored); the other beam figures are held out, with a band of 6 points stated before the first
+run.
 
-What misses, and why: wide beams on ShareGPT (with `--quick`, on Alpaca too). With one rate of
-switching, histories soon have a common ancestor however long they are, so that long outputs share
-nearly all: ours grows with the length where the paper's stays at 66 %. Real beams switch seldom in
-the middle of an answer: with a tenth of the switches both widths on ShareGPT are within the band,
-45 and 69 %, as rows show.
+Missed bands: wide beams on ShareGPT (with `--quick`, on Alpaca too). With a constant rate, beams
+soon have a common ancestor, so long outputs share nearly all blocks: the saving grows with the
+length, while the paper's stays at 66 %. Real beams switch seldom in the middle of an output. With a
+tenth of the rate, both widths on ShareGPT are within the band, at 45 and 69 %, as rows show.
 
     python -m experiments.fig15 [--quick] [--out DIR]
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 BEAMS = {"alpaca": {2: 37.56, 4: 53.13, 6: 55.16}, "sharegpt": {2: 44.3, 6: 66.3}}
-#: Share of Alpaca's switches that ShareGPT's beams might have: tried, not fitted.
+#: Factor on the switching rate, for ShareGPT's rows: tried, not fitted.
 SELDOM = 0.1
 SAMPLES = {"alpaca": {2: 6.09, 4: 8.53, 6: 9.79}, "sharegpt": {2: 16.2, 6: 30.5}}
 
 
 def saving(trace: Trace, n: int, beam_switch: float) -> float:
-    """Blocks that sharing saves, % of the entries of all block tables, over all decoding steps."""
+    """Return the blocks saved by sharing, % of all block-table entries, over all decoding steps."""
     config = KVCacheConfig(
         KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0),
         (2 + 128 * (n + 1)) * BLOCK,
@@ -65,7 +65,7 @@ def saving(trace: Trace, n: int, beam_switch: float) -> float:
 
 
 def closed_form(trace: Trace, n: int) -> float:
-    """Do the same for parallel samples from the lengths alone: they share full prompt blocks."""
+    """Return the saving of parallel samples, which share full prompt blocks, from lengths alone."""
     held = entries = 0
     pairs = zip(trace.num_prompt_tokens.tolist(), trace.num_output_tokens.tolist(), strict=True)
     for prompt, output in pairs:

@@ -1,11 +1,12 @@
 """Fig. 16 of the PagedAttention paper: a prefix that all requests share, LLaMA-13B.
 
-Translation with 80 tokens (one example) or 341 tokens (five) before every sentence. The paper gives
-no lengths for WMT16: 30 tokens in and 30 out are assumed. vLLM keeps the prefix in memory, here by
-prefix caching under the mixed batches of its later scheduler. Bands, stated before looking: 25 %.
+The requests are translations with a prefix of 80 tokens (one example) or 341 tokens (five). The
+paper gives no lengths for WMT16; 30 tokens in and 30 out are assumed. vLLM keeps the prefix in
+memory, here by prefix caching under its later scheduler, which mixes prompts and decodes. Bands,
+stated before the first run: 25 %.
 
-What misses, and why: the prefix of 80. The ratio depends on lengths that the paper does not give:
-it is 2.2 for 30 tokens in and out, 2.0 for 60, 1.9 for 100; the band ends at 2.09.
+Missed band: the prefix of 80. The ratio depends on lengths that the paper does not give: it is 2.2
+for 30 tokens in and out, 2.0 for 60, and 1.9 for 100; the band ends at 2.09.
 
     python -m experiments.fig16 [--quick] [--out DIR]
 """
@@ -18,7 +19,7 @@ import workloads
 from experiments._setting import MODELS, Figure, bars, main, sustained_rate, within
 
 LLAMA = {**MODELS["13B"], "model": "llama-13b"}
-#: The scheduler that looks prefixes up, without what came after 2023.
+#: The scheduler with prefix caching, without the features of later years.
 PREFIX = {
     "scheduler": "vllm",
     "enable_prefix_caching": True,

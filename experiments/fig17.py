@@ -1,15 +1,15 @@
 """Fig. 17 of the PagedAttention paper: a chatbot, OPT-13B.
 
-Prompts are the last 1,024 tokens of the conversation, answers have at most 1,024. With a buddy
-allocator any reservation for such a prompt takes 2,048 slots, so the three Orca variants coincide:
-exactly where every prompt has 1,024 tokens. Bands, stated before looking: their sustained rates
-within 3 % of each other on chats, and vLLM at 1.5 to 2.5 times them (the paper: 2x).
+Prompts are the last 1,024 tokens of the conversation; outputs have at most 1,024. The buddy
+allocator takes 2,048 slots for any reservation with such a prompt, so the three Orca variants are
+equal if every prompt has 1,024 tokens. Bands, stated before the first run: on chats their sustained
+rates are within 3 % of each other, and vLLM's is 1.5 to 2.5 times as high (in the paper, 2 times).
 
-What misses, and why: vLLM's 2x. It runs 12 to 13 requests where Orca runs 7, but reads 1,200 tokens
-of each through the slower kernel (43 ms per step against 34), so that 1.8 times the requests give
-1.35 times the rate. The paper's step hardly depended on the batch: with 0.05 s more per step,
-at any batch size, the band holds (1.50; 1.55 with 0.1 s), as rows show; without the slower kernel
-it does not (1.43).
+Missed band: vLLM's ratio. vLLM runs 12 to 13 requests, Orca 7; but vLLM reads 1,200 tokens of each
+through the slower kernel (43 ms per step against 34), so 1.8 times the requests give 1.35 times the
+rate. The paper's step time hardly depended on the batch. As rows show, the band holds with 0.05 s
+more per step, at any batch size (1.50; with 0.1 s, 1.55), but not without the kernel's overhead
+(1.43).
 
     python -m experiments.fig17 [--quick] [--out DIR]
 """
@@ -49,14 +49,14 @@ TRIED = {
 
 
 def full_prompts(num_requests: int) -> Trace:
-    """Every prompt cut to 1,024 tokens, answers of ShareGPT's lengths up to 1,024."""
+    """Return requests with prompts of 1,024 tokens, and ShareGPT's outputs up to 1,024."""
     drawn = workloads.sharegpt(num_requests=num_requests, request_rate=1.0, seed=0)
     output = np.minimum(drawn.num_output_tokens, 1024)
     return Trace.from_arrays(drawn.arrival_time, np.full(num_requests, 1024), output)
 
 
 def measure(quick: bool) -> Figure:
-    """Compare the variants with each other, and vLLM with them."""
+    """Compare the Orca variants with each other, and vLLM with them."""
     n = 300 if quick else 1500
     full = full_prompts(n)
     tables = [serve(system, full).requests for system in ORCAS]

@@ -1,16 +1,16 @@
 """Fig. 18 of the PagedAttention paper: the cost of paging, by block size, OPT-13B.
 
-(a) reading KV through a block table is 20 to 26 % slower at block size 16, and more below, where a
-block gives a warp too little to do (`roofline+paged-overhead`). (b) small blocks slow the kernel,
-large ones waste memory: the paper finds 16 to 128 best on ShareGPT, 16 and 32 on Alpaca, where
-requests are shorter than a large block. Bands, stated before looking: the best size of each lies in
-that range, and its ends are within 10 % of the best.
+(a) A block table slows the attention kernel by 20 to 26 % at block size 16, and more below, where a
+block is too little work for a warp (`roofline+paged-overhead`). (b) Small blocks slow the kernel,
+and large ones waste memory: in the paper, 16 to 128 are best on ShareGPT, and 16 and 32 on Alpaca,
+whose requests are shorter than a large block. Bands, stated before the first run: the best size is
+in the paper's range, and the ends of the range are within 10 % of the best.
 
-What misses, and why. The paper does not give the rates of its Fig. 18b; at those of Fig. 13 the
-memory is nearly full. On ShareGPT, blocks of 128 then waste 64 slots of each request's 330 and
-queues build up, where spare memory would hide it: at 1.25 requests/s, shown as a row, they are
-within 10 %. On Alpaca, blocks of 64 hold the batch down, and smaller batches make faster steps
-while the queue is still short.
+Missed bands. The paper does not give the rates of its Fig. 18b; at those of Fig. 13 the memory is
+nearly full. On ShareGPT, blocks of 128 then waste 64 of each request's 330 slots, and requests
+queue. At 1.25 requests/s, shown as a row, memory is to spare, and blocks of 128 are within 10 %. On
+Alpaca, blocks of 64 limit the batch, and smaller batches have faster steps while the queue is still
+short.
 
     python -m experiments.fig18 [--quick] [--out DIR]
 """
@@ -31,7 +31,7 @@ from experiments._setting import (
 )
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: A rate at which memory is to spare, requests per second.
+#: A rate at which the memory does not fill up, requests per second.
 SPARE = 1.25
 BEST = {"sharegpt": (2.0, 16, 128), "alpaca": (30.0, 16, 32)}
 

@@ -1,9 +1,9 @@
 """Fig. 19 of the PagedAttention paper: recompute or swap, by block size, OPT-13B.
 
-(a) the time to bring back 256 tokens: recomputing does not depend on the block size; swapping
-copies each block's keys and values layer by layer, and small copies over PCIe are slow. The curves
-cross where the paper calls the two comparable, at block sizes 16 to 64: the band. (b) whole runs
-under memory pressure, both ways.
+(a) The time to restore 256 tokens of KV. Recomputing does not depend on the block size; swapping
+copies each block's keys and values layer by layer, and small copies over PCIe are slow. Band: the
+curves cross at block sizes 16 to 64, where the paper calls both comparable. (b) Whole runs under
+memory pressure, with recomputing and with swapping.
 
     python -m experiments.fig19 [--quick] [--out DIR]
 """
@@ -33,7 +33,7 @@ TOKENS = 256
 
 
 def bring_back(block_size: int) -> tuple[float, float]:
-    """Seconds to recompute 256 tokens, and to swap them out and in, beside an empty step's time."""
+    """Return the seconds to recompute 256 tokens, and those that swapping them adds to a step."""
     cost_model = f"roofline+host-seconds={HOST_SECONDS}"
     setup = resolve(Config.build(**MODELS["13B"], block_size=block_size, cost_model=cost_model))
     cost = setup.cost
@@ -50,7 +50,7 @@ def bring_back(block_size: int) -> tuple[float, float]:
 
 
 def measure(quick: bool) -> Figure:
-    """Find where swapping becomes cheaper."""
+    """Find the block size from which swapping is cheaper."""
     rows: list[dict[str, Any]] = []
     trace = workloads.sharegpt(num_requests=300 if quick else 1500, request_rate=2.5, seed=0)
     for size in SIZES:

@@ -1,9 +1,9 @@
-"""Published figures of fleets beside the same fleets simulated: bars, each with its band.
+"""Published figures of fleets, compared with simulations of the same fleets.
 
-A bar is a measured or published figure: routers in front of eight servers, KV transfers, stores
-that overflow, prefixes that are pulled or computed again. Bands were stated before anything was
-run. A figure that kvsim cannot compute yet counts as a miss, and a miss ends the script with 1;
-so does a bar that cannot be judged because its measurements are not in the folder.
+A bar is a set of measured or published figures with bands: routers in front of eight servers, KV
+transfers, stores that overflow, prefixes that are pulled or recomputed. The bands were stated
+before the first run. A figure that kvsim cannot compute yet counts as missed. The script exits with
+1 if a band is missed, or if a bar cannot be judged because the folder lacks its measurements.
 
     python -m experiments.fleet [--data FOLDER] [--bars B1,B3] [--out DIR]
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-#: Every bar there is, one file each.
+#: All bars, one file each.
 BARS = {
     "B1": Bar("four llm-d routers, 8 x Qwen3-32B", llmd_routers.SETS, llmd_routers.rows),
     "B3": Bar("transfers of KV", kv_transfers.SETS, kv_transfers.rows),
@@ -62,12 +62,12 @@ VERDICTS = {True: "holds", False: "MISSED", None: ""}
 
 
 def chosen(names: str) -> list[str]:
-    """Return the bars of a list with commas, in the order of the table; all without one.
+    """Return the bars in a comma-separated list, in the order of :data:`BARS`; all if it is empty.
 
     Raises
     ------
     ValueError
-        For a bar that is not there.
+        For an unknown bar.
     """
     wanted = [name.strip().upper() for name in names.split(",")] if names else []
     for name in wanted:
@@ -77,7 +77,7 @@ def chosen(names: str) -> list[str]:
 
 
 def figure(value: float | str) -> str:
-    """Write a figure with four digits, and none that only pretend to be known."""
+    """Write a figure with four significant digits."""
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -96,12 +96,12 @@ def table_of(name: str, rows: Sequence[Row]) -> Table:
 
 
 def unjudged(rows: Sequence[Row]) -> list[Row]:
-    """Return what has a band, and nothing in the data to hold against it."""
+    """Return the rows with a band that the data do not suffice to judge."""
     return [row for row in rows if row.band and row.holds is None]
 
 
 def verdict(name: str, rows: Sequence[Row]) -> str:
-    """Count what holds and what does not."""
+    """Return a line with the numbers of bands that hold, are missed, or are not judged."""
     judged = [row for row in rows if row.holds is not None]
     missed = [row.what for row in judged if not row.holds]
     lacking = [row.what for row in unjudged(rows)]
@@ -111,7 +111,7 @@ def verdict(name: str, rows: Sequence[Row]) -> str:
 
 
 def kept(file: Path, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """Return all bars to be written: those just found, and the others of a file as they are."""
+    """Return all bars to be written: the new ones, and the file's for bars that did not run."""
     old = json.loads(file.read_text(encoding="utf-8"))["bars"] if file.exists() else {}
     new = {
         name: {"title": BARS[name].title, "rows": [row._asdict() for row in rows]}
@@ -121,7 +121,7 @@ def kept(file: Path, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print every bar, write all of them if asked to, and end with 1 if a band is missed."""
+    """Print every bar, write them with ``--out``, and exit with 1 if a band is missed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.fleet", description=__doc__)
     add_arguments(parser)
     parser.add_argument(

@@ -1,9 +1,8 @@
-"""Are the figures kvsim was started from right? Every claim and technique, ours beside theirs.
+"""The claims from which kvsim was started: each figure and technique, compared with kvsim's result.
 
-The verdict is computed: a figure is right if ours rounds to it or is within 2 % (or the tolerance
-a claim states), right in GiB if it is with bytes counted in GiB, and else wrong by a factor. A
-range is right if all that was measured lies in it, and depends if only some does. The exit code
-is always 0.
+The verdict is computed. A figure is right if kvsim's rounds to it or is within 2 % (or the claim's
+tolerance); right in GiB if that holds with bytes counted in GiB; else wrong by a factor. A range is
+right if it contains all results, and depends if it contains only some. The exit code is always 0.
 
     python -m experiments.founding_figures [--quick] [--out DIR]
 """
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A claim as it is printed: figures as text, and the verdict on them."""
+    """A printed claim: the figures as texts, and the verdict."""
 
     claim: str
     theirs: str
@@ -37,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A technique as it is printed; ``measured`` says "not there" where kvsim lacks it."""
+    """A printed technique; ``measured`` is "not there" if kvsim lacks it."""
 
     technique: str
     claim: str
@@ -46,12 +45,12 @@ class Shown(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Write four digits, or all of a whole number's."""
+    """Write a number with four significant digits, a whole number with all its digits."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e5 else f"{value:,.4g}"
 
 
 def judged(quick: bool) -> list[Row]:
-    """Compute our figure for every claim, and the verdict."""
+    """Return kvsim's figure for every claim, and the verdict."""
     rows = []
     for claim in claims(400 if quick else 1000):
         ours = claim.measure()
@@ -70,7 +69,7 @@ def judged(quick: bool) -> list[Row]:
 
 
 def shown(quick: bool) -> list[Shown]:
-    """Measure what is there of every technique."""
+    """Return the measured effect of every technique that kvsim has."""
     rows = []
     for technique in techniques(400 if quick else 1000):
         there = is_there(technique.needs)

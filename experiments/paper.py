@@ -1,6 +1,6 @@
-"""All tables and figures of the PagedAttention paper, ours beside theirs, and one table at the end.
+"""All tables and figures of the PagedAttention paper, compared with kvsim, and one table of all.
 
-Exits 1 if a stated band is missed; each experiment's docstring says what is behind a miss.
+Exits with 1 if a stated band is missed; each experiment's docstring explains its missed bands.
 
     python -m experiments.paper [--quick] [--out DIR]
 """
@@ -20,7 +20,7 @@ NAMES = ["table1", "fig02", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17"
 
 
 def main() -> None:
-    """Run them one after the other."""
+    """Run all experiments of the paper one after another."""
     parser = argparse.ArgumentParser(prog="python -m experiments.paper", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer requests, under a minute")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write CSV and pictures there")

@@ -1,8 +1,8 @@
-"""Make the sample in tests/data from the whole set of measurements, by rules that draw nothing.
+"""Make the sample in tests/data from the whole set of measurements, without random choices.
 
-Only sets under Apache-2.0, MIT or CC-BY 4.0, and those recorded for this project, are taken: small
-ones as they are, of large tables every tenth row or one engine's, of traces the beginning. A set
-that is absent from the whole is an error: half a sample would look like one.
+The sample contains only sets under Apache-2.0, MIT or CC-BY 4.0, and sets recorded for this
+project: whole small sets, every tenth row or one engine's rows of large tables, and the beginning
+of traces. A missing set is an error, so that the sample is never incomplete.
 
     python -m experiments.sample --data FOLDER [--out DIR]
 """
@@ -22,7 +22,7 @@ from experiments.validation.data import SAMPLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Files taken as they are, by pattern.
+#: Patterns of the files that are copied.
 COPIED = (
     "kernels/gemm.csv.gz",
     "kernels/generation_attention.csv.gz",
@@ -39,14 +39,14 @@ COPIED = (
     "fleet/llmd_p2p/pull_vs_recompute.csv",
     "fleet/llmd_p2p/load_balanced_16k.csv",
 )
-#: Tables of which the header, the first row and every tenth from there is taken.
+#: Tables from which the header and every tenth row are taken, beginning with the first row.
 EVERY = 10
 THINNED = ("kernels/vidur/*_attention.csv.gz", "kernels/vidur/*_mlp.csv.gz")
-#: Files taken whole, compressed.
+#: Files that are copied whole and compressed.
 COMPRESSED = ("vllm_planner2.json",)
-#: A table of which the rows of one engine are taken: the others are not read here.
+#: A table, and the column and value of the rows that are taken from it.
 POINTS, POINTS_OF = "serving/inferencex/points.csv.gz", ("engine", "vllm")
-#: Traces: file, how many rows from the beginning, and what the sample's file is called.
+#: Traces: file, number of rows from the beginning, and name of the file in the sample.
 HEADS = (
     ("azure2023_conv.csv.gz", 2000, "azure2023_conv_2000.csv.gz"),
     ("mooncake_fast25_conversation.jsonl.gz", 1000, "mooncake_fast25_conversation_1000.jsonl.gz"),
@@ -58,12 +58,12 @@ HEADS = (
         "llmservingsim_sharegpt30_llama-3.1-8b.jsonl.gz",
     ),
 )
-#: Start-up logs from this repository alone; the data state its licence (MIT).
+#: Start-up logs, of which only those from this repository are taken; its licence is MIT.
 LOGS, LOGS_FROM = "vllm_startup_blocks.csv", "github:casys-kaist/LLMServingSim"
 
 
 def sampled(data: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the sample's files: path inside it, and content."""
+    """Yield the files of the sample: relative path and content."""
     for pattern in COPIED:
         for path in found(data, pattern):
             yield path.relative_to(data).as_posix(), path.read_bytes()
@@ -89,7 +89,7 @@ def sampled(data: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def found(data: Path, pattern: str) -> list[Path]:
-    """Return the files of a pattern, at least one."""
+    """Return the files that match a pattern; it is an error if there are none."""
     paths = sorted(data.glob(pattern))
     if not paths:
         raise SystemExit(f"sample: {data} has no {pattern}")
@@ -97,12 +97,12 @@ def found(data: Path, pattern: str) -> list[Path]:
 
 
 def packed(lines: Iterable[bytes]) -> bytes:
-    """Compress lines; without a time in the header equal lines give equal files."""
+    """Return gzipped lines, without a time in the header, so that equal lines give equal files."""
     return gzip.compress(b"".join(lines), 9, mtime=0)
 
 
 def logs(path: Path) -> bytes:
-    """Return the start-up logs of one repository; ``line`` is where each stands in the whole."""
+    """Return the start-up logs of one repository; ``line`` is the line in the whole file."""
     with path.open(newline="") as file:
         rows = [{"line": i, **row} for i, row in enumerate(csv.DictReader(file))]
     kept = [row for row in rows if row["source"].startswith(LOGS_FROM)]

@@ -1,21 +1,22 @@
-"""Speed-up of speculative decoding, and the batch size up to which it holds.
+"""Speed-up of speculative decoding, by batch size.
 
-Llama-3.1-8B on an H100, contexts of 500 tokens, EAGLE-3 with three drafts of which 2.4 tokens per
-verification come out. The measure is a formula fitted to measured servers (SpecDecode-Bench):
+Llama-3.1-8B on an H100 serves contexts of 500 tokens with EAGLE-3, three drafts, and 2.4 tokens per
+verification. The reference is a formula fitted to measured servers (SpecDecode-Bench):
 
     verification   5.886 ms + 21.01 us per token + 39.26 ns per KV token + 1.207 ms
     EAGLE-3        2.135 ms + 2.38 ns per KV token + 0.84 us per draft
 
-The fixed time of kvsim's drafter comes from its 2.135 ms, all else from kvsim's own constants.
-Bands, stated before looking: the gain is within 10 % of the formula's at every batch size, and it
-falls as the batch grows. n-gram is shown with the acceptance that is assumed where none is given
-(1.40 tokens on ShareGPT).
+The fixed time of kvsim's drafter is the formula's 2.135 ms; all other constants are kvsim's own.
+Bands, stated before the first run: the gain is within 10 % of the formula's at every batch size,
+and falls as the batch grows. n-gram drafting is shown with kvsim's default acceptance (1.40 tokens
+on ShareGPT).
 
-Findings. A small batch leaves the GPU's arithmetic idle while it reads the weights, so three
-more tokens per request are nearly free: 1.8 times as fast. At 128 requests the verification has 512
-tokens, and their arithmetic takes as long as the weights: 1.2 times. n-gram drafts cost only
-their verification, but few of them are accepted, and no step can be scheduled ahead of the tokens
-that they are looked up in: a quarter faster at best, and slower from 32 requests on.
+Findings. With a small batch the GPU's arithmetic is idle while it reads the weights, so three more
+tokens per request take hardly any time, and the gain is 1.8. With 128 requests a verification has
+512 tokens; their arithmetic takes as long as the reading of the weights, and the gain is 1.2.
+n-gram drafts take no time but that of their verification. Few of them are accepted, and no step can
+be scheduled before the tokens are known in which drafts are looked up: the gain is at most a
+quarter, and a loss from 32 requests on.
 
     python -m experiments.speculation [--quick] [--out DIR]
 """
@@ -44,7 +45,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": NUM_DRAFTS}
 
 
 def expected_gain(batch: int) -> float:
-    """Return how many times as fast EAGLE-3 is by the fitted formula."""
+    """Return the speed-up of EAGLE-3 by the fitted formula."""
     kv_tokens = batch * CONTEXT
 
     def verification(num_tokens: int) -> float:
@@ -56,7 +57,7 @@ def expected_gain(batch: int) -> float:
 
 
 def mean_tpot(batch: int, num_requests: int, **options: Any) -> float:
-    """Return milliseconds per token with ``batch`` requests running all the time."""
+    """Return the milliseconds per token while ``batch`` requests always run."""
     trace = workloads.fixed(
         prompt=CONTEXT - OUTPUT // 2,
         output=OUTPUT,

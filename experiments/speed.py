@@ -1,9 +1,10 @@
 """Speed of kvsim: requests and steps per CPU-second, and peak memory, line by line.
 
-Every measurement has a process of its own and counts CPU time with the kernels loaded; set-up is
-in it, a second's work makes it small. Medians of five; ``--quick`` runs once. Nothing here asserts
-a time: machines differ. ``--against`` measures another checkout (a folder) or another environment
-(its python) in turn with this one on the same machine, and prints the ratio of each pair.
+Every measurement is a separate process, and counts the CPU time after the rules are loaded. The
+set-up counts, too, but is small in a run of a second. Figures are medians of five runs; ``--quick``
+runs once. No time is a failure, since machines differ. ``--against`` measures this checkout and
+another one (a folder), or another environment (its python), alternately on the same machine, and
+prints the ratio of each pair.
 
     python -m experiments.speed [--quick] [--only NAME] [--against PATH] [--csv FILE] [--long]
 """
@@ -28,18 +29,18 @@ from experiments._speed_lines import Line, lines
 from kvsim.kv.eviction import EVICTION_POLICIES
 
 HERE = Path(__file__).resolve().parents[1]
-#: Two checkouts serve equally many requests, the fewer, unless one wants ALIKE times the other's.
+#: Both sides serve the smaller of their numbers of requests, unless these differ by this factor.
 ALIKE = 4
 
 
 class Side(NamedTuple):
-    """An interpreter, and the checkout it takes kvsim from, if any."""
+    """An interpreter, and the checkout from which it imports kvsim; None: its installed kvsim."""
 
     python: str
     checkout: Path | None
 
     def measure(self, line: Line) -> dict[str, Any]:
-        """Measure in a child process; ``error`` says why it could not."""
+        """Measure a line in a child process; ``error`` is the reason of a failure."""
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         if self.checkout is not None:
             environment["PYTHONPATH"] = str(self.checkout)
@@ -59,8 +60,8 @@ class Side(NamedTuple):
 
 
 def other_side(given: str) -> Side:
-    """Return the side of ``--against``: a folder with kvsim in it, or a python."""
-    path = Path(given).absolute()  # unresolved: an environment's python is a link
+    """Return the side of ``--against``: a folder that contains kvsim, or a python."""
+    path = Path(given).absolute()  # not resolved: an environment's python is a link
     if (path / "kvsim").is_dir():
         return Side(sys.executable, path.resolve())
     if path.is_file():
@@ -69,7 +70,7 @@ def other_side(given: str) -> Side:
 
 
 def measured(line: Line, sides: list[Side], repeat: int) -> list[list[dict[str, Any]]]:
-    """Return the repetitions of each side, taken in turn; a side that fails has one, its error."""
+    """Return the measurements of each side, taken alternately; a side that fails has its error."""
     found: list[list[dict[str, Any]]] = [[] for _ in sides]
     wanted = [line.num_requests] * len(sides)
     if line.num_requests is None:
@@ -87,7 +88,7 @@ def measured(line: Line, sides: list[Side], repeat: int) -> list[list[dict[str, 
 
 
 def row_of(line: Line, found: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the medians of a line, and how this checkout compares with the other."""
+    """Return the medians of a line, and the ratio to the other side."""
     row: dict[str, Any] = {"line": line.name}
     rates: list[list[float]] = []
     for repetitions, suffix in zip(found, ("", "_against"), strict=False):
@@ -110,7 +111,7 @@ def row_of(line: Line, found: list[list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def shown(row: dict[str, Any], *, paired: bool) -> list[str]:
-    """Return a row as it is printed."""
+    """Return the printed cells of a row."""
 
     def text(name: str, form: str = ",") -> str:
         return format(row[name], form) if name in row else ""

@@ -12,9 +12,9 @@ PAPER = {"13B": (15_700, 0.2), "66B": (9_700, 1.5), "175B": (60_100, 0.2)}
 
 
 def measure(quick: bool) -> Figure:
-    """Compare slots; bands 0.2 %, for 66B 1.5 %.
+    """Compare the numbers of slots; the bands are 0.2 %, for 66B 1.5 %.
 
-    Slots are memory over bytes per token, as in the paper; whole blocks of 16 are a few less.
+    Slots are memory over bytes per token, as in the paper; blocks of 16 have a few slots fewer.
     """
     del quick
     checks, rows = [], []

@@ -1,16 +1,17 @@
-"""KV blocks that real vLLM servers logged at start-up, beside what `kvsim capacity` predicts.
+"""KV blocks that real vLLM servers logged at start-up, compared with `kvsim capacity`.
 
-First the plans: from given memory, vLLM's own planner recorded blocks and groups of layers, and
-kvsim's must be the same. Then the logs; no logged memory figure is used. A log is scored if it
-tells model, GPU, utilisation, TP, version, max_num_batched_tokens and max_num_seqs (or leaves them
-at a default of its version); the others are listed with what is missing. The form of the overheads
-and its factors for activations come from a trial fit on 24 rows of this same file. So that the
-table is not all in sample, the base overhead of every row is taken anew from the other rows of its
-engine generation (the only ROCm row keeps the shipped one).
+Plans: vLLM's own planner recorded blocks and groups of layers for given memory, and kvsim's must be
+equal. Logs: no logged memory figure is used. A log is scored if it has model, GPU, utilisation, TP,
+version, max_num_batched_tokens and max_num_seqs (or leaves these at a default of its version); the
+other logs are listed with the missing facts. The formula of the overheads and its factors for
+activations were fitted to 24 rows of the same file. To judge rows by data outside the fit, the base
+overhead of every row is computed from the other rows of its engine generation (the only ROCm row
+keeps the package's).
 
 Bands: blocks within 3 % at the median and 8 % at the 90th percentile; overhead within 0.25 and
-0.6 GiB. They are stated over all scored logs: the sample in tests/data has one; its base overhead
-is the shipped one, so it is listed and not judged. Exits 1 if a plan differs or a band is missed.
+0.6 GiB. They apply to the set of all scored logs. The sample in tests/data has one of them, with
+the package's base overhead, so it is listed and not judged. Exits with 1 if a plan differs or a
+band is missed.
 
     python -m experiments.validate_capacity [--data FOLDER] [--out DIR]
 """
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 
 PLANS, LOGS = "vllm_planner.json", "vllm_startup_blocks.csv"
 SETS = (PLANS, LOGS)
-#: Below this, KV is what little is left and overheads decide.
+#: KV memory below which the overheads determine most of it, GiB.
 TIGHT_GIB = 10.0
 
-#: By line of the file (0 is the first log): what the log says, in kvsim's words.
+#: By line of the file (0 is the first log): options of the log, in kvsim's names.
 SCORED: dict[int, dict[str, Any]] = {
     0: {"model": "llama-3.1-8b", "gpu": "rtx-3090", "vllm_version": "0.6.4", "tokens": 20000},
     1: {"model": "llama-3.1-8b", "gpu": "rtx-3090", "vllm_version": "0.6.4", "tokens": 29000},
@@ -54,7 +55,7 @@ SCORED: dict[int, dict[str, Any]] = {
     18: {"model": "llama-3-8b", "gpu": "mi300x", "vllm_version": "0.6.0", "tokens": 8192},
     27: {"model": "tinyllama-1.1b", "gpu": "h200-sxm", "vllm_version": "0.6.4"},
 }
-#: Why the others are not, from the log's text alone.
+#: Reasons why the other logs are not scored, from their texts.
 NOT_SCORED = {
     2: "profile of 9.37 GiB with no stated max_num_batched_tokens",
     3: "A100 or H100, not said which; no block line",
@@ -81,7 +82,7 @@ WHY_HYBRID = "hybrid model, approximate or another backend"
 
 
 class Row(NamedTuple):
-    """A scored log: blocks and overhead (GiB per GPU), ours and logged."""
+    """A scored log: blocks and overhead (GiB per GPU), predicted and logged."""
 
     name: str
     generation: str
@@ -94,7 +95,7 @@ class Row(NamedTuple):
 
 
 def score(index: int, log: Any) -> Row:
-    """Predict one start-up."""
+    """Predict the blocks and the overhead of one log."""
     given = SCORED[index]
     found = kvsim.capacity(
         model=given["model"],
@@ -123,7 +124,7 @@ def score(index: int, log: Any) -> Row:
 
 
 def leave_one_out(rows: list[Row]) -> list[Row]:
-    """Replace each row's base overhead by what the other rows of its generation leave over."""
+    """Replace each row's base overhead by that of the other rows of its engine generation."""
     replaced = []
     for row in rows:
         others = [r for r in rows if r is not row and r.generation == row.generation]
@@ -137,12 +138,12 @@ def leave_one_out(rows: list[Row]) -> list[Row]:
     return replaced
 
 
-#: Judged quantities: their unit, and the bands of median and 90th percentile.
+#: Judged quantities: unit, and bands of the median and the 90th percentile.
 BANDS = {"blocks": ("%", 3.0, 8.0), "overhead": ("GiB", 0.25, 0.6)}
 
 
 def start_ups(data: Path) -> Any:
-    """Return the logs by their line in the whole file; maybe none."""
+    """Return the logs by their line in the whole file; an empty table without the file."""
     if not (data / LOGS).exists():
         return pd.DataFrame()
     logs = pd.read_csv(data / LOGS)
@@ -150,7 +151,7 @@ def start_ups(data: Path) -> Any:
 
 
 def scored(logs: Any) -> list[dict[str, Any]]:
-    """Predict the logs that say enough, as shipped and with their own row left out."""
+    """Predict the scored logs, with the package's constants and with the own row left out."""
     shipped = [score(index, logs.loc[index]) for index in SCORED if index in logs.index]
     return [
         {
@@ -167,7 +168,7 @@ def scored(logs: Any) -> list[dict[str, Any]]:
 
 
 def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Hold the errors of all scored logs against the bands; fewer logs are no judgement."""
+    """Return whether the errors of all scored logs meet the bands; empty with fewer logs."""
     if len(rows) < len(SCORED):
         return []
     verdicts = []
@@ -200,7 +201,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 
 
 def tight(rows: list[dict[str, Any]]) -> str:
-    """Say what a single constant for all overheads would give where they decide."""
+    """Compare with a single constant for all overheads, over logs with little KV memory."""
     constant = float(np.median([row["logged_overhead_gib"] for row in rows]))
     few = [row for row in rows if row["kv_gib"] < TIGHT_GIB]
     ours = np.mean([abs(row["overhead_off_by_gib"]) for row in few])
@@ -212,7 +213,7 @@ def tight(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print plans, scored rows, bands, and why the others are not scored."""
+    """Print plans, scored rows, bands, and the reasons why other logs are not scored."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.validate_capacity", description=__doc__
     )

@@ -1,8 +1,8 @@
-"""Measured kernels beside the roofline's formulas, on the half that no constant was fitted on.
+"""Measured kernels compared with the roofline's formulas, on the half held out from the fit.
 
 Bands: the median absolute error of GEMMs within 6 %, of decode attention and all-reduces within
-8 %, of prefill attention within 10 %; exits 1 if one is missed. The sample in tests/data has the
-tables whole.
+8 %, of prefill attention within 10 %; exits with 1 if a band is missed. The sample in tests/data
+contains the whole tables.
 
     python -m experiments.validate_kernels [--data FOLDER] [--out DIR]
 """
@@ -38,7 +38,7 @@ SETS = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.value
 
 
 class Held(NamedTuple):
-    """Held-out kernels of one kind on one card; times in seconds."""
+    """Held-out kernels of one kind on one GPU; times in seconds."""
 
     card: str
     kind: str
@@ -47,12 +47,12 @@ class Held(NamedTuple):
 
     @property
     def errors(self) -> Any:
-        """Absolute, percent."""
+        """Return the absolute errors, percent."""
         return 100 * np.abs(self.ours / self.table.seconds.to_numpy() - 1)
 
 
 def held_out(data: Path) -> list[Held]:
-    """Predict what no constant was fitted on; a kind that a card was not measured for is absent."""
+    """Predict the held-out kernels; kinds that were not measured on a GPU are absent."""
     found = []
     for gpu, card in GPUS.items():
         rate = efficiency_of(card)
@@ -68,7 +68,7 @@ def held_out(data: Path) -> list[Held]:
 
 
 def judged(held: Held) -> dict[str, Any]:
-    """Hold a kind's errors against its band."""
+    """Return the errors of a kind of kernels, and whether they meet its band."""
     median, band = float(np.median(held.errors)), BANDS[held.kind]
     return {
         "card": held.card,

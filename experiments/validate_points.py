@@ -1,12 +1,13 @@
-"""Measured points of servers beside the same servers and clients simulated.
+"""Measured points of servers, compared with simulations of the same servers and clients.
 
-Each point is the mean TTFT and the mean TPOT of one run of InferenceX's benchmark: a closed loop
-of clients, random prompts, a server with the flags of that day's script. What is simulated is that
-client and those flags; nothing of a point is used but those. Half of the points, by a hash of
-their ids, may decide constants ("fitted"); bands are judged on the others, and a missed one ends
-the script with 1. Errors are medians of absolute errors, their means, and medians of errors, each
-over the points of a group. Throughput is per GPU, by Little's law as in the table. With `--engine
-sglang` the points are those of SGLang's servers, under its scheduler; they have no bands.
+Each point is the mean TTFT and the mean TPOT of one run of InferenceX's benchmark: a closed loop of
+clients, random prompts, and a server with the flags of that day's script. The simulation uses this
+client and these flags, and no other fact of the point. Half of the points, chosen by a hash of
+their ids, may be used to fit constants; bands are judged on the other half, and the script exits
+with 1 if a band is missed. Errors are given by group of points: median and mean of the absolute
+errors, and median of the signed errors. Throughput is per GPU, by Little's law as in the table.
+With `--engine sglang` the points are those of SGLang's servers, under its scheduler; they have no
+bands.
 
     python -m experiments.validate_points [--data FOLDER] [--out DIR] [--csv FILE]
         [--engine sglang] [--model NAME]... [--gpu NAME]... [--limit N] [--workers N]
@@ -50,7 +51,7 @@ HALVES = ("fitted", "held out", "all", "unmerged")
 
 
 def points_of(table: pd.DataFrame) -> tuple[list[Point], dict[str, str]]:
-    """Return the points of a table, and what kvsim does not know, by id."""
+    """Return the points of a table, and by id the reason of those that kvsim cannot simulate."""
     points, refused = [], {}
     for row in table.to_dict("records"):
         try:
@@ -63,7 +64,7 @@ def points_of(table: pd.DataFrame) -> tuple[list[Point], dict[str, str]]:
 def chosen(
     points: Iterable[Point], models: Sequence[str], gpus: Sequence[str], limit: int | None
 ) -> list[Point]:
-    """Return the points of some models and cards, of each group only the shortest runs."""
+    """Return the points of the given models and GPUs, of each group at most the shortest N."""
     names = {get_model(name).name for name in models}
     cards = {get_gpu(name).name for name in gpus}
     groups: dict[Key, list[Point]] = {}
@@ -78,7 +79,7 @@ def chosen(
 
 
 def simulated(points: Sequence[Point], workers: int) -> list[Pair]:
-    """Simulate points, in processes of their own if there are to be several."""
+    """Simulate points, in this process or in several processes."""
     if workers == 1:
         return [Pair(point, simulate(point)) for point in points]
     context = multiprocessing.get_context("spawn")
@@ -88,7 +89,7 @@ def simulated(points: Sequence[Point], workers: int) -> list[Pair]:
 
 
 def effort(pairs: Sequence[Pair]) -> str:
-    """Say which backends ran, and how long."""
+    """Return a line on the backends that ran, and their CPU time."""
     seconds = [pair.found.cpu_seconds for pair in pairs]
     backends = pd.Series([pair.found.backend or "refused" for pair in pairs]).value_counts()
     text = ", ".join(f"{count} {name}" for name, count in backends.items())
@@ -100,7 +101,7 @@ def effort(pairs: Sequence[Pair]) -> str:
 
 
 def flat(pair: Pair) -> dict[str, Any]:
-    """Return a point as a row of a table: its group, its options, both sets of figures."""
+    """Return a point as a row of a table: group, options, measured and simulated figures."""
     point, found = pair
     row: dict[str, Any] = {"id": point.identifier}
     row |= {name: getattr(point, name) for name in ("model", "weights", "card", "parallel")}
@@ -121,7 +122,7 @@ def record(
     only: dict[str, Any],
     engine: str = "vllm",
 ) -> None:
-    """Write everything found as JSON, and the pictures; what is compared to others is vLLM's."""
+    """Write all results as JSON, and the figures; only vLLM's points are compared to others."""
     name = "validate_points" if engine == "vllm" else f"validate_points_{engine}"
     peers = PEER if engine == "vllm" else {}
 
@@ -155,7 +156,7 @@ def record(
 
 
 def judged(pairs: Sequence[Pair], engine: str) -> list[dict[str, Any]]:
-    """Hold groups against their bands; those of other engines than vLLM have none."""
+    """Return whether groups meet their bands; only vLLM's points have bands."""
     return verdicts(pairs) if engine == "vllm" else []
 
 
@@ -174,7 +175,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Print the errors by group, GPUs and clients, the other simulator's, and the bands."""
+    """Print the errors by group, GPUs and clients, those of the other simulator, and the bands."""
     command = parser()
     options = command.parse_args()
     require(command, options.data, SETS)

@@ -1,11 +1,11 @@
-"""Whole serving runs, measured on real GPUs, beside the same requests simulated.
+"""Whole serving runs, measured on real GPUs, compared with simulations of the same requests.
 
-Each run is replayed with the block count that its server logged: arrivals, prompt and output
-lengths as measured, under the client's limit of requests in flight. The simulator's step times are
-fitted on kernels and on a few runs (`FITTED`, and the closed loops on two GPUs with prompts of
-1,024 tokens); every other run is held out. The bands are means of absolute errors over the held-out
-runs of each row, and the worst single run. The exit code is always 0; tests/test_validation.py
-says which bands must hold.
+Each run is replayed with the number of blocks that its server logged: arrivals, prompt and output
+lengths as measured, under the client's limit of requests in flight. Step times are fitted to
+kernels and to a few runs (`FITTED`, and the closed loops on two GPUs with prompts of 1,024 tokens);
+all other runs are held out. Bands apply to the mean of the absolute errors over the held-out runs
+of a row, and to the worst run. The exit code is always 0; tests/test_validation.py defines the
+bands that must hold.
 
 The sample in tests/data has the runs of Llama-3.1-8B and the closed loops.
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMNS = ("E2E", "TPOT", "TTFT", "p99 TTFT", "KV", "throughput")
-#: Beginning of the runs' names, what, band of the mean, band of the worst run; percent.
+#: Beginning of the runs' names, metric, band of the mean error, band of the worst run; percent.
 BANDS = (
     ("qwen3-14b H100", "E2E", 5.0, 10.0),
     ("qwen3-14b H100", "TPOT", 5.0, 10.0),
@@ -61,11 +61,11 @@ BANDS = (
     ("codellama-34b H100", "TTFT", 15.0, 15.0),
     ("llama-3.1-8b RTXPRO6000", "E2E", 8.0, 8.0),
 )
-#: The saturated run decided one constant; its throughput is listed, as fitted.
+#: One constant is fitted to the saturated run, so its throughput is listed as fitted.
 SATURATED = ("throughput", 5.0)
 
 
-#: Sets with times of single runs, and their readers; the closed loops stand apart.
+#: Sets with the times of single requests, and their readers; closed loops have another format.
 READERS: dict[str, Callable[[Path], list[Run]]] = {
     "serving/qwen3-14b_h100_vllm0.23": qwen,
     "serving/sharegpt300_vllm0.19": sharegpt300,
@@ -76,7 +76,7 @@ SETS = (*READERS, LOOPS)
 
 
 class Pair(NamedTuple):
-    """A run, what was simulated of it, and how far off that is, percent by column."""
+    """A run, its simulation, and the errors of the simulation, percent by column."""
 
     run: Run
     found: Found
@@ -92,24 +92,24 @@ class Pair(NamedTuple):
 
 
 def all_runs(data: Path) -> list[Run]:
-    """Every run with times of its own that a folder has."""
+    """Return all runs of a folder, except closed loops."""
     there = [(name, read) for name, read in READERS.items() if (data / name).exists()]
     return [run for name, read in there for run in read(data / name)]
 
 
 def all_loops(data: Path) -> list[Run]:
-    """The closed loops, if a folder has them."""
+    """Return the closed loops of a folder; empty if it has none."""
     return closed_loops(data / LOOPS) if (data / LOOPS).exists() else []
 
 
 def pair(run: Run) -> Pair:
-    """Simulate a run."""
+    """Simulate a run, and compare."""
     found = simulate(run)
     return Pair(run, found, compare(run, found))
 
 
 def verdicts(pairs: list[Pair]) -> list[dict[str, Any]]:
-    """Hold the errors of held-out runs against the bands; a row without runs is not judged."""
+    """Return whether the errors of held-out runs meet the bands; rows without runs are left out."""
     judged = []
     for start, what, mean_band, worst_band in BANDS:
         found = [
@@ -191,7 +191,7 @@ def loop_groups(loops: list[Pair]) -> list[dict[str, Any]]:
 
 
 def loops_table(groups: list[dict[str, Any]]) -> Table:
-    """Lay out whole times of closed loops."""
+    """Lay out the E2E times of closed loops."""
     table = Table(title="Closed loops, E2E simulated over measured, %", title_justify="left")
     for column in ("GPUs", "prompt", "runs", "median", "median abs.", "lowest", "highest"):
         table.add_column(column, justify="right")
@@ -204,7 +204,7 @@ def loops_table(groups: list[dict[str, Any]]) -> Table:
 
 
 def record(out: Path, data: Path, pairs: list[Pair], loops: list[Pair]) -> None:
-    """Write everything found as JSON, and the pictures."""
+    """Write all results as JSON, and the figures."""
 
     def shown(p: Pair) -> dict[str, Any]:
         row = {"run": p.run.name, "fitted": p.fitted, "errors_percent": p.errors}
