@@ -300,7 +300,7 @@ def test_a_policy_of_ones_own_passes() -> None:
         (Long, "the length is"),
         (Turning, "iterating changes the order"),
         (Fickle, "not deterministic"),
-        (Inventive, "in use or not there"),
+        (Inventive, "in use or does not exist"),
     ],
 )
 def test_a_broken_policy_is_found_out(factory: type[Queue], message: str) -> None:
