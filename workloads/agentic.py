@@ -73,7 +73,7 @@ def agentic(
     Parameters
     ----------
     num_requests : number of requests of all sessions and sub-agents together
-    request_rate : mean requests per second while sessions arrive, as in ``workloads.multi_turn``
+    request_rate : mean requests per second while sessions arrive; see ``workloads.multi_turn``
     seed : equal seeds give equal traces
     arrival : arrival process of the sessions, e.g. ``"gamma+cv=3"``
     turns : mean turns of a session, log-normal
@@ -161,7 +161,7 @@ def _lengths(name: str, mean: float, sigma: float = OUTPUT_SIGMA) -> LogNormal:
 
 @dataclass
 class _Trees:
-    """Writes sessions with their sub-agents, row by row."""
+    """Builds sessions with their sub-agents, request by request."""
 
     first: list[int]
     growth: list[int]
@@ -178,7 +178,7 @@ class _Trees:
     def session(
         self, num_turns: int, system: tuple[int, int], sub_content: int, spawns: float
     ) -> None:
-        """Write a session, and its sub-agents after it."""
+        """Add a session's requests, and then those of its sub-agents."""
         begin = len(self.script)
         num_turns = min(num_turns, len(self.first) - begin)
         self.roots.append(begin)
@@ -208,13 +208,13 @@ class _Trees:
         self.order += turns[done:]
 
     def _groups(self, num_turns: int, spawns: float) -> list[tuple[int, int]]:
-        """Return the turns that spawn sub-agents, each with their number."""
+        """Return pairs: a turn that spawns sub-agents, and the number of sub-agents."""
         spawning = np.flatnonzero(self.rng.random(num_turns)[:-1] < spawns)
         sizes = self.rng.choice((1, 2, 3), len(spawning), p=GROUPS)
         return list(zip(spawning.tolist(), sizes.tolist(), strict=True))
 
     def _sub_agent(self, parent: int, system_content: int) -> int | None:
-        """Write a sub-agent; return its last request, None if no request is left."""
+        """Add a sub-agent's requests; return the last one, None if no request is left."""
         left = len(self.first) - len(self.script)
         num_turns = min(int(SUB_TURNS.sample(self.rng, 1)[0]), left)
         if num_turns == 0:

@@ -18,7 +18,7 @@ Piece = tuple[int, int, int]
 
 
 def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
-    """Return the first ``num_tokens`` tokens of a content."""
+    """Return the segments of the first ``num_tokens`` tokens."""
     front: list[Piece] = []
     for content, start, length in pieces:
         if num_tokens <= 0:
@@ -29,7 +29,7 @@ def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
 
 
 def _moved(items: Sequence[Any], place: Mapping[int, int]) -> list[Any]:
-    """Return the rows that a request waits for after a reordering; ``place`` has the new rows."""
+    """Return the new rows of the requests in ``items``; ``place`` maps old rows to new ones."""
     return [(place[k[0]], *k[1:]) if isinstance(k, list | tuple) else place[k] for k in items]
 
 
@@ -60,7 +60,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Draft:
-    """Columns of a future trace, named as its arrays; None is the default of a column.
+    """Columns of a future trace, with the names of its arrays; None is a column's default.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Log-normal lengths, rounded and clipped to ``low`` .. ``high``; then they have the mean.
+    """Log-normal lengths, rounded and clipped to ``low`` .. ``high``.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def _tail(log_x: float, mu: float, sigma: float) -> float:
 
 
 def _tail_integral(x: float, mu: float, sigma: float) -> float:
-    """Return the integral of the tail from 0 to x, which is the mean of min(value, x)."""
+    """Return the integral of the tail from 0 to x: the mean of min(value, x)."""
     below = 1 - _tail(math.log(x) - sigma**2, mu, sigma)
     return x * _tail(math.log(x), mu, sigma) + math.exp(mu + sigma**2 / 2) * below
 

@@ -42,7 +42,7 @@ class Characters:
         self.note = f"token counts estimated: {chars_per_token:g} characters per token, rounded up"
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text, by its characters."""
+        """Return the number of tokens of a text: its characters / chars_per_token, rounded up."""
         return math.ceil(len(text) / self._chars)
 
     def tokens(self, text: str) -> list[str]:
@@ -114,7 +114,7 @@ class Messages:
         self._pieces: list[list[Piece]] = []
 
     def say(self, after: int, speaker: str, text: str) -> int:
-        """Return the index of a message after message ``after``; ``NONE`` is the start."""
+        """Return the index of the message that follows message ``after`` (``NONE``: the first)."""
         key = (after, speaker, text)
         if key not in self._places:
             self._places[key] = self._append(*key)
@@ -152,7 +152,7 @@ class Messages:
         return [piece for place in reversed(chain) for piece in self._pieces[place]]
 
     def _name(self) -> list[list[Piece]]:
-        """Number the contents of messages, except for prefixes shared with other messages."""
+        """Return the segments of each message; messages share the content of common prefixes."""
         pieces: list[list[Piece]] = [
             [(place, 0, length)] if length else [] for place, length in enumerate(self._lengths)
         ]
@@ -166,7 +166,7 @@ class Messages:
         return pieces
 
     def _share(self, group: Sequence[int], pieces: list[list[Piece]]) -> None:
-        """Set for each text the content of the prefix that it shares with the previous text."""
+        """Write the segments of a group's messages, which share common prefixes, to ``pieces``."""
         before: Sequence[Any] = ()
         path: list[Piece] = []
         texts = [(self._count.tokens(self._said[place][2]), place) for place in group]

@@ -46,7 +46,7 @@ def _is_record(row: Any) -> bool:
 
 
 def _is_told(row: Mapping[str, Any]) -> bool:
-    """Return True if a request was profiled, succeeded, and has its numbers of tokens."""
+    """Return True if a request was profiled, succeeded, and has recorded token counts."""
     if row.get("error") or row["metadata"].get("benchmark_phase") == "warmup":
         return False
     return bool(_value(row, "output_sequence_length") and _value(row, "input_sequence_length"))

@@ -1,4 +1,4 @@
-"""The answer of a calibration: numbers for JSON, and the file of constants."""
+"""The results of a calibration as JSON, and as a file of constants."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Measured(NamedTuple):
     Attributes
     ----------
     name : name of the file, with the run's index if the file has several
-    traces : the requests; several draws if only their arrival rate is known
+    traces : the requests; several traces with drawn arrivals if only the arrival rate is known
     max_concurrency : largest number of requests that the client has in flight; None for no limit
     ttft, tpot : mean seconds to the first token, and per later output token; None if not recorded
     notes : facts that the file lacks, and the assumptions
@@ -59,7 +59,7 @@ def measured(
     Raises
     ------
     ValueError
-        If there are no requests, or a number is no count of tokens or seconds.
+        If there are no requests, or tokens or times are invalid.
     """
     if not len(found.prompts):
         raise ValueError(f"{name}: has no successful request")

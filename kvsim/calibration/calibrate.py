@@ -177,7 +177,7 @@ def _residuals(
     seen: dict[tuple[float, ...], Any],
     on_progress: Callable[[int], object],
 ) -> Callable[[Floats], Floats]:
-    """Return a function of the residuals at some values, which caches simulated values."""
+    """Return a function from numbers to residuals; ``seen`` caches its results."""
 
     def residuals(x: Floats) -> Floats:
         values = _values(parameters, x, starts)

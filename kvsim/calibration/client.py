@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """A connection to an OpenAI-compatible server, kept between requests.
+    """A connection to an OpenAI-compatible server that stays open between requests.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Client:
         Raises
         ------
         ValueError
-            If no server answers, it refuses the request, or its answer has no usage.
+            If no server answers, the server refuses the request, or its answer has no usage.
         """
         options = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
         body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}

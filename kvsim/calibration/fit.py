@@ -70,7 +70,7 @@ def fit(
     Parameters
     ----------
     residuals : function of the numbers; it returns more residuals than there are numbers
-    start, bounds : first values, and the range of each number
+    start, bounds : initial value and range (low, high) of each number
     kinds : kind of each residual
     steps : largest number of steps
     """
@@ -97,7 +97,7 @@ def fit(
 
 
 def without(found: Fitted, place: int, start: float, kinds: Sequence[str]) -> Fitted:
-    """Estimate, by one linear step, the fit with one number fixed at its start."""
+    """Estimate, by one linear step, the fit with number ``place`` fixed at ``start``."""
     slope = np.delete(found.slope, place, axis=1)
     back = found.residuals + found.slope[:, place] * (start - found.x[place])
     x, r, weights = np.delete(found.x, place), back, found.weights

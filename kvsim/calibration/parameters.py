@@ -1,4 +1,4 @@
-"""The few constants that a server's benchmarks can determine, and their effect on a card's."""
+"""The few quantities that benchmarks can determine, and the card's constants that they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's start-up as a configuration to simulate, and its unmodelled features."""
+"""The configuration to simulate from a server's start-up log, and its unmodelled features."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def _model_key(name: str) -> str:
 
 
 def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
-    """Return the models whose name parts all occur in a name, of these those with most parts."""
+    """Return the models with the most name parts among those whose parts all occur in ``key``."""
     parts = set(re.split(r"[-_]", key))
     found: dict[str, int] = {}
     for name, short in index.items():
@@ -301,7 +301,7 @@ def _catalogue() -> _Catalogue:
 
 
 def _resolved(file: str) -> list[tuple[str, dict[str, Any]]]:
-    """Read a table; an entry with ``like`` starts from the shape of the entry it names."""
+    """Read a table; an entry with ``like`` inherits the values of the entry that ``like`` names."""
     import tomllib
     from importlib import resources
 

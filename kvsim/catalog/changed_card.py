@@ -1,4 +1,4 @@
-"""A card given as a catalogue card with changes: ``h200-sxm+memory=96GiB+name=h20``."""
+"""GPUs given as a catalogue card with changes: ``h200-sxm+memory=96GiB+name=h20``."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def read_hf_config(
 
 
 def _names(config: Config, file: Path) -> dict[str, Any]:
-    """Return the name from ``_name_or_path`` if it is a hub id, else from the file."""
+    """Return the name from ``_name_or_path`` if this is a Hugging Face id, else from the file."""
     hf_id = str(config.get("_name_or_path") or "")
     if HUB_ID.fullmatch(hf_id):
         return {"name": hf_id.rsplit("/", 1)[1], "hf_id": hf_id}

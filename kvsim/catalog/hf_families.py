@@ -119,7 +119,7 @@ def _layers(config: Config, letters: str, window_key: str = "sliding_window") ->
 
 
 def period(letters: str) -> str:
-    """Return the shortest pattern that, repeated, gives the letters; the last may be cut."""
+    """Return the shortest pattern that, repeated and perhaps cut at the end, gives the letters."""
     lengths = range(1, len(letters) + 1)
     return next(letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
 
@@ -337,7 +337,7 @@ def _opt(config: Config) -> Fields:
 
 
 def _falcon(config: Config) -> Fields:
-    """Falcon's KV heads are num_kv_heads only in its second architecture (40B, 180B, 11B)."""
+    """Falcon; the key num_kv_heads counts only in its second architecture (40B, 180B, 11B)."""
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", "n_head", minimum=1)
     new = config.flag("new_decoder_architecture")

@@ -31,7 +31,7 @@ def _routed(config: Config, per_token: str, width: str) -> Fields:
 
 
 def _jamba(config: Config) -> Fields:
-    """Mamba with an attention layer and experts at fixed distances."""
+    """Jamba: Mamba layers, with attention layers and experts at fixed intervals."""
     fields = _sizes(config)
     layers = range(fields["num_layers"])
     period, offset = config.integer("attn_layer_period", minimum=1), "attn_layer_offset"
@@ -98,7 +98,7 @@ def _nemotron_experts(config: Config, letters: str) -> Fields:
 
 
 def _state_dtype(config: Config, key: str) -> str | None:
-    """Return the dtype of states if the file asks for more than 16 bits."""
+    """Return fp32 if the file sets it as the dtype of states, else None."""
     return "fp32" if config.get(key) == "float32" else None
 
 
@@ -113,7 +113,7 @@ def _shared(config: Config, key: str, width: int) -> int:
 
 
 def _qwen3_next(config: Config) -> Fields:
-    """Gated delta nets, and attention with a gated output in every few layers; also Qwen 3.5."""
+    """Qwen3-Next and 3.5: gated delta nets, and full attention with a gate in every n-th layer."""
     has_experts = config.get("num_experts") is not None
     renamed = {"intermediate_size": config.values.get("intermediate_size")}
     if has_experts and renamed["intermediate_size"] is None:  # no layer is dense

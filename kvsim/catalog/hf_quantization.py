@@ -64,7 +64,7 @@ def quantization_of(config: Config) -> Fields:
 
 
 def _beside(config: Config) -> dict[str, Any] | None:
-    """Read ModelOpt's file next to ``config.json``, as older checkpoints have it."""
+    """Return the settings in ModelOpt's file next to ``config.json``, if any (old checkpoints)."""
     file = config.path.with_name("hf_quant_config.json")
     if config.path.name != "config.json" or not file.is_file():
         return None
@@ -122,7 +122,7 @@ def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
 
 
 def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
-    """Return True if vLLM's default KV dtype is FP8: ModelOpt's files may ask for it."""
+    """Return True if ModelOpt's settings make FP8 vLLM's default KV dtype."""
     scheme = settings.get("kv_cache_quant_algo") or settings.get("kv_cache_scheme")
     if not str(settings.get("quant_method", "")).startswith("modelopt") or not scheme:
         return False
@@ -130,7 +130,7 @@ def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(config: Config, stored: str, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return ``FORMAT:PART`` of the quantised parts (see FEW); empty if all parts are."""
+    """Return ``FORMAT:PART`` of each quantised part (see FEW); empty if all parts are quantised."""
     num_layers = config.integer("num_hidden_layers", default=1)
     parts = []
     for part, usual in MODULES.items():

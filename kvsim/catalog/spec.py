@@ -87,8 +87,8 @@ class ModelSpec:
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
-        Experts that every token uses (a wider expert counts as several), and layers with a dense
-        MLP instead of experts: the first ones in DeepSeek, every other one in Llama-4 Maverick.
+        Number of experts that every token uses (a wider expert counts as several), and of layers
+        with a dense MLP instead of experts.
     moe_latent_size
         Width of the routed experts' inputs, between two projections, if not ``hidden_size``.
     gated_mlp, tie_word_embeddings
@@ -249,7 +249,7 @@ class ModelSpec:
 
     @property
     def state(self) -> StateLayer | None:
-        """State of a layer M; None if the model has no state sizes."""
+        """The state of a layer M; None if the model has no such layers."""
         sizes = (self.state_num_heads, self.state_head_dim, self.state_size, self.conv_kernel)
         if self.state_form not in STATE_FORMS or min(sizes) <= 0:
             return None

@@ -120,7 +120,7 @@ class Assembly:
         return pool
 
     def _fetch_time(self, role: Role, setup: Setup) -> Callable[[int], float] | None:
-        """Return a function of tokens: seconds to read their KV from a replica; None if unused."""
+        """Return a function from tokens to the seconds to read their KV; None if none is read."""
         store, fabric = self._plan.store, self._plan.fabric
         if role == "decode" or store is None or not store.reads_replicas:
             return None

@@ -125,7 +125,7 @@ def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDAr
 
 
 class _Work:
-    """The mean request's prefill and decode time on a replica.
+    """Prefill and decode time of a request of mean lengths on a replica.
 
     Parameters
     ----------

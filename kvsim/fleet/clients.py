@@ -61,7 +61,7 @@ class Clients:
 
     @property
     def least_pause(self) -> float:
-        """Return the least seconds from the end of a request to the sending of one after it."""
+        """Return the least seconds from a request's end to the sending of one that awaits it."""
         if self._places < math.inf:
             return 0.0
         return min(self._pauses.values(), default=math.inf)
@@ -108,7 +108,7 @@ class Clients:
         self._serve_line()
 
     def _later(self, row: int, time: float) -> None:
-        """Send a request at a time, or now if that is past."""
+        """Send a request at a time, or now if the time is past."""
         if time <= self._world.now:
             self._queue(row)
             return

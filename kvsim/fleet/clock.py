@@ -1,6 +1,6 @@
 """One timeline for the replicas of a fleet and all events around them.
 
-A replica runs by itself up to the earliest time at which anything can reach it: an event of the
+A replica runs by itself up to the earliest time at which anything can affect it: an event of the
 SimPy world, or, if replicas wait for each other's requests or KV, another replica's next event
 plus the shortest pause of a client.
 """
@@ -36,7 +36,7 @@ class Watcher(Protocol):
         """Return the least seconds from the end of a request to its effect on another replica."""
 
     def next_scrape(self, now: float, limit: float) -> float:
-        """Return the next time up to a limit at which all replicas must be scraped."""
+        """Return the next time up to ``limit`` at which all replicas must be scraped; else inf."""
 
     def look(self, time: float) -> None:
         """Scrape the replicas, all of which have reached a time."""
@@ -52,7 +52,7 @@ class FleetClock:
     ----------
     world : the SimPy environment
     watcher : receives the replicas' events
-    coupled : an event on one replica may reach another one
+    coupled : an event on one replica may affect another one
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class FleetClock:
         return bool(self.replica_set.times.min(initial=math.inf) == math.inf)
 
     def _reach(self, target: float) -> bool:
-        """Advance all replicas to a time; False if a new event in the world comes before."""
+        """Advance all replicas to ``target``; False if the world gets an event before it."""
         if not self._coupled:
             for place in self.replica_set.bring(target):
                 if self._members[place].is_followed:

@@ -31,10 +31,10 @@ class Facts:
 
     Parameters
     ----------
-    num_replicas : number of replicas, all alike
+    num_replicas : number of replicas, all with one configuration
     block_size : tokens per block of their KV caches
     num_kv_tokens : slots of one replica's KV cache
-    max_num_batched_tokens : most batched tokens of a step
+    max_num_batched_tokens : largest number of tokens in a step
     start_time : start of the run, seconds
     rng : random numbers of this gateway's router
     index : index of the blocks in the replicas' events, for routers with an ``event_delay``
@@ -43,10 +43,10 @@ class Facts:
     prefill_time : function (prompt tokens, cached ones) of the seconds to compute a prompt on an
         idle replica, by the run's cost model
     step_time : function (requests, context tokens of each) of the seconds of a decode step
-    fetch_time : seconds to read the KV of some tokens from another replica over an idle link;
-        None if replicas do not read from each other
-    own_tiers : function of a request; per replica, the portions of its prompt in the replica's host
-        memory and disks, if a store reports them to routers, else none
+    fetch_time : function (tokens) of the seconds to read their KV from another replica over an idle
+        link; None if replicas do not read from each other
+    own_tiers : function of a request; it returns, for each replica, the portions of the prompt in
+        the replica's host memory and disks; empty unless a store reports them to routers
     compiled : the replicas run compiled, so a router may use a compiled index
     decodes_only, prefills_only : True in a decode pool; True in a prefill pool
     """

@@ -42,7 +42,7 @@ class Host(Protocol):
         """Answer a request without serving it. Mutates."""
 
     def place_again(self, rows: list[int]) -> None:
-        """Place requests of a lost replica, and those that waited for a replica. Mutates."""
+        """Place the requests of a lost replica, and all requests without a replica. Mutates."""
 
     def tell_ended(self, rows: list[int], time: float) -> None:
         """Notify the clients that requests end at a time. Mutates."""
@@ -56,9 +56,9 @@ class Feature:
     Attributes
     ----------
     num_held_back : requests that wait before they are placed
-    num_open : requests between two replicas
+    num_open : requests in handoff between two replicas
     awaits_something : True if a pending transfer or timeout will let a replica continue
-    waited_until : the run's end if requests wait at a failed replica until then, seconds
+    waited_until : earliest end of the run, seconds: requests wait at a failed replica until then
     """
 
     num_held_back: int = 0
@@ -118,7 +118,7 @@ class Feature:
         """Handle the failure of a replica. May mutate."""
 
     def on_detected(self, member: Member) -> list[int]:
-        """Handle the detection of a failure; return lost requests on other replicas."""
+        """Handle the detection of a failure; return the requests that other replicas lost by it."""
         return []
 
     def on_resumed(self, rows: Sequence[int]) -> None:
@@ -127,10 +127,10 @@ class Feature:
     # -- the end ---------------------------------------------------------------------------------
 
     def on_run_ended(self) -> None:
-        """Handle the end of all events; the table is not settled yet. May mutate."""
+        """Handle the end of the run's events, before ``settle`` is called. May mutate."""
 
     def settle(self, totals: Mapping[int, Totals]) -> None:
-        """Complete the requests table and the totals of each replica, by number. May mutate."""
+        """Complete the requests table, and the totals by replica number. May mutate."""
 
     def describe(self) -> dict[str, Any]:
         """Return the feature's entries of the summary."""

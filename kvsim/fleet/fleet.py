@@ -168,7 +168,7 @@ class Fleet:
         self.tell_ended([row], self._world.now)
 
     def place_again(self, rows: list[int]) -> None:
-        """Place requests of a lost replica, and those that waited for a replica. Mutates."""
+        """Place the requests of a lost replica, and all requests without a replica. Mutates."""
         rows, self.unplaced = [*rows, *self.unplaced], []
         for row in rows:
             self.send(row)
@@ -213,8 +213,8 @@ class Fleet:
     def ahead(self) -> float:
         """Return the least delay of an effect, seconds; see :class:`kvsim.fleet.clock.Watcher`.
 
-        A request sent after a pause is routed by an earlier scrape, so a replica may not advance
-        beyond the time of that scrape.
+        A request that is sent after a pause is routed by metrics from an earlier scrape, so the
+        replicas must stop at that scrape.
         """
         if not self._only_waits:
             return 0.0
@@ -241,7 +241,7 @@ class Fleet:
 def serve_alone(
     replica: Replica, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
 ) -> None:
-    """Serve requests to their end on a replica that no outside event reaches. Mutates."""
+    """Serve requests to their end on a replica that no outside event affects. Mutates."""
     replica.state.limits.backlog = backlog_of(replica.state)
     replica.submit(request_ids, arrival_times)
     replica.advance(math.inf)

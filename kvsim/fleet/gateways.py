@@ -172,7 +172,7 @@ class Gateways:
         return self._scrapers[interval]
 
     def request(self, request_id: int, now: float) -> RoutedRequest:
-        """Return a request that arrives now."""
+        """Return a request of the trace that arrives at ``now``, as routers read it."""
         return RoutedRequest(self._trace, request_id, now, self.prompt_keys)
 
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
@@ -295,12 +295,12 @@ class Gateways:
             self._ledger.withdraw(request_id, now)
 
     def follow(self, request_id: int, place: int) -> None:
-        """Handle a request that continues in another slot. Mutates."""
+        """Handle a request that continues on the replica in another slot. Mutates."""
         if self._ledger is not None:
             self._ledger.follow(request_id, place)
 
     def catch_up(self) -> None:
-        """Process all pending lifecycle events before they are undone. Mutates."""
+        """Process all pending lifecycle events. Mutates."""
         if self._ledger is not None:
             self._ledger.update()
 
@@ -342,8 +342,9 @@ class Gateways:
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return the time of a scrape after now and up to a limit, ``inf`` for never.
 
-        This is the last scrape, or with ``every`` the next one, since an event may come before the
-        limit. All replicas are scraped then; see :meth:`look`.
+        Routers read only the last scrape before their next request. Without ``every`` this is the
+        last one up to the limit; with it, a request may come earlier, and this is the next one. All
+        replicas are scraped then; see :meth:`look`.
         """
         if limit == math.inf and not every:
             return math.inf

@@ -1,10 +1,10 @@
 """Lock step: data-parallel ranks of a mixture of experts run their forward passes together.
 
-Every layer's experts are spread over the ranks, so a pass begins when all ranks have begun it and
-ends when the slowest one is done. A rank without work runs a dummy pass. A wave of passes lasts
-until an all-reduce, after its first pass and after every 16th one, finds no request unfinished;
-then all ranks pause, and the next request begins a wave. A request that arrives during a pass is
-seen when the pass ends.
+Every layer's experts are spread over the ranks, so a pass begins and ends for all ranks together,
+and lasts as long as the slowest rank. A rank without work runs a dummy pass. After the first pass
+of a wave and after every 16th, an all-reduce checks whether any request is unfinished. If not, the
+wave ends, all ranks pause, and the next request begins a wave. A request that arrives during a pass
+is scheduled after it.
 
 Source: vLLM 0.33's ``DPEngineCoreProc``, ``coordinate_batch_across_dp`` and ``dp_sync_interval``.
 """
@@ -141,13 +141,13 @@ class LockStep(Feature):
         state.stage_free_time = end
 
     def _padding(self, num_tokens: int, most: int) -> float:
-        """Return the seconds that padding a pass to the tokens of the largest one takes."""
+        """Return the seconds for padding a pass of ``num_tokens`` tokens to ``most`` tokens."""
         if num_tokens == most:
             return 0.0
         return max(self._token_time(most) - self._token_time(num_tokens), 0.0)
 
     def _token_time(self, num_tokens: int) -> float:
-        """Return the seconds of a pass that grow with its tokens but not with its KV."""
+        """Return the part of a pass's seconds that depends on its tokens, not on their KV."""
         cost = self._ranks[0].state.cost
         if cost.price != ROOFLINE:
             return 0.0
@@ -159,7 +159,7 @@ class LockStep(Feature):
         return self._times[num_tokens]
 
     def _dummy_time(self) -> float:
-        """Return the seconds of a pass in which no rank has work."""
+        """Return the seconds of a dummy pass, if no rank has work."""
         cost = self._ranks[0].state.cost
         if cost.price == CONSTANT:
             return float(cost.seconds)
@@ -204,7 +204,7 @@ class LockStepClock(FleetClock):
         super().touch(member)
 
     def _reach(self, target: float) -> bool:
-        """Advance all ranks to a time; False if a new event in the world comes before.
+        """Advance all ranks to ``target``; False if the world gets an event before ``target``.
 
         At one instant passes end, then requests are sent, then passes are scheduled.
         """

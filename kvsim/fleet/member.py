@@ -106,7 +106,10 @@ class Member:
         return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))
 
     def lifetime(self, end_time: float, whole: float) -> float:
-        """Return its lifetime in seconds; that of an entire run is ``whole`` if above 0."""
+        """Return its lifetime in seconds.
+
+        ``whole``, if above 0, is the lifetime of a replica that exists during the entire run.
+        """
         if whole and self.end_time == math.inf and self.is_first:
             return whole
         return max(min(self.end_time, end_time) - self.start_time, 0.0)

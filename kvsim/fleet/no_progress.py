@@ -98,7 +98,7 @@ class Standstill(Feature):
             self._host.place(row, self._world.now)
 
     def _holders(self) -> dict[int, Member | None]:
-        """Return replicas by request that holds blocks without running, oldest first.
+        """Return the requests that hold blocks without running, oldest first, with their replicas.
 
         The replica of a request in handoff is None.
         """

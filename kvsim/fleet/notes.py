@@ -21,7 +21,7 @@ def fleet_notes(
     ----------
     plan : the plan of the run
     summary : summary of its results
-    num_readers : replicas that have read a KV store, or could have
+    num_readers : number of replicas that could read a KV store
     has_turns : some session of the trace has a second turn
     has_waits : some request of the trace waits for others
     """
@@ -52,7 +52,7 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
 def _unread(
     plan: Plan, summary: Mapping[str, Any], *, has_turns: bool, has_waits: bool
 ) -> list[tuple[str, str]]:
-    """Return the unread options, and the reasons."""
+    """Return the options that the run does not read, each with the reason."""
     config, apart = plan.config, plan.prefill is not None
     by_itself, moves = engine_for(config).reads_store_itself, config.migration is not None
     stores = config.kv_store is not None and not by_itself

@@ -25,12 +25,12 @@ Whole = Annotated[int, Field(ge=0)]
 def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
     """Refuse parameters that are given but not read; None means not given.
 
-    ``what`` names the policy that they belong to.
+    ``what`` is the kind of policy that the parameters belong to.
 
     Raises
     ------
     ValueError
-        If any is given; the message has its name, and ``why`` it is not read.
+        If a parameter is given; the message has its name, and the reason ``why``.
     """
     for name, value in given.items():
         if value is not None:
@@ -38,12 +38,12 @@ def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
 
 
 def number_of_replicas(given: str, text: str | None) -> int:
-    """Parse a number of replicas or gateways; ``given`` is its name in errors.
+    """Parse a number of replicas or gateways; ``given`` names it in errors.
 
     Raises
     ------
     ValueError
-        If it is not a whole number from 1 to MOST_REPLICAS.
+        If ``text`` is no whole number from 1 to MOST_REPLICAS.
     """
     if not (text or "").isdecimal() or not 1 <= int(text or 0) <= MOST_REPLICAS:
         raise ValueError(f"{given}: must be a whole number from 1 to {MOST_REPLICAS}")

@@ -56,7 +56,7 @@ class Parents(Clients):
 
     @property
     def least_pause(self) -> float:
-        """Return the least seconds from the end of a request to the sending of one after it."""
+        """Return the least seconds from a request's end to the sending of one that awaits it."""
         return self._clients.least_pause
 
     @property

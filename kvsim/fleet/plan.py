@@ -1,4 +1,4 @@
-"""The plan of a fleet from its configuration: the only place that makes policies from texts."""
+"""The plan of a fleet: its configuration, with the policies that the texts of options name."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def meets(self) -> bool:
-        """Return True if replicas affect each other by more than clients that wait."""
+        """Return True if replicas affect each other by other means than waiting clients."""
         moves = self.store is not None or self.migration is not None or self.prefill is not None
         return moves or self.flow_control is not None or self.in_step
 

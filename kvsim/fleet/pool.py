@@ -1,4 +1,4 @@
-"""A pool: identical replicas with gateways of their own."""
+"""A pool: identical replicas behind their gateways."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Pool:
-    """Identical replicas with gateways of their own.
+    """Identical replicas behind their gateways.
 
     Parameters
     ----------
     name, role : as configured
     setup : setup of each replica
-    trace : the requests as these replicas serve them; in a prefill pool with one token of output
+    trace : the requests as these replicas serve them; in a prefill pool they have one output token
     contents : contents of these requests, by row
     table : this pool's requests table
     members : all replicas ever started, in the order of their start

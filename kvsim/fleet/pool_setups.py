@@ -35,7 +35,7 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
     Raises
     ------
     ValueError
-        If the pools cannot serve together.
+        If the pools are inconsistent: names, roles or numbers of replicas.
     """
     if config.pool is None:
         return _counted_pools(config)
@@ -81,7 +81,7 @@ def resolve_fleet(config: Config) -> Setup:
     Raises
     ------
     ValueError
-        See :func:`kvsim.engine.setup.resolve`; also for pools that cannot serve together.
+        See :func:`kvsim.engine.setup.resolve` and :func:`pools_of`.
     """
     if config.prefill_router is not None:  # a wrong one is refused, used or not
         make_routers(config.prefill_router)

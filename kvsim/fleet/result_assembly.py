@@ -74,14 +74,14 @@ def step_time_basis(setup: Setup) -> str:
 
 
 def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, Totals]]:
-    """Advance all replicas to the end of a run, and write the requests in flight. Mutates.
+    """Advance all replicas to the end of a run, and write the rows of requests in flight. Mutates.
 
     The run ends no earlier than ``waited_until``, since requests may have waited at a failed
     replica until the failure was detected. A step that computes only ended requests does not count.
 
     Returns
     -------
-    end_time : end of the last replica, seconds
+    end_time : end of the run, seconds
     totals : totals of each replica, by number
     """
     members = _by_number(pools)

@@ -110,7 +110,7 @@ def serve(
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` is called with a replica after each of its steps, ``on_start`` before its first
-    step. ``config`` is the configuration of the run, if that of ``setup`` has a pool's options.
+    step. ``config`` is that of the run, if ``setup`` has the options of one pool.
     ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`.
     """
     check_trace(trace)

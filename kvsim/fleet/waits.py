@@ -75,8 +75,8 @@ class Waits:
 def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
     """Return the waits of a trace's requests, None if each is sent at its planned time.
 
-    If the trace has no waits, a turn of a session waits for the answer of the turn before and then
-    ``think_time`` seconds; if this is None, turns do not wait.
+    If the trace has no waits, a turn of a session waits for the answer of the previous turn and
+    then ``think_time`` seconds; if ``think_time`` is None, turns do not wait.
     """
     if trace.has("after"):
         return Waits(trace.after_offsets, trace.after, trace.think_time, has_plan=False)
@@ -90,7 +90,7 @@ def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
 
 
 def previous_turns(session_id: Ints) -> Ints:
-    """Return the previous turn of each request in its session, -1 for none."""
+    """Return the row of the previous turn in each request's session, -1 for none."""
     before = np.full(len(session_id), -1, np.int64)
     order = np.argsort(session_id, kind="stable")
     order = order[session_id[order] >= 0]

@@ -84,11 +84,11 @@ class Roofline(Tabular):
         return self.decode_memory_bytes <= self.gpu_memory_bytes
 
     def row(self, phase: str, part: str) -> Row:
-        """Return one row by its names."""
+        """Return the row of a phase and a part."""
         return next(r for r in self.rows if (r.phase, r.part) == (phase, part))
 
     def level_intensity(self, level: Level) -> float:
-        """Return the FLOPs per byte of a level above which it does not limit the GEMMs."""
+        """Return the least FLOPs per byte at which a memory level does not limit the GEMMs."""
         return self.peak_flops_per_s / level.bandwidth_bytes_per_s
 
     @property
@@ -219,7 +219,8 @@ def _named(rows: tuple[Row, ...], part: str) -> Row:
 def _first(holds: Callable[[int], bool]) -> int | None:
     """Return the smallest batch that meets a condition, which all larger batches must meet.
 
-    This holds, since intensity never falls as a batch grows: weights are read once for all tokens.
+    Larger batches meet it, since intensity never falls as a batch grows: a step reads the weights
+    once.
     """
     high = 1
     while not holds(high):

@@ -1,1 +1,1 @@
-"""A user's rules: a class of functions over declared state, as Python and compiled."""
+"""A user's rules: a class with declared state and methods, which runs as Python or compiled."""

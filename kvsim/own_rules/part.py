@@ -41,7 +41,7 @@ CLOCK, GOES_ON, HINT = "clock_address", "goes_on_address", "hint_address"
 
 
 class Sized(NamedTuple):
-    """State of a part: its number of items, and their initial value."""
+    """Declared state of a part: ``per`` (block, request or replica), and the initial value."""
 
     per: str
     value: Any
@@ -60,7 +60,7 @@ def per_block(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
 
 def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
-    """Declare a list with an item for each request with KV memory, by ``request.own_blocks``.
+    """Declare a list with an item for each request with KV memory; index ``request.own_blocks``.
 
     These indices are reused: reset the item when a request frees its memory.
     """
@@ -112,8 +112,8 @@ class _Signature:
 class RulePart(Parametric):
     """Base of a user's rules.
 
-    A field with a number is a parameter, ``NAME+KEY=VALUE``; one with :func:`per_block`,
-    :func:`per_request` or :func:`per_replica` is state.
+    A field with a number as its default is a parameter, ``NAME+KEY=VALUE``; a field with
+    :func:`per_block`, :func:`per_request` or :func:`per_replica` is state.
     """
 
     #: Operations that kvsim calls, in the order of their addresses; a class may omit those that its
@@ -173,7 +173,7 @@ class RulePart(Parametric):
 
     @classmethod
     def record(cls) -> type[Record]:
-        """Return the record of its fields, for flat memory."""
+        """Return the record type of the class's fields, for flat memory."""
         if "_record" not in cls.__dict__:
             kinds = cls.kinds() | {CLOCK: int, GOES_ON: int, HINT: int}
             given = cls.parameters() | {CLOCK: 0, GOES_ON: 0, HINT: 0}
@@ -213,7 +213,7 @@ class RulePart(Parametric):
 
         Parameters
         ----------
-        part : the :class:`kvsim.records.part.Part` to write its addresses into
+        part : the :class:`kvsim.records.part.Part` that receives the addresses
         memory : objects, or flat memory
         sizes : number of blocks and of requests, as ``block`` and ``request``
         """
@@ -300,7 +300,7 @@ def _check_field(cls: type[RulePart], name: str, kind: Any) -> None:
 
 
 def _items(kind: Any, value: Any, memory: Memory | None, size: float) -> Any:
-    """Make a list of a field's type."""
+    """Make a list of the type of a field, with ``size`` items."""
     item = item_of(kind)
     if memory is None:
         return Slots(size, item if is_record(item) else strip_width(item)(value))

@@ -22,7 +22,7 @@ MEASURED_DRAFTS = (1, 3, 5)
 
 
 def acceptance_rates(config: SpeculativeConfig) -> list[float]:
-    """Return, by draft position, the share of verifications that accept it and all before it."""
+    """Return the share of verifications that accept the first k drafts, for each position k."""
     count = config.num_speculative_tokens
     if config.synthetic_acceptance_rates:
         return [float(rate) for rate in config.synthetic_acceptance_rates]
@@ -81,7 +81,7 @@ def geometric(accepted: float, count: int) -> list[float]:
 
 
 def published(lengths: Sequence[float], count: int) -> list[float]:
-    """Return rates by position with published mean lengths, geometric between and beyond them."""
+    """Return rates by position that give published mean lengths, geometric between and beyond."""
     rates = [lengths[0] - 1]
     known = zip(np.diff(lengths).tolist(), np.diff(MEASURED_DRAFTS).tolist(), strict=True)
     for more, positions in known:

@@ -15,7 +15,7 @@ LONGEST_QUEUE = 1024
 
 
 def backlog_of(state: Replica) -> int:
-    """Return the number of waiting requests with records, 0 for all (D104)."""
+    """Return the largest number of waiting requests that have records; 0: all have (D104)."""
     limits = state.limits
     by_rules = limits.scheduler != SCHEDULED_IN_PYTHON and not limits.in_python
     by_rules = by_rules and not limits.has_own_loop

@@ -41,7 +41,7 @@ def make_connector(
     Parameters
     ----------
     kind : one of :class:`kvsim.records.connector.ConnectorKind`
-    threshold : external tokens of a request are loaded from this number on, else computed
+    threshold : fewest external tokens that a request loads; fewer are computed
     """
     return Connector(
         kind=kind,
@@ -53,7 +53,7 @@ def make_connector(
 
 
 def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
-    """Return the largest number of requests that hold blocks without running: one block each."""
+    """Return the largest number of requests that hold blocks without running."""
     return min(kv.num_gpu_blocks, num_rows)
 
 

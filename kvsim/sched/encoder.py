@@ -20,7 +20,7 @@ class EncoderConfig:
     ----------
     budget : largest number of encoder tokens in a step (vLLM's max_num_encoder_input_tokens)
     cache_size : tokens of the cache (vLLM's encoder_cache_size)
-    disable_chunked_mm_input : no chunk ends inside an item
+    disable_chunked_mm_input : no prefill chunk ends inside an item
     names_blocks : keys of blocks cover the encoder items in them, since placeholder tokens are all
         alike; False if the trace's segments already identify the items
     """

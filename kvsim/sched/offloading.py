@@ -57,7 +57,7 @@ def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings:
 def lay_out_host_cache(
     host: HostCache, memory: Memory, settings: HostCache, orders: int = 1
 ) -> None:
-    """Lay out an empty host cache; ``orders`` bounds the ranks of chunks of one request."""
+    """Lay out an empty host cache; a chunk's rank within its request is below ``orders``."""
     assign(host, settings)
     capacity, arc, host.orders = settings.capacity, settings.policy == HOST_ARC, orders
     most = 4 * capacity if arc else capacity  # ghost lists shrink after an eviction
@@ -126,7 +126,7 @@ def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
 
 
 def _run(offloading: Offloading, g: int) -> float:
-    """Return the run of a group; full-attention groups, infinite, are looked up first."""
+    """Return the sort key of a group's look-up: full attention, then the longest window, first."""
     return offloading.groups[g].run if offloading.groups[g].window else float("inf")
 
 

@@ -1,6 +1,6 @@
 """The base of all schedulers: schedule a step, and process its output.
 
-The rules are in :mod:`kvsim.rules`; the classes here hold a replica's state and call them.
+The rules are in :mod:`kvsim.rules`; these classes hold a replica's state and call the rules.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class SchedulerConfig:
 
     @property
     def max_active(self) -> int:
-        """Largest number of requests that run at once, under vllm."""
+        """Largest number of requests that scheduler ``vllm`` runs at once."""
         return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def max_running(self) -> int:
-        """Largest number of requests that run at once, under any scheduler."""
+        """Largest number of requests that any scheduler runs at once."""
         return max(self.max_active, self.max_num_seqs)
 
 
@@ -93,11 +93,11 @@ class Admission(NamedTuple):
 
 
 class StepPlan:
-    """Work of one step: ``num_tokens[i]`` next tokens of ``requests[i]``.
+    """Work of one step: the next ``num_tokens[i]`` tokens of ``requests[i]``.
 
     ``unfinished`` has the ids of requests with known tokens left after the step; all others sample
     one token. ``swapped_bytes`` of KV move between GPU and host before the step starts,
-    ``transfers`` while it runs. Its requests use ``num_adapters`` different LoRA adapters.
+    ``transfers`` while it runs. The requests use ``num_adapters`` different LoRA adapters.
     """
 
     def __init__(self, state: records.Replica, batch: records.Batch) -> None:
@@ -149,7 +149,7 @@ class StepPlan:
 
     @property
     def requests(self) -> list[Request]:
-        """Requests in the order they were scheduled."""
+        """Scheduled requests, in order."""
         return [self.state.requests[entry.request] for entry in self._entries()]
 
     @property
@@ -242,9 +242,9 @@ class Scheduler(Parametric, ABC):
 
     Attributes
     ----------
-    reserves_output : to avoid preemptions, a KV-cache manager that supports this allocates a
-        request's whole output at admission
-    looks_up_prefix : admissions reuse cached prefixes
+    reserves_output : to avoid preemptions, admission allocates a request's whole output, if the
+        KV-cache manager supports this
+    looks_up_prefix : admitted requests reuse cached prefixes
     whole_prompts : a prompt is computed in one step, so a step must have room for the longest
     watermark : share of the blocks that admissions leave free, unless configured
     takes_samples : requests may have several sequences
@@ -253,8 +253,8 @@ class Scheduler(Parametric, ABC):
     serves_adapters : requests may use LoRA adapters, in limited number per batch
     speculates : the scheduler's own settings plan drafts
     needs_allocator : the only allocator with which the scheduler runs, None for any
-    evidence : the comparison with the real system, in words; not inherited
-    rules_of : the policy whose rules schedule, a :class:`kvsim.engines.policies.Policy`
+    evidence : a sentence on how well the scheduler agrees with the real system; not inherited
+    rules_of : the policy with the rules of this scheduler, a :class:`kvsim.engines.policies.Policy`
     """
 
     NEEDS = 2  # manager and configuration
@@ -408,7 +408,7 @@ class Scheduler(Parametric, ABC):
         rules.admit(self.state, plan.batch, request.place, num_tokens, hit.num_tokens)
 
     def grow_running(self, plan: StepPlan) -> None:
-        """Schedule the running requests' next tokens; a request without free blocks preempts."""
+        """Schedule the running requests' next tokens, with preemptions if blocks are short."""
         rules.grow_running(self.state, plan.batch)
 
     def preempt(self, plan: StepPlan, victim: Request) -> None:
@@ -419,14 +419,14 @@ class Scheduler(Parametric, ABC):
     # -- for the engine -----------------------------------------------------------------------
 
     def run_step(self, batch: records.Batch) -> None:
-        """Schedule a step into a batch of the engine."""
+        """Schedule a step, and write it into the engine's ``batch``."""
         self._batch = batch
         plan = self.schedule(self.state.clock)
         if plan.batch is not batch:
             raise RuntimeError(f"{type(self).__name__}.schedule must begin its plan with begin()")
 
     def take_in(self, batch: records.Batch) -> Any:
-        """Process the output of a batch of the engine."""
+        """Process the output of the engine's ``batch``."""
         return self.complete(StepPlan(self.state, batch), batch.end)
 
 
@@ -444,7 +444,7 @@ def scheduler_factory(text: str) -> Callable[..., Scheduler]:
 
 
 def make_scheduler(text: str, kv: KVCacheManager, config: SchedulerConfig) -> Scheduler:
-    """Return the scheduler ``NAME[+KEY=VALUE]...`` over a manager.
+    """Return the scheduler ``NAME[+KEY=VALUE]...`` with a KV-cache manager.
 
     Raises
     ------
@@ -468,7 +468,7 @@ def order_of(text: str) -> SchedulerRules | None:
 
 
 def is_rules(factory: Any) -> bool:
-    """Return True if a class is a user's rules over vLLM's scheduler."""
+    """Return True if a factory is a subclass of :class:`SchedulerRules`."""
     return isinstance(factory, type) and issubclass(factory, SchedulerRules)
 
 

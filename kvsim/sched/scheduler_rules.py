@@ -30,8 +30,8 @@ class SchedulerRules(RulePart):
     Raises
     ------
     ValueError
-        For a class without a rule or with a rule of other arguments, a field that cannot be laid
-        out, an unknown parameter, or a value of the wrong type.
+        For a class without a rule, a rule with wrong arguments, a field of a wrong type, an unknown
+        parameter, or a parameter of the wrong type.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class SchedulerRules(RulePart):
         return 0.0
 
     def victim(self, request: Request, now: float) -> float:
-        """Return a running request's rank for preemption: highest first, then the newest."""
+        """Return a running request's rank: the highest is preempted, of equals the newest."""
         del request, now
         return 0.0
 

@@ -37,9 +37,9 @@ class TrainingMemory(Displayed):
     total_bytes : bytes on the GPU, without offloaded parts; optimizer_bytes has master weights
     gpu_memory_bytes : memory that CUDA reports
     fits : the total fits in this memory, and the offloaded parts in ``offload_space``
-    num_params, num_trained_params : parameters of the whole model, adapters included
-    activations : stored, recomputed, embedding and output, before offloading
-    layer_activation_bytes : bytes of one layer and micro-batch, by piece
+    num_params, num_trained_params : all and trained parameters of the model, adapters included
+    activations : bytes stored, recomputed, of embedding and of output, before offloading
+    layer_activation_bytes : activation bytes of one layer and micro-batch, by kind
     offloaded_bytes : bytes by part, on this GPU's host or drive
     traffic_bytes : bytes per step to and from host or drive
     transfer_seconds : seconds of this traffic per step, if no transfers overlap
@@ -177,7 +177,7 @@ def _on_gpu(
 
 
 def _assumptions(config: TrainingConfig, shape: TrainingShape, gpu: GpuSpec) -> tuple[str, ...]:
-    """List the assumptions, and the parts that the numbers leave out."""
+    """Return sentences on the assumptions, and on memory that is not counted."""
     notes = []
     if not shape.vocab_size:
         notes.append("embeddings and logits not counted (no vocab_size)")

@@ -60,7 +60,10 @@ def add(parts: list[Traffic]) -> Traffic:
 
 
 def transfer_seconds(traffic: Traffic, config: TrainingConfig, gpu: GpuSpec) -> float:
-    """Return the seconds of a step's transfers in sequence; NVMe uses the slower of both links."""
+    """Return the seconds of a step's transfers, one after another.
+
+    A transfer to or from NVMe also crosses PCIe, and takes the time of the slower of both links.
+    """
     up = down = gpu.pcie_bytes_per_s * PCIE_EFFICIENCY
     if config.offload == "nvme":
         up, down = min(up, NVME_READ), min(down, NVME_WRITE)

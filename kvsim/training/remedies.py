@@ -73,7 +73,7 @@ def train_memory(**options: Any) -> TrainingMemory:
 
 
 def remedies(config: TrainingConfig, found: TrainingMemory) -> tuple[Remedy, ...]:
-    """Apply changes in order until the job fits, except those that save nothing."""
+    """Return the changes that make the job fit, in order; changes that save nothing are skipped."""
     made: list[Remedy] = []
     while not found.fits:
         step = _step(config, found)
@@ -87,7 +87,7 @@ def remedies(config: TrainingConfig, found: TrainingMemory) -> tuple[Remedy, ...
 def _step(
     config: TrainingConfig, found: TrainingMemory
 ) -> tuple[Remedy, TrainingConfig, TrainingMemory] | None:
-    """Apply the first change that saves memory; None without one."""
+    """Return the first change that saves memory, and the job after it; None without one."""
     for change, options in _next_changes(config, found):
         changed = config.model_copy(update=options)
         after = training_memory(changed)
@@ -110,7 +110,7 @@ def _step(
 def _next_changes(
     config: TrainingConfig, found: TrainingMemory
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the changes not yet made, in order."""
+    """Yield the changes that are not made yet, in order: description and options."""
     if found.total_bytes <= found.gpu_memory_bytes:  # the space to offload to is too small
         space = float(-(-sum(found.offloaded_bytes.values()) // GIB))
         yield f"{space:,.0f} GiB of NVMe", {"offload": "nvme", "offload_space": space}

@@ -114,7 +114,7 @@ def communication_bytes(
 
     Parameters
     ----------
-    weights, gradients : bytes of this rank, before sharding
+    weights, gradients : bytes of this rank's weights and gradients, before sharding
     num_trained_bytes : bytes of the weights that a step changes
     """
     n, micro, stage = config.data_parallel_size, config.num_micro_batches, config.zero_stage

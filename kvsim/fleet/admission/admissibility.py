@@ -46,7 +46,7 @@ def check_columns(setup: Setup, trace: Trace) -> None:
     Raises
     ------
     ValueError
-        Names the row and a configuration that serves it.
+        The message names the row, and the option or model that it needs.
     """
     if trace.has("lora_id") and not setup.config.enable_lora:
         row = int(np.argmax(trace.lora_id > 0))

@@ -55,16 +55,16 @@ class FlowControl(Parametric, ABC):
 
     @abstractmethod
     def saturation(self, replicas: Sequence[Scraped]) -> float:
-        """Return how full the fleet is; queued requests are released while it is below 1."""
+        """Return the saturation of the fleet; queued requests are released while it is below 1."""
 
     def prefill_saturation(self, num_tokens: Sequence[int], max_num_batched_tokens: int) -> float:
-        """Return how full the fleet is with prompts being computed; 0 unless watched.
+        """Return the saturation by prompts in flight, like :meth:`saturation`; by default 0.
 
         Parameters
         ----------
         num_tokens : per replica, tokens of prompts without a first token, less those that the
             routers predicted to be cached
-        max_num_batched_tokens : most batched tokens of a replica's step
+        max_num_batched_tokens : largest number of tokens in a replica's step
         """
         del num_tokens, max_num_batched_tokens
         return 0.0
@@ -139,8 +139,8 @@ class UtilisationBands(FlowControl):
 class PrefillQueue(FlowControl):
     """Dynamo's router queue: requests wait while every worker has too many prompt tokens in flight.
 
-    Requests wait while every worker has more uncached prompt tokens in flight, as the router
-    predicts, than ``threshold`` steps of ``max_num_batched_tokens`` compute. They are released in
+    Requests wait while the router predicts for every worker more uncached prompt tokens in flight
+    than ``threshold * max_num_batched_tokens``. They are released in
     order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``, by the
     prompt tokens that no worker is known to hold on arrival), which lowers the mean time to the
     first token.
@@ -151,7 +151,7 @@ class PrefillQueue(FlowControl):
 
     Parameters
     ----------
-    threshold : steps of prompt tokens in flight above which a worker has too many
+    threshold : limit on prompt tokens in flight, in units of ``max_num_batched_tokens``
     order : order of waiting requests
     interval : seconds between two checks
     most_waiting : largest number of waiting requests; further ones are rejected

@@ -12,7 +12,7 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 
 @AUTOSCALERS.register("apa")
 class AibrixAutoscaler(Autoscaler):
-    """``ceil(current * mean / target)``; the mean is a metric's, over a window and all replicas.
+    """Set ``ceil(current * mean / target)`` replicas; the mean is over a window and all replicas.
 
     Within the tolerances nothing changes. A decision at most doubles and at least halves the
     number; a cool-down precedes shrinking.
@@ -21,7 +21,7 @@ class AibrixAutoscaler(Autoscaler):
 
     Parameters
     ----------
-    metric : waiting, running, requests (both) or kv
+    metric : the metric of the mean: waiting, running, requests (both) or kv
     target : target value of the metric per replica
     window : seconds over which the metric is averaged
     up_tolerance, down_tolerance : share of the target within which nothing changes

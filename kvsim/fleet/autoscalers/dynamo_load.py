@@ -20,8 +20,8 @@ class LoadPlanner(Autoscaler):
 
     Parameters
     ----------
-    up, down : limits of utilisation
-    prefill_up, prefill_down : limits of utilisation in a prefill pool
+    up, down : utilisation above which a replica is added, and below which one is removed
+    prefill_up, prefill_down : the same limits in a prefill pool
     """
 
     interval = 5.0

@@ -12,11 +12,11 @@ from kvsim.fleet.scaling.forecast import Forecast, Predictor
 class LatencyPlanner(Autoscaler):
     """Add a replica if all are estimated to miss a target; remove one if the rest would meet all.
 
-    A prompt's estimated time is the queue before it at the rate of full steps, plus its own time.
-    A replica is removed only if, with its load on the others, each of these uses less than the
-    share ``headroom`` of both targets (of TTFT, less the prompt's own time), and KV fits. Nothing
-    changes while a replica is starting. With ``throughput_interval``, ``dynamo-throughput`` sets a
-    minimum, evaluated at that interval.
+    A prompt's estimated TTFT is the prefill time of the queue before it plus its own prefill time,
+    at the rate of full steps. A replica is removed only if the others, with its load, would use
+    less than ``headroom`` of the ITL target, and of the TTFT target less the prompt's own time, and
+    if its KV fits on them. Nothing changes while a replica is starting. With
+    ``throughput_interval``, ``dynamo-throughput`` sets a minimum, evaluated at that interval.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
 
@@ -24,7 +24,7 @@ class LatencyPlanner(Autoscaler):
     ----------
     ttft, itl : targets, seconds
     headroom : share of a target that may be used with one replica fewer
-    throughput_interval : seconds; 0 for never
+    throughput_interval : seconds between evaluations of ``dynamo-throughput``; 0 for never
     predictor : predictor of the next throughput interval: constant or kalman
     """
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("dynamo-throughput")
 class ThroughputPlanner(Autoscaler):
-    """The expected requests per second, divided by the sustained rate of one replica.
+    """Divide the expected requests per second by the sustained rate of one replica.
 
-    A request costs the time of its uncached prompt tokens at the rate of full steps, plus its share
-    of decode steps. The batch of these is the largest that meets ``itl`` and fits in KV memory,
-    with all requests halfway through their outputs. The next interval is predicted to equal the
-    last one, or by a Kalman filter over all earlier ones. An interval without arrivals or
-    answers changes nothing.
+    A replica spends on each request the time of its uncached prompt tokens at the rate of full
+    steps, plus its share of decode steps. The decode batch is the largest that meets ``itl`` and
+    fits in KV memory, with all requests halfway through their outputs. The next interval is
+    predicted to equal the last one, or by a Kalman filter over all earlier ones. An interval
+    without arrivals or answers changes nothing.
 
     Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
     replicas; a replica's rate follows from the run's step times.
@@ -56,7 +56,7 @@ def replicas_for(pool: PoolLoad, interval: float, itl: float, forecast: Forecast
 
 
 def sustained_rate(pool: PoolLoad, traffic: Traffic, itl: float) -> float:
-    """Return the requests per second that a replica answers in decode steps of at most ``itl``."""
+    """Return the requests/s that one replica sustains with decode steps of at most ``itl`` s."""
     context = max(1, round(traffic.prompt_tokens + traffic.output_tokens / 2))
     low, high = 1, max(1, min(pool.max_num_seqs, pool.num_kv_tokens // context))
     while low < high:

@@ -15,7 +15,7 @@ GROWTH = 4
 
 @AUTOSCALERS.register("hpa")
 class HorizontalPodAutoscaler(Autoscaler):
-    """``ceil(current * metric / target)``, the metric being the mean of all replicas.
+    """Set ``ceil(current * metric / target)`` replicas; the metric is the mean of all replicas.
 
     Within the tolerance nothing changes. Per 15 s the number at most doubles, or grows by four if
     that is more. It shrinks to the largest recommendation of the stabilisation window.

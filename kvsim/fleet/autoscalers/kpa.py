@@ -12,7 +12,7 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 
 @AUTOSCALERS.register("kpa")
 class PodAutoscaler(Autoscaler):
-    """``ceil(total / target)`` over a stable and a panic window.
+    """Set ``ceil(total / target)`` replicas; the total is a mean over a stable or a panic window.
 
     While the panic window's mean exceeds ``panic_threshold`` times the stable window's (a panic),
     the number does not shrink. A decision at most doubles and at least halves the number; a

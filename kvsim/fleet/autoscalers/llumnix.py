@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @AUTOSCALERS.register("llumnix")
 class Freeness(Autoscaler):
-    """Add a replica at a freeness below ``up``; remove one if it would stay above ``down``.
+    """Add a replica if freeness is below ``up``; remove one if it would stay above ``down``.
 
-    Freeness of the pool: (free blocks - blocks that waiting requests need) / requests.
+    Freeness is (free blocks - blocks that waiting requests need) / requests, over the pool.
 
     Source: llumnix at 24220fb8, scaling_policy.py.
 
     Parameters
     ----------
-    up, down : freeness, blocks per request
+    up, down : limits of freeness, blocks per request
     """
 
     interval = 10.0

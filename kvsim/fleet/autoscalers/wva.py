@@ -17,10 +17,11 @@ LOOK_INTERVAL, PEAK = 15.0, 60.0
 
 @AUTOSCALERS.register("wva")
 class SaturationAnalyzer(Autoscaler):
-    """Add a replica where spare capacity is low; remove one where the load fits into fewer.
+    """Add a replica if spare capacity is low; remove one if the load fits into fewer replicas.
 
     A replica is saturated if its peak of the last minute is at least ``kv`` usage or ``queue``
-    waiting requests. The mean spare capacity of the other replicas triggers a change of one.
+    waiting requests. The spare capacity is the mean of the other replicas. A decision adds or
+    removes one replica.
 
     Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md.
 
@@ -73,7 +74,7 @@ class SaturationAnalyzer(Autoscaler):
         return number - fewer
 
     def spare(self, free: Sequence[Load]) -> tuple[float, float]:
-        """Return the mean spare capacity of replicas that are not saturated."""
+        """Return the mean spare KV usage and spare waiting requests of unsaturated replicas."""
         kv = sum(self._kv - r.kv_usage for r in free) / len(free)
         return kv, sum(self._queue - r.num_waiting for r in free) / len(free)
 

@@ -19,7 +19,7 @@ FirstTokenFrom = Literal["decode", "prefill"]
 
 @dataclass(slots=True, eq=False)
 class Handoff:
-    """One request between two replicas.
+    """One request on its way from its prefill replica to its decode replica.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class Handoff:
     source, target : the prefill replica, and the decode replica
     num_offered : tokens of KV that the source has for the target after the prefill
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
-    asked_time : time at which the target allocated these blocks, seconds
-    is_computed : the source has ended its part
+    asked_time : time at which the target allocated blocks for ``num_tokens``, seconds
+    is_computed : the source has computed the prompt
     is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one
     start_time, end_time : start and end of the transfer, seconds

@@ -1,4 +1,4 @@
-"""Requests between two replicas of a fleet, and the transfers of their KV.
+"""Handoffs of requests from prefill replicas to decode replicas, and the transfers of their KV.
 
 docs/howto/disaggregation.md lists the terms of a TTFT.
 """
@@ -43,7 +43,7 @@ class Handoffs(Feature):
 
     Attributes
     ----------
-    prefill_place : number of the prefill replica of each prompt, -1 for none
+    prefill_place : number of each request's prefill replica, -1 for none, shape (requests,)
     num_taken_back : number of requests withdrawn from both replicas and placed again
     """
 
@@ -79,7 +79,7 @@ class Handoffs(Feature):
 
     @property
     def num_open(self) -> int:  # type: ignore[override]
-        """Number of requests between two replicas."""
+        """Number of requests in handoff."""
         return len(self._open)
 
     def describe(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Handoffs(Feature):
         table["arrival_time"][row] = sent
 
     def prompts_at(self, member: Member) -> list[int]:
-        """Return the requests with prompts that a prefill replica has yet to compute."""
+        """Return the requests at a prefill replica without a first token."""
         rows = list(member.rows)
         if not any(row in self._stayed for row in rows):
             return rows
@@ -188,7 +188,7 @@ class Handoffs(Feature):
         return list(dict.fromkeys([*member.rows, *coming]))
 
     def forget(self, row: int) -> None:
-        """Reset earlier attempts of a request that is placed, perhaps again. Mutates."""
+        """Reset the earlier attempts, if any, of a request that is being placed. Mutates."""
         if self.prefill_place[row] < 0:
             return
         self._prefill.gateways.catch_up()
@@ -289,7 +289,7 @@ class Handoffs(Feature):
         self.on_resumed(range(len(table)))
 
     def on_resumed(self, rows: Sequence[int]) -> None:
-        """Add the results of prefill replicas to the rows of requests. Mutates.
+        """Add the results of prefill replicas to requests in the main table. Mutates.
 
         First times are the earlier ones of both replicas: with push, a decode replica that lacks
         little of a prompt may compute it before the prefill replica does.
@@ -315,7 +315,7 @@ class Handoffs(Feature):
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
     def is_open(self, row: int) -> bool:
-        """Return True if a request is between two replicas."""
+        """Return True if a request is in handoff."""
         return row in self._open
 
     def holders(self) -> list[int]:

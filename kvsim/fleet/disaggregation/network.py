@@ -1,4 +1,4 @@
-"""KV in transfer between replicas: transfers share the bandwidth of their two ends."""
+"""KV in transfer between replicas: transfers share the links of their source and target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CRUMB = 1024.0
 
 @dataclass(slots=True)
 class Transfer:
-    """One transfer in progress: its ends, and the bytes that have not arrived."""
+    """One transfer in progress: source, target, and the bytes that have not arrived."""
 
     source: Hashable
     target: Hashable

@@ -76,7 +76,7 @@ class PlacementContext:
 
     @cached_property
     def num_pending_tokens(self) -> int:
-        """Prompt tokens of requests not yet prefilled, at the prefill replica with the fewest."""
+        """Pending prompt tokens of the prefill replica that has the fewest of them."""
         prompts, members = self._trace.num_prompt_tokens, self._prefill.choosable()
         return min(int(prompts[self._prompts_at(one)].sum()) for one in members)
 
@@ -91,6 +91,6 @@ class PlacementContext:
 
     @cached_property
     def num_scheduled_tokens(self) -> int:
-        """Present length in tokens of the requests at the decode replica or on their way to it."""
+        """Total tokens so far of the requests at the decode replica or on their way to it."""
         prompts, lengths = self._trace.num_prompt_tokens, self._target.replica.lengths()
         return int(sum(lengths.get(row, prompts[row]) for row in self._scheduled))

@@ -101,9 +101,10 @@ class Conditional(Disaggregation):
     ----------
     tokens : limit on the tokens left to compute
     share : limit on the share of the prompt that is left to compute
-    prefill_busy : full steps of pending prompt tokens; 0 for the rule by tokens and share
-    decode_busy : tokens of the requests at the decode replica over its KV slots, above which it is
-        busy; 0 for never
+    prefill_busy : full steps of pending prompt tokens from which a prefill replica is busy; 0: the
+        rule by tokens and share
+    decode_busy : ratio of the tokens of the requests at the decode replica to its KV slots, above
+        which it is busy; 0 for never
     """
 
     def __init__(
@@ -139,9 +140,9 @@ class MixedPool(Disaggregation):
 
     The decode replica serves the whole request if every prefill replica has pending prompts, and
     the least loaded would have more than ``tokens`` pending tokens with this prompt. Otherwise a
-    prefill replica computes the prompt; it also decodes if the decode replica has not enough KV
-    slots, or ``max_num_seqs`` requests, counting those on their way to it. A replica is mixed while
-    it serves whole requests.
+    prefill replica computes the prompt. It also decodes if the decode replica, with the requests on
+    its way, lacks KV slots or has ``max_num_seqs`` requests. A replica is mixed while it serves
+    whole requests.
 
     Source: Splitwise (Patel et al., ISCA 2024, section 4), and the mixed pool scheduler of its
     simulator. There a third replica may help, and the KV moves on from it; here the helping replica

@@ -23,13 +23,13 @@ def transfer_bytes(setup: Setup, num_tokens: int) -> int:
 
 
 def _stages(setup: Setup) -> float:
-    """Return the ratio of the model's layers to those of the largest pipeline stage."""
+    """Return the number of the model's layers divided by that of the largest pipeline stage."""
     num_layers = setup.memory.model.num_layers
     return num_layers / -(-num_layers // setup.config.pipeline_parallel_size)
 
 
 def num_descriptors(setup: Setup, num_tokens: int) -> int:
-    """Return the number of descriptors of a transfer: per block, one for each layer's tensor."""
+    """Return the descriptors of a transfer: one per block and KV tensor of a layer."""
     blocks = -(-num_tokens // setup.kv.block_size)
     pieces = sum(layer.num_tensors for layer in setup.kv_config.layout.layers)
     return round(blocks * pieces * _stages(setup))

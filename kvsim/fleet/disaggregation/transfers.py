@@ -20,7 +20,7 @@ class Transfers:
     Parameters
     ----------
     world : the SimPy environment
-    fabric : the fabric that carries them
+    fabric : the fabric that carries the transfers
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Transfers:
         self._await_next_end()
 
     def _await_next_end(self) -> None:
-        """Schedule the end of the next transfer; a change of transfers before it cancels this."""
+        """Schedule the next end of a transfer; an earlier start, end or cancel reschedules it."""
         self._version += 1
         version, time = self._version, self._network.next_end()
         if time < math.inf:

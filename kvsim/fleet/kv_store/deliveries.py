@@ -13,7 +13,7 @@ GONE = -1
 
 
 class Deliveries:
-    """Blocks that replicas report as stored, in the order of time.
+    """Blocks that replicas report as stored, until a store receives them.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Deliveries:
         ]
 
     def due(self, now: float) -> Iterator[tuple[float, int, list[int]]]:
-        """Remove and yield the deliveries due by now: time, slot, keys. Mutates."""
+        """Remove and yield the deliveries due by now, in order: time, slot, keys. Mutates."""
         self._coming.sort(key=lambda one: one[:2])
         while self._coming and self._coming[0][0] <= now:
             yield self._coming.pop(0)

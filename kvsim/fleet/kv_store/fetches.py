@@ -146,7 +146,7 @@ class Fetches(Feature):
         return self._store.look_up(keys, target.place, now)
 
     def _time(self, portions: Sequence[Portion], cached: int, target: Member) -> float:
-        """Return the seconds of a fetch that shares its replica's link with those in progress."""
+        """Return the seconds of a fetch that shares the replica's link with open fetches."""
         sharers = 1 + sum(one.num_open > 0 for one in self._open.values() if one.target is target)
         times = [0.0]
         for portion, begin, end in self._beyond(portions, cached):
@@ -175,7 +175,7 @@ class Fetches(Feature):
     # -- blocks are allocated ----------------------------------------------------------------------
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a request that has blocks for ``num_tokens`` of KV to fetch; 0: none. Mutates."""
+        """Handle a request with blocks for ``num_tokens`` tokens to fetch, possibly 0. Mutates."""
         fetch = self._open.get(row)
         if fetch is None or member.role != self.pool.role:
             return

@@ -37,7 +37,7 @@ class LruStore:
             self._held.move_to_end(key)
 
     def put(self, keys: Iterable[Hashable]) -> None:
-        """Store entries, in order; those already stored count as used. Mutates."""
+        """Store entries, in order; entries already stored count as used. Mutates."""
         held = self._held
         if self._most < 1:
             return  # there is no room at all

@@ -1,4 +1,4 @@
-"""Replicas that read a store: their setup, and the feature that offers them its contents."""
+"""Replicas that read a store: their setup, and the feature that fetches entries for them."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ PULLS = ("cheaper", "always")
 class Portion(NamedTuple):
     """Consecutive entries of a prompt that one source holds.
 
-    ``tier`` names the fabric that carries them. Fetches from one ``source`` share its link; None is
-    a source with a link per fetch.
+    ``tier`` names the fabric that carries them. Fetches from one ``source`` share its link; with
+    the source None each fetch has its own link.
     """
 
     tier: str
@@ -37,7 +37,7 @@ class Store(Parametric, ABC):
     Attributes
     ----------
     fabrics : fabrics by tier; a missing tier uses the fleet's fabric
-    event_delay : seconds from the end of a step until the store knows the blocks it computed
+    event_delay : seconds from the end of a step until the store has its blocks
     pull : ``cheaper`` or ``always``
     num_evicted : entries evicted for lack of room
     reads_replicas : the store has no memory, and finds the entries of other replicas

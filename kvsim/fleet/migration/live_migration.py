@@ -94,7 +94,7 @@ class LiveMigrations(Feature):
         return [self._process()]
 
     def _process(self) -> Process:
-        """Run until all requests have ended."""
+        """Check the replicas at each interval until all requests have ended."""
         world, start, count = self._world, self._world.now, 0
         while not self._host.is_done and world.now < self._end_time:
             count += 1
@@ -137,7 +137,7 @@ class LiveMigrations(Feature):
         ]
 
     def _copy(self, move: LiveMigration) -> None:
-        """Start a stage, which copies the blocks that are full by now. Mutates."""
+        """Start a stage that copies the new full blocks. Mutates."""
         size = self._pool.setup.kv.block_size
         full = self._num_computed(move) // size * size
         move.num_copied, before = full, move.num_copied

@@ -38,7 +38,7 @@ class Fullness(NamedTuple):
 
     @property
     def freeness(self) -> float:
-        """Free blocks, less the wanted ones, per request."""
+        """(Free blocks - wanted blocks) / requests."""
         return (self.num_free - self.num_wanted) / max(self.num_requests, 1)
 
     def with_one(self, num_blocks: int) -> Fullness:
@@ -102,7 +102,7 @@ class Freest(Migration):
     Parameters
     ----------
     threshold : freeness, blocks per request
-    victim : the running request with the fewest tokens, the most, or the first to arrive
+    victim : the running request that moves: shortest, longest (in tokens), or first (to arrive)
     interval, most_stages, last_blocks : see :class:`Migration`
     """
 

@@ -89,7 +89,7 @@ class ResumedRequests(Feature):
         begin_anew(self._table, rows)
 
     def on_submit(self, member: Member, row: int, now: float) -> None:
-        """Restore the progress of a request that is submitted to a replica."""
+        """Set the output tokens that a resumed request brings to its new replica."""
         del now
         if row in self._left:
             member.replica.carry(row, self.carried(row))
@@ -105,7 +105,7 @@ class ResumedRequests(Feature):
         return int(self._table["num_output_tokens"][row]) if row in self._left else 0
 
     def settle(self, totals: Mapping[int, Totals]) -> None:
-        """Write the results of requests over all their replicas. Mutates.
+        """Write the results of requests from all their replicas into the table. Mutates.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class ResumedRequests(Feature):
             totals[number].peak_token_gap = max(totals[number].peak_token_gap, seconds)
 
     def _joined(self, row: int) -> Attempts:
-        """Merge the last attempt in the table with those before it. Mutates."""
+        """Merge the attempt in the table with the request's earlier attempts. Mutates."""
         one, before = self._table[row], self._left.get(row, Attempts())
         first_token = float(one["first_token_time"])
         gap = first_token - before.last_token_time

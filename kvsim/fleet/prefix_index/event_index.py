@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeyIndex(Protocol):
-    """An index of prefixes, as routers read it."""
+    """The interface of an index of prefixes to routers."""
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return the number of leading keys that each replica holds."""

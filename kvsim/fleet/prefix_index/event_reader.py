@@ -40,7 +40,7 @@ class Chunk:
 
     @classmethod
     def of(cls, rows: EventRows) -> Chunk:
-        """Locate the ends of updates."""
+        """Return a chunk of rows, with the ends of its scheduler updates."""
         last = np.flatnonzero(rows.events["kind"] == UPDATE)
         return cls(rows, last + 1, rows.events["time"][last])
 
@@ -89,7 +89,7 @@ class EventReader:
         return keys[self._per_entry - 1 :: self._per_entry]
 
     def deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica that caches most of a prompt; None if all must be looked up."""
+        """Return the replica that caches most of a prompt; None if this reader cannot know it."""
         del request
         return None
 

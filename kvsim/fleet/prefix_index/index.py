@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class PrefixIndex:
-    """Keys by replica, the least recently used first.
+    """Keys of the prefixes on each replica, the least recently used first.
 
-    A path is touched from its end to its root, so the first entry to be evicted is a leaf.
+    The entries of a prompt are touched from last to first, so the first entry to be evicted is a
+    leaf.
 
     Parameters
     ----------

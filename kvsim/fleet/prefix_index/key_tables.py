@@ -59,7 +59,7 @@ class KeyTable:
 
 
 class HeldKeys:
-    """Keys by replica.
+    """Keys of the prefixes on each replica, in a compiled table.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class HeldKeys:
 
 
 class CompiledEventIndex(HeldKeys):
-    """Keys by replica, updated by the replicas' events.
+    """Keys of the prefixes on each replica, updated by the replicas' events.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def is_live(replicas: Sequence[Any], delay: float) -> bool:
 
 
 class LiveIndex:
-    """Returns the results of a :class:`kvsim.fleet.prefix_index.index.PrefixIndex` of events.
+    """Equals a :class:`kvsim.fleet.prefix_index.index.PrefixIndex` that events update.
 
     Parameters
     ----------
@@ -150,11 +150,11 @@ class LiveReader(EventReader):
 
     @property
     def names_whole_blocks(self) -> bool:
-        """Return True if every entry is one block, and its key covers no later tokens."""
+        """Return True if every entry is one block, with a key that covers no later tokens."""
         return self._per_entry == 1 and self._ahead == 0
 
     def columns(self) -> tuple[Any, ...]:
-        """Return the number of known events of each log, guesses of depths, and the delay."""
+        """Return the number of known events of each log, guesses of match depths, and the delay."""
         return self.index.known, self.index.guesses, self._delay
 
     def deepest(self, request: IncomingRequest) -> int:

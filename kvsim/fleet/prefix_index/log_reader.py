@@ -1,4 +1,4 @@
-"""Reader of compiled replicas' events in place, in the replicas' logs."""
+"""Reader of compiled replicas' events, which reads the replicas' logs without copies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Keys of prompts' blocks for routers, computed for many requests at once.
 
 A key covers its block and all blocks before it, so each key of a prompt is computed from the
-previous one. Keys at the same position of different prompts are computed together. They equal those
-of :mod:`kvsim.rules.blocks.keys`, in unsigned arithmetic that wraps around.
+previous one. Keys at the same position of different prompts are computed together. The keys equal
+those of :mod:`kvsim.rules.blocks.keys`; the arithmetic is unsigned and wraps around.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PromptKeys:
     Parameters
     ----------
     trace : the requests; their keys are read nearly in order
-    compiled : compute them one by one, in compiled code
+    compiled : compute the keys prompt by prompt, in compiled code
     """
 
     def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
@@ -67,7 +67,7 @@ class PromptKeys:
         return known[request_id].view(np.int64)
 
     def whole(self, request_id: int, num_tokens: int, block_size: int) -> NDArray[np.int64]:
-        """Return the keys of the full blocks in the first tokens of a prompt and its output."""
+        """Return the keys of the full blocks in the first ``num_tokens`` of prompt and output."""
         if self._name is None:
             request = Contents.of(self._trace).request(request_id, 0.0, num_tokens + 1)
             return np.array(block_keys(request, num_tokens // block_size, block_size), np.int64)
@@ -159,12 +159,12 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
 
 
 def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp]]:
-    """Cut a prompt at the ends of its full blocks and where its content changes.
+    """Cut a prompt into spans, at the ends of its full blocks and where its content changes.
 
     Returns
     -------
-    pieces : hash of each piece, as :func:`kvsim.rules.blocks.keys.mix_span` computes it
-    ends : indices of the pieces that end a block
+    pieces : hash of each span, as :func:`kvsim.rules.blocks.keys.mix_span` computes it
+    ends : indices of the spans that end a block
     """
     content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
     ends = np.cumsum(length)

@@ -1,4 +1,4 @@
-"""Prefix of each prompt, in tokens, that an earlier request had: hits of an infinite cache."""
+"""Prefix of each prompt, in tokens, that an infinite prefix cache would hit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def tokens_seen_before(trace: Trace) -> Ints:
-    """Return the number of leading tokens that each prompt shares with a request in an earlier row.
+    """Return the number of leading tokens of each prompt that an infinite prefix cache would hit.
 
-    That request's output counts, too. At least one token of each prompt is not shared.
+    The cache has the prompts and outputs of all requests in earlier rows. At least one token of
+    each prompt is computed.
     """
     if not trace.has_segments:
         return np.zeros(len(trace), np.int64)
@@ -49,9 +50,10 @@ def tokens_seen_before(trace: Trace) -> Ints:
 
 
 def _paths(trace: Trace) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Ints, Ints, Ints]:
-    """Return content, start and length of the segments of prompts, each followed by its output.
+    """Return the segments of all requests, each prompt followed by its output.
 
-    Then the indices of each request's first segment and after its last one.
+    These are content, start and length of each segment, then the index of each request's first
+    segment, and the index after its last one.
     """
     offsets = np.asarray(trace.segment_offsets, np.int64)
     n = len(trace)

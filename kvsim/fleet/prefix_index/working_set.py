@@ -52,8 +52,8 @@ def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) ->
 class Spans(NamedTuple):
     """The spans of prompts; a segment that continues the previous one is part of the same span.
 
-    ``content``, ``start`` and ``length`` have one value per span; ``first`` and ``stop`` are the
-    indices of each prompt's first span and after its last one.
+    ``content``, ``start`` and ``length`` have one value per span. ``first`` is the index of each
+    prompt's first span, ``stop`` the index after its last one.
     """
 
     content: NDArray[np.uint64]

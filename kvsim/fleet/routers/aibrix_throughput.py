@@ -22,8 +22,8 @@ class AibrixThroughput(RuleRouter):
     broken at random. The replica that has computed the fewest tokens gets the next request, even if
     it has many in flight.
 
-    Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. It reads two gauges
-    that vLLM averaged over 5 s; vLLM V1 has counters instead, which give the rates here.
+    Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. AIBrix reads two
+    gauges that vLLM V0 averaged over 5 s; here the rates come from the counters of vLLM V1.
 
     Parameters
     ----------

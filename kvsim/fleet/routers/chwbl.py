@@ -39,7 +39,7 @@ class BoundedLoads(RuleRouter):
     Parameters
     ----------
     epsilon : allowed excess of a load over the mean, as a share of the mean
-    prefix_tokens : prompt tokens that are hashed; of a shorter prompt, a multiple of 16
+    prefix_tokens : number of first tokens that are hashed, rounded down to a multiple of 16
     points : points of each replica on the ring
     """
 

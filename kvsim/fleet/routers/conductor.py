@@ -28,12 +28,12 @@ class Conductor(Router):
     as a replica's own, the replica reads the difference: ``T_transfer`` is added, and only the
     remaining tokens are prefilled.
 
-    In a decode pool, the replica whose step with this request would be shortest wins. A request is
+    In a decode pool, the replica with the shortest step, this request included, wins. A request is
     rejected if its predicted first token is later than ``ttft-slo``, or its step longer than
     ``tbt-slo``.
 
-    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection predicts the
-    decode load at the end of the prefill; here the load is the present one.
+    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. There, early rejection uses the
+    decode load predicted for the end of the prefill; here it uses the present load.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Conductor(Router):
         return steps
 
     def _is_late(self, ttft: float, step: float) -> bool:
-        """Return True if a request's first token would be too late, or steps too slow."""
+        """Return True if a predicted TTFT or step time exceeds its target."""
         late = self._ttft_slo is not None and ttft > self._ttft_slo
         return late or (self._tbt_slo is not None and step > self._tbt_slo)
 

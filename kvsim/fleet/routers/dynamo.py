@@ -199,7 +199,7 @@ class Dynamo(RuleRouter):
         return int(rng.choice(len(costs), p=weights))
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
-        """Record the blocks of a request until it ends, and its prefill until the first token."""
+        """Add the blocks and the uncached prompt tokens of a request to the load of a worker."""
         prompt, size = request.num_prompt_tokens, self.prefixes.entry_tokens
         path = request.prefix_path(size).tobytes()
         # The block in which a prompt ends is not shared.

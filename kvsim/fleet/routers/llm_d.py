@@ -69,8 +69,8 @@ class LlmD(RuleRouter):
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
-    at 2b0e7579. llm-d predicts by a model trained on measured requests, with errors of some
-    5 %.
+    at 2b0e7579. llm-d predicts latencies by a model trained on measured requests, with
+    errors of some 5 %.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ class LlmD(RuleRouter):
     event_delay : seconds from a step's end until the precise index is updated, 0.01
     block_size, lru_entries : size of the approximate index, 64 tokens, 31,250 entries per replica
     max_blocks : largest number of a prompt's entries that are looked up in the approximate index
-    prefix_scale : score of a match: its share of the ``prompt``, or its position between the
-        shortest and the longest match of all ``holders``
+    prefix_scale : score of a match: with ``prompt`` its share of the prompt, with ``holders`` its
+        position between the shortest and the longest match
     ttft_slo, tpot_slo : targets of the latency score, seconds; none by default
     headroom : ``least`` packs requests where targets are just met, ``most`` spreads them
     ttft_weight, tpot_weight : weights within the latency score, 0.8 and 0.2
@@ -243,7 +243,7 @@ class LlmD(RuleRouter):
         cached: Sequence[int],
         kept: list[int],
     ) -> list[int]:
-        """Return the replicas that meet the targets, or those that miss them; none: reject."""
+        """Return the indices of the candidates by the latency targets; empty to reject."""
         headrooms = self._headrooms(request, replicas, cached)
         if request.priority > 0 and can_be_shed(headrooms, replicas):
             self.branch, self.predicted_tokens = "turned away", None

@@ -43,8 +43,8 @@ class Preble(Router):
     smallest if the largest L is above ``balance`` times the smallest.
 
     Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
-    8e7906ae. Preble balances by moving, splitting or replicating the busiest subtree; here only
-    single requests move, and their prefix with them.
+    8e7906ae. Preble balances by moving, splitting or replicating the busiest subtree of prefixes;
+    here single requests move, and their new replica then caches their prefix.
 
     Parameters
     ----------
@@ -115,14 +115,14 @@ class Preble(Router):
         return choice
 
     def _loads(self, active: Sequence[int]) -> list[float]:
-        """Return L of each replica."""
+        """Return L of each replica, seconds; see :class:`Preble`."""
         loads = self._prefixes.seconds()
         for place, number in enumerate(active):
             loads[place] += number * self._output[place] * self._tpot[place]
         return loads
 
     def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
-        """Return M of a replica."""
+        """Return M of a replica, seconds; see :class:`Preble`."""
         new = num_entries - cached_tokens // self._entry_tokens
         too_many = self._prefix_affinity.index.size(replica) + new - self._capacity
         return max(too_many, 0) * self._piece_time

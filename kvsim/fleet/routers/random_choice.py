@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("random")
 class Random(Router):
-    """A replica drawn uniformly at random."""
+    """Draw a replica uniformly at random."""
 
     takes_changes = True
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("round-robin")
 class RoundRobin(Router):
-    """The replicas in turn."""
+    """Choose the replicas in turn."""
 
     takes_changes = True
 

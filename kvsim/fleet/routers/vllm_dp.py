@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @ROUTERS.register("vllm-dp")
 class VllmDataParallel(RuleRouter):
-    """The smallest ``4 * waiting + running``, counted by the coordinator every 100 ms.
+    """The smallest ``4 * waiting + running``, which the coordinator counts every 100 ms.
 
     Requests sent since the last count are added to the waiting ones. Without this
     (``count-sent=false``), all requests of an interval go to one replica. The first of equals wins.

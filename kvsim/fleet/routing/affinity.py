@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def sticky(hit_rates: Sequence[float], least: float) -> list[int]:
-    """Return the replicas that hold at least the share ``least`` of a prompt; all, if none does."""
+    """Return the indices of the hit rates of at least ``least``; all indices if there are none."""
     found = [place for place, rate in enumerate(hit_rates) if rate >= least]
     return found or list(range(len(hit_rates)))
 

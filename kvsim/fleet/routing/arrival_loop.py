@@ -47,7 +47,7 @@ def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
 
 
 def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
-    """Return True if the loop has an index for the router's knowledge of prefixes."""
+    """Return True if the loop supports the index from which the router predicts cached prefixes."""
     affinity = affinity_of(router)
     if affinity is None:
         return True
@@ -59,7 +59,7 @@ def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
 
 
 def affinity_of(router: RuleRouter) -> PrefixAffinity | None:
-    """Return the router's knowledge of cached prefixes."""
+    """Return the router's prediction of cached prefixes; None without one."""
     known = router.prefixes
     return known.affinity if isinstance(known, TextTree) else known
 
@@ -140,7 +140,7 @@ class ArrivalLoop:
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
-        """Do the work for which the loop has returned. Mutates."""
+        """Do in Python the work for which the compiled loop has returned. Mutates."""
         code, (at, place, wanted) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
             self._replica_set.bring_one(place, float(self._moments[code.TARGET]))

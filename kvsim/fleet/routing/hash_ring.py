@@ -24,7 +24,7 @@ class HashRing:
         )
 
     def walk(self, key: int) -> Iterator[int]:
-        """Yield every replica once, around the ring from a key, the owner first."""
+        """Yield every replica once, in the order of the ring from a key on."""
         start = bisect_left(self.points, (mix(POINT, key), 0))
         seen: set[int] = set()
         for step in range(len(self.points)):
@@ -34,5 +34,5 @@ class HashRing:
                 yield replica
 
     def owner(self, key: int) -> int:
-        """Return the first replica on the ring from a key on."""
+        """Return the owner of a key: the first replica on the ring from the key on."""
         return next(self.walk(key))

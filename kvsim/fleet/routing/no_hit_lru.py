@@ -38,6 +38,6 @@ class NoHitLru:
             self._order.append(replica)
 
     def forget(self, replica: int) -> None:
-        """Remove a replica: a new one in its slot has received no prompt. Mutates."""
+        """Remove a replica, so that a new one in its slot counts as unused. Mutates."""
         if replica in self._order:
             self._order.remove(replica)

@@ -11,8 +11,9 @@ KEY = 8
 class PathSet:
     """Paths in the order of their bytes; duplicates are allowed.
 
-    A key covers all keys before it, so paths share only prefixes, and the longest shared prefix of
-    a path is that with a neighbour. No table of single keys is needed: prompts have thousands.
+    A path is the keys of a prompt's blocks. A key covers all keys before it, so two paths share
+    only a prefix, and a path shares its longest prefix with a neighbour. So no table of single
+    keys, of which a prompt has thousands, is needed.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class PathSet:
         self._paths.clear()
 
     def _num_own(self, path: bytes, place: int) -> int:
-        """Count the keys of a path that its neighbours at an index do not have."""
+        """Count the keys of a path that neither neighbour of an index has."""
         shared = 0
         for other in self._paths[max(place - 1, 0) : place + 1]:
             shared = max(shared, num_shared(path, other))

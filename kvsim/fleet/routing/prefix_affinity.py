@@ -72,7 +72,8 @@ class PrefixAffinity:
     facts : properties of the fleet
     kind : ``precise`` reads the index that the replicas' events update; ``approximate`` counts a
         prompt as cached from the moment it is sent, even if the replica does not cache it
-    entry_tokens : tokens per entry of an approximate index; a prompt's last, partial entry has none
+    entry_tokens : tokens per entry of an approximate index; a partial entry at the end of a prompt
+        is ignored
     max_entries, ttl : limits of an approximate index; see ``PrefixIndex``
     max_prompt_entries : largest number of entries of a prompt in an approximate index
     asks_holders : True if the router reads the holders of single entries
@@ -134,7 +135,7 @@ class PrefixAffinity:
         return [tokens / number if number else 0.0 for tokens in cached_tokens]
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
-        """Record the replica of a request, in an approximate index. Mutates."""
+        """Record a request as cached on a replica, in an approximate index. Mutates."""
         if not self.is_precise:
             self._sent.insert(replica, self._path(request), request.arrival_time)
 

@@ -24,7 +24,7 @@ class Uses:
 
 
 class PrefixLoad:
-    """Seconds of prefill by replica, over the entries of prompts used in a window.
+    """Estimates prefill seconds of each replica from the entries of recent prompts.
 
     An entry costs each of its holders ``prefill time * miss rate * uses / number of holders``: the
     prefill time of its misses, divided among the holders. Holders are looked up at each use.

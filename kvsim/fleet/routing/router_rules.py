@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RouterRules(RulePart):
-    """Base of a router that runs at the speed of the built-in ones.
+    """Base of a user's router that runs at the speed of the built-in routers.
 
     A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its fields
     are parameters of the router, or, with :func:`kvsim.plugins.routing.per_replica`, numbers that
@@ -27,7 +27,7 @@ class RouterRules(RulePart):
         ``precise``, the events of its cache; None: they are 0
     entry_tokens : tokens per entry of an approximate index
     max_entries : largest number of entries per replica of an approximate index
-    event_delay : seconds until an event is in a precise index
+    event_delay : seconds until events are in a precise index
     watches_requests : the rule reads the candidates' prompt tokens and uncached tokens in flight
     scrape_interval : seconds between two scrapes of the metrics; None if the rule reads none
     branches : names of the numbers that ``choose`` writes into ``placement.branch``

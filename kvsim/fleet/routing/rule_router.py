@@ -161,7 +161,7 @@ class RuleRouter(Router):
 def draw_words(
     draws: Draws, rng: Generator, memory: Memory | None = None, *, fewest: int = FEWEST_WORDS
 ) -> None:
-    """Draw random words, if fewer than ``fewest`` are left. Mutates."""
+    """Draw random 64-bit words into ``draws``, if fewer than ``fewest`` are left. Mutates."""
     if draws.num_words - draws.next_word >= fewest:
         return
     words = rng.bit_generator.random_raw(max(WORDS, fewest))

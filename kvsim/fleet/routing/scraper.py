@@ -34,7 +34,7 @@ class Scraper:
         self.values = [Scraped(start_time) for _ in replicas]
 
     def replace(self, place: int, replica: Replica, now: float) -> None:
-        """Scrape another replica from now on. Mutates."""
+        """Scrape a new replica in a slot from now on. Mutates."""
         self._replicas[place] = replica
         self.values[place] = Scraped(now)
 
@@ -50,7 +50,7 @@ class Scraper:
         return last_scrape(now, self.start_time, self.interval)
 
     def ask(self, place: int, time: float) -> None:
-        """Scrape a replica that has reached the time of a scrape. Mutates."""
+        """Scrape a replica that has advanced to ``time``, the time of a scrape. Mutates."""
         self.values[place] = Scraped(time, *self._replicas[place].metrics())
 
     def ask_idle(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""A router's view of a replica: values with their age."""
+"""A router's view of a replica: exact counters of its own requests, and scraped metrics."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReplicaView:
         self.shares = shares  # with other gateways
 
     def replace(self, replica: Backend, now: float) -> None:
-        """Switch to another replica from now on. Mutates."""
+        """Show a new replica in this slot from now on. Mutates."""
         self._replica = replica
         self.local = Local()
         self.scraped = Scraped(now)

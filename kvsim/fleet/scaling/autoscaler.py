@@ -48,7 +48,7 @@ class Load(NamedTuple):
     kv_usage : share of its blocks in use
     queued_tokens : prompt tokens that are not computed yet
     mean_prompt_tokens : mean prompt length of its unfinished requests
-    replica : its number, unique in a run
+    replica : number of the replica, unique in a run
     """
 
     num_waiting: int
@@ -130,7 +130,7 @@ class Autoscaler(Parametric, ABC):
         """Return the desired number of replicas, which is clipped to least and most. Mutates."""
 
     def look(self, pool: PoolLoad) -> None:
-        """Record the load of a pool between two decisions, and right before one. Mutates."""
+        """Record a pool's load, at each ``look_interval`` and before each decision. Mutates."""
 
 
 #: Factories take keyword parameters only.

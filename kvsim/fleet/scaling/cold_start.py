@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """``node + image + weights / bandwidth + compile + graphs + first-request``.
+    """The sum ``node + image + weights / bandwidth + compile + graphs + first-request``, seconds.
 
     Source: vLLM's start of Llama-3-8B takes 19.4 s for compilation (TorchDynamo 4.6, Inductor 14.8)
     and 15 s for CUDA graphs (vllm issue 11005; 7.5 and 17 s with a warm cache, issue 20264). 130 GB

@@ -84,7 +84,7 @@ def latency_scores(
 
 
 def _distances(headrooms: Sequence[Headroom], weights: tuple[float, float]) -> list[float]:
-    """Return the weighted distance of each from its targets, from 0 (nearest) to 1 (farthest)."""
+    """Return the weighted distance of each headroom from 0, scaled from 0 (least) to 1 (most)."""
     sides = [[abs(one[side]) for one in headrooms] for side in (0, 1)]
     ranges = [max(side) - min(side) for side in sides]
     told = [reach > LEAST_RANGE for reach in ranges]

@@ -26,8 +26,8 @@ def forecast(
     """Predict a request's latencies at a replica by the run's step times.
 
     TTFT is the prefill time of the uncached tokens that this gateway has in flight there, plus the
-    prefill time of the prompt, plus that of the decodes batched with them. TPOT is a step of the
-    requests in flight; their output lengths are unknown. On four replicas at 10 to 80 requests/s,
+    prefill time of the prompt, plus the time of the decodes batched with them. TPOT is the time of
+    a decode step of the requests in flight and this one. On four replicas at 10 to 80 requests/s,
     the mean error is 9 to 24 % for TTFT and 3 to 18 % for TPOT, and up to 31 % if the router packs
     requests. TPOT is too low, since prefills delay decodes.
     """

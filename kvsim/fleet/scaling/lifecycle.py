@@ -91,7 +91,7 @@ class Lifecycle:
         """Start or drain replicas until ``desired`` are ready or starting. Mutates.
 
         A failed replica counts until its gateway detects the failure. Returns True if any replica
-        was started or drained; none may start if draining replicas still occupy the slots.
+        was started or drained. A replica can start only in a slot that no draining replica uses.
         """
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
         desired -= len([one for one in self._pool.choosable() if one.life is Life.FAILED])

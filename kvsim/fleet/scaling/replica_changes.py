@@ -127,7 +127,7 @@ class ReplicaChanges(Feature):
 
     @property
     def waited_until(self) -> float:  # type: ignore[override]
-        """The run's end if requests wait at a failed replica until then, seconds."""
+        """Earliest end of the run, seconds: requests wait at a failed replica until then."""
         return max(one.lifecycle.waited_until for one in self._pools)
 
     def describe(self) -> dict[str, Any]:

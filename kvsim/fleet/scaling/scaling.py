@@ -56,7 +56,7 @@ class Scaling:
         self.num_events = 0  # decisions that changed the number of replicas
 
     def process(self) -> Process:
-        """Run until all requests have ended."""
+        """Run the autoscaler until all requests have ended."""
         world, scaler = self._world, self._autoscaler
         start, count, looks = world.now, 1, 1
         while not self._host.is_done and world.now < self._end_time:

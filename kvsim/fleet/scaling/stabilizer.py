@@ -20,7 +20,7 @@ class Stabilizer:
         self._last_growth = -math.inf
 
     def allow(self, now: float, current: int, wanted: int, *, may_shrink: bool = True) -> int:
-        """Return the allowed number closest to ``wanted``, ``now`` in seconds. Mutates."""
+        """Return the allowed number of replicas closest to ``wanted``. Mutates."""
         wanted = max(min(wanted, 2 * current), current // 2)
         if wanted > current:
             self._last_growth = now

@@ -22,7 +22,7 @@ FREQUENT = 2
 
 @STORES.register("kvbm")
 class BlockManager(Store):
-    """Host memory stores every block that its replica computes, disks the reused blocks.
+    """Host memory stores every block that its replica computes; disks store reused blocks.
 
     A block's frequency starts at one, doubles when the block is found, and drops by one after every
     ``decay`` seconds. A block with a frequency of at least two is also copied to the disks. Blocks

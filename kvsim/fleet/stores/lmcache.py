@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 @STORES.register("lmcache")
 class LMCache(Store):
-    """Chunks of prompts in every tier of a size above 0; the least recently used are evicted.
+    """Every tier with a size above 0 stores chunks of prompts, and evicts by LRU.
 
     A partial chunk at a prompt's end is not saved, nor are generated tokens. A chunk is written to
     all tiers, in no time, when its last block has been computed. It is read from the first tier

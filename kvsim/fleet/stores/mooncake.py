@@ -23,8 +23,8 @@ GIB = 1 << 30
 class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
-    A block is written to both, in no time, when its step has ended. It is read from memory over the
-    fleet's fabric, or from disks that all readers share. With replicas that have a host tier, the
+    A block is written to memory and disks, in no time, when its step has ended. It is read from
+    memory over the fleet's fabric, or from disks that all readers share. With replicas that have a host tier, the
     store is HiCache's third level: it stores their host copies. A look-up marks the blocks that it
     finds as used. Memory above ``mark`` evicts a batch of the least recently used blocks.
 

@@ -25,7 +25,7 @@ MOST_LOOKUPS = 1 << 18
 
 
 class Decisions:
-    """Records one run's decisions.
+    """Records the routing decisions of one run.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Decisions:
         return self._compares and self.num_noted % self._stride == 0
 
     def note(self, request_id: int, router: Router) -> None:
-        """Record a router's last decision. Mutates."""
+        """Record a router's decision on a request. Mutates."""
         self.num_noted += 1
         self._branches[request_id] = self._names.setdefault(router.branch, len(self._names))
         if router.predicted_tokens is not None:

@@ -94,7 +94,7 @@ class InFlightTracker:
         self._end(request_id, time)
 
     def follow(self, request_id: int, place: int) -> None:
-        """Handle a request that continues in another slot, unknown to its router. Mutates."""
+        """Handle a request that moves to another slot; its router is not notified. Mutates."""
         self.update()
         if request_id in self._sent:
             before = self._moved.get(request_id, self._sent[request_id].place)

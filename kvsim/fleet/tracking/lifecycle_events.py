@@ -37,7 +37,7 @@ class LifecycleEvents(Protocol):
         """Stop following a request; return True if it waited for its first token. Mutates."""
 
     def move(self, request_id: int, place: int, target: int) -> None:
-        """Follow a request to another slot, after its first token was reported. Mutates."""
+        """Follow a request, which has its first token, to another slot. Mutates."""
 
     def replace(self, place: int, replica: Replica) -> None:
         """Follow a new replica in a slot, and drop the previous one's requests. Mutates."""
