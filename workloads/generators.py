@@ -2,8 +2,8 @@
 
 If only the means of a trace are published, its lengths are log-normal; a comment at each gives the
 source of sigma. Lengths and arrivals are drawn from different random streams, so a change of rate
-or arrival process does not change the lengths. Answers in chats and production end by EOS; answers of
-synthetic lengths end by max_tokens, as in benchmarks with ``--ignore-eos``.
+or arrival process does not change the lengths. Answers in chats and production end by EOS; answers
+of synthetic lengths end by max_tokens, as in benchmarks with ``--ignore-eos``.
 """
 
 from __future__ import annotations

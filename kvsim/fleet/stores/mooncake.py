@@ -24,9 +24,10 @@ class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
     A block is written to memory and disks, in no time, when its step has ended. It is read from
-    memory over the fleet's fabric, or from disks that all readers share. With replicas that have a host tier, the
-    store is HiCache's third level: it stores their host copies. A look-up marks the blocks that it
-    finds as used. Memory above ``mark`` evicts a batch of the least recently used blocks.
+    memory over the fleet's fabric, or from disks that all readers share. With replicas that have a
+    host tier, the store is HiCache's third level: it stores their host copies. A look-up marks the
+    blocks that it finds as used. Memory above ``mark`` evicts a batch of the least recently used
+    blocks.
 
     Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up; above 95 %
     usage, 5 % are evicted) and ssd-offload-benchmark-results.md.
