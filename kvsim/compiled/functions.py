@@ -32,7 +32,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Parameters
     ----------
-    function : plain function over numbers and NumPy arrays; it calls only NumPy and its own package
+    function : plain function over numbers and NumPy arrays; it calls only NumPy, its own
+        package, and rules that its modules import
     """
     folder = _register(function.__module__.rpartition(".")[0])
     with caching_in(folder):
@@ -47,14 +48,21 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 @cache
 def _register(package: str) -> Path:
-    """Make the functions of a package callable from compiled code; return its cache folder."""
+    """Make the functions of a package callable from compiled code; return its cache folder.
+
+    The rules that its modules import from elsewhere become callable, too.
+    """
     folders = [Path(folder) for folder in import_module(package).__path__]
+    others = [Path(__file__).parent]
     modules = iter_modules(map(str, folders), package + ".")
     for module in (import_module(found.name) for found in modules):
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:
                 _make_callable(function)
-    return cache_folder([*folders, Path(__file__).parent])
+            elif function.__module__.startswith("kvsim.rules."):
+                _make_callable(function)
+                others.append(Path(inspect.getfile(function)).parent)
+    return cache_folder([*folders, *dict.fromkeys(others)])
 
 
 def _make_callable(function: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from kvsim.hits.rules.queues import NEWER, NOBODY, USER, append, empty_queues, unlink
 from kvsim.hits.rules.requests import num_hits, tokens_of
 from kvsim.hits.rules.slru import oldest_unused
+from kvsim.rules.eviction.shares import evicts_t1, target_after
 
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
@@ -38,9 +39,8 @@ def make_room(
     links: Shorts, lengths: Ints, place: Flags, is_cached: Flags, i: int, returns: bool
 ) -> None:
     """Make a cached block a ghost; ``returns`` is True if the new block comes from B2."""
-    target, first = lengths[TARGET], len(links) - 5
-    prefers = lengths[T1] > target or (returns and lengths[T1] == target)
-    source = T1 if lengths[T1] >= 1 and prefers else T2
+    first = len(links) - 5
+    source = T1 if evicts_t1(lengths[T1], lengths[TARGET], returns) else T2
     victim = oldest_unused(links, first + source, i)
     if victim == NOBODY:
         source = T1 + T2 - source
@@ -57,10 +57,9 @@ def drop_oldest(links: Shorts, lengths: Ints, place: Flags, queue: int) -> None:
 
 def learn(lengths: Ints, place: int, size: int) -> None:
     """Move the target in favour of the queue whose ghost is used again."""
-    if place == B1:
-        lengths[TARGET] = min(lengths[TARGET] + max(lengths[B2] // lengths[B1], 1), size)
-    elif place == B2:
-        lengths[TARGET] = max(lengths[TARGET] - max(lengths[B1] // lengths[B2], 1), 0)
+    if place >= B1:
+        target, in_b1 = lengths[TARGET], place == B1
+        lengths[TARGET] = target_after(target, in_b1, lengths[B1], lengths[B2], size)
 
 
 def arc_hits(requests: Requests, size: int) -> int:

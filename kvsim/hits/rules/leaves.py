@@ -16,6 +16,7 @@ import numpy as np
 
 from kvsim.hits.rules.heap import drop_first, with_entry
 from kvsim.hits.rules.requests import num_hits, tokens_of
+from kvsim.rules.eviction.shares import worth_of
 
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
@@ -43,7 +44,7 @@ def use(state: Ints, block: int, i: int, policy: int, next_use: int, age: int) -
     state[block, USER] = i
     state[block, USES] += 1
     if policy != OPTIMAL:
-        state[block, RANK] = (age + state[block, USES] << 32) + i
+        state[block, RANK] = (worth_of(age, state[block, USES]) << 32) + i
     else:
         state[block, RANK] = NEVER - next_use
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from kvsim.hits.rules.queues import NEWER, NOBODY, USER, append, empty_queues, unlink
 from kvsim.hits.rules.requests import num_hits, tokens_of
+from kvsim.rules.eviction.shares import most_protected
 
 if TYPE_CHECKING:
     from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
 
 PROBATION, PROTECTED = 0, 1  # queues; ``segment`` holds a block's queue plus 1, or 0
-SHARE = (4, 5)  # of the cache that may be protected
 
 
 def oldest_unused(links: Shorts, end: int, i: int) -> int:
@@ -47,7 +47,7 @@ def slru_hits(requests: Requests, size: int) -> int:
     paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
     segment, links = np.zeros(num_nodes, np.uint8), empty_queues(num_nodes, 2)
     lengths, total = np.zeros(2, np.int64), 0
-    most = size * SHARE[0] // SHARE[1]
+    most = most_protected(size)
     for i in range(len(offsets) - 1):
         total += tokens_of(requests, i, num_hits(requests, i, segment))
         num_own = 0

@@ -1,0 +1,5 @@
+"""Eviction policies of the literature, a file each, beside those of :mod:`kvsim.kv.eviction`."""
+
+from kvsim.kv.policies import arc, gdsf, hpt, slru
+
+__all__ = ["arc", "gdsf", "hpt", "slru"]
