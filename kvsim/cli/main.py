@@ -45,6 +45,7 @@ from kvsim.cli.serve import serve
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
+from kvsim.cli.warm import warm_options, warmth_of
 from kvsim.engines.registry import all_engines
 from kvsim.errors import FieldError, UnfinishedError, too_large
 from kvsim.results.notes import add_notes, merged, notes_of, shared
@@ -241,6 +242,7 @@ def _compared(
 @config_options()
 @REPLICATIONS
 @PRICE
+@warm_options
 @click.option(
     "--record", "case_file", metavar="CASE.json", help="file for the schedule of every step"
 )
@@ -286,6 +288,7 @@ def run(
     check_report(report_file, replications)
     if case_file is not None:
         check_single("--record", case_file, replications, "a case is one run")
+    warm = warmth_of(options, replications, case_file)
     config = RunConfig.build(**with_beginning(_named(what, config_file), options_given(options)))
     events = config.kv_events_config
     if events is not None and events.writes:
@@ -298,7 +301,7 @@ def run(
         described.append(describe(trace))
         with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
-                results.append(simulate_run(one, trace, on_progress=tick))
+                results.append(simulate_run(one, trace, on_progress=tick, warm=warm))
             else:
                 results.append(record_run(one, trace, case_file, on_progress=tick))
         add_notes(add_cost(results[-1], prices).provenance, notes)

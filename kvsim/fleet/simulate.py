@@ -15,6 +15,7 @@ from kvsim.engine.observers import together
 from kvsim.engine.own_parts import errors_in_parts
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.setup import of_engine
+from kvsim.engine.warm_start import COLD, Warmth, serve_warm
 from kvsim.engines.policies import VLLM
 from kvsim.engines.registry import all_engines
 from kvsim.errors import too_large
@@ -34,6 +35,7 @@ from kvsim.trace.turns import by_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from kvsim.engine.observers import Observer
     from kvsim.engine.replica import Replica
@@ -51,13 +53,25 @@ if TYPE_CHECKING:
 DEFAULT_ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
-def simulate(trace: Trace, *, price: Prices | None = None, **options: Unpack[Options]) -> Result:
+def simulate(
+    trace: Trace,
+    *,
+    price: Prices | None = None,
+    load_cache: str | Path | None = None,
+    save_cache: str | Path | None = None,
+    warmup_requests: int = 0,
+    **options: Unpack[Options],
+) -> Result:
     """Serve a trace by one configuration.
 
     Parameters
     ----------
     trace : the requests
     price : dollars per GPU-hour by card, ``{"h100-sxm": 2.5}``: adds ``cost`` to the summary
+    load_cache : file with the content of the prefix cache at the start
+    save_cache : file for its content at the end
+    warmup_requests : the first requests, which fill the cache and are in no table: the others are
+        served when they have ended
     **options : fields of :class:`kvsim.config.Config`, which are ``vllm serve``'s flags with
         underscores; ``model`` may also be a ModelSpec and ``gpu`` a GpuSpec
 
@@ -81,19 +95,28 @@ def simulate(trace: Trace, *, price: Prices | None = None, **options: Unpack[Opt
     """
     config = Config.build(**options)
     prices = prices_of(price, [config])
-    return add_cost(run(config, trace), prices)
+    warm = Warmth(load_cache, save_cache, warmup_requests)
+    return add_cost(run(config, trace, warm=warm), prices)
 
 
 @errors_in_parts()
 def run(
-    config: Config, trace: Trace, *, on_progress: Callable[[int], object] | None = None
+    config: Config,
+    trace: Trace,
+    *,
+    on_progress: Callable[[int], object] | None = None,
+    warm: Warmth = COLD,
 ) -> Result:
     """Serve a trace by a validated configuration; see :func:`simulate`.
 
     ``on_progress`` is called periodically with the number of requests that have ended.
     """
     config = of_engine(config)
-    return serve(resolve_fleet(config), trace, on_progress=on_progress, config=config)
+    setup = resolve_fleet(config)
+    if warm == COLD:
+        return serve(setup, trace, on_progress=on_progress, config=config)
+    serve_one = partial(serve, setup, on_progress=on_progress, config=config)
+    return serve_warm(serve_one, setup, trace, warm)
 
 
 @errors_in_parts()

@@ -1,0 +1,155 @@
+"""Warm starts: a run that begins with a saved cache, and one whose cache is saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.errors import FieldError
+from kvsim.kv.paged import PagedManager
+from kvsim.kv.saved_cache import SavedCache, cache_of, facts_of, fill, read_cache, write_cache
+from kvsim.records.eviction import LRU
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kvsim.engine.replica import Replica
+    from kvsim.engine.setup import Setup
+    from kvsim.results.result import Result
+    from kvsim.trace import Trace
+
+#: Columns whose contents are numbered within a trace.
+OWN_NUMBERS = {"lora_id": "LoRA adapters", "item_start": "encoder items"}
+
+
+class Warmth(NamedTuple):
+    """Files of the cache at the start and the end, and the number of requests that fill it."""
+
+    load: str | Path | None = None
+    save: str | Path | None = None
+    requests: int = 0
+
+
+COLD = Warmth()
+
+
+def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: Warmth) -> Result:
+    """Serve a trace from a loaded cache or after a warm-up, and save the cache at the end.
+
+    ``serve`` is :func:`kvsim.fleet.simulate.serve` for a setup.
+
+    Raises
+    ------
+    FieldError
+        As :class:`WarmStart` does, and for a number of requests that leaves none.
+    OSError
+        If the cache cannot be written.
+    """
+    loaded = None if warm.load is None else read_cache(warm.load)
+    field = "save_cache" if warm.load is None else "load_cache"
+    if warm.requests:
+        field = "warmup_requests"
+        if not 0 < warm.requests < len(trace):
+            said = f"must be below {len(trace):,}, the number of requests, got {warm.requests:,}"
+            raise FieldError(field, said)
+        first = WarmStart(setup, trace[: warm.requests], field, loaded)
+        serve(first.requests(), on_start=first.begin)
+        loaded, trace = first.saved(), trace[warm.requests :]
+    start = WarmStart(setup, trace, field, loaded)
+    result = serve(start.requests(), on_start=start.begin)
+    result.provenance["trace_digest"] = trace.digest
+    said = [f"{field}: {warm.requests:,} requests are in no table"] if warm.requests else []
+    result.provenance["notes"] = [*result.provenance["notes"], *said, *start.notes]
+    if warm.save is not None:
+        write_cache(warm.save, start.saved())
+    return result
+
+
+class WarmStart:
+    """Fills the cache of a run's only replica before its first step, and reads it at the end.
+
+    Parameters
+    ----------
+    setup : the setup of the replica
+    trace : the requests
+    field : the argument to name in errors
+    loaded : the content of the cache at the start, None for an empty one
+
+    Raises
+    ------
+    FieldError
+        For a fleet, a KV-cache manager, a policy or a trace whose content cannot be saved, or a
+        cache of another model, block size or rule of keys.
+    """
+
+    def __init__(
+        self, setup: Setup, trace: Trace, field: str, loaded: SavedCache | None = None
+    ) -> None:
+        self._loaded, self._trace, self._field = loaded, trace, field
+        self._model = (setup.memory.model.name, str(setup.config.kv_cache_dtype))
+        self._replica: Replica | None = None
+        self.notes: list[str] = []
+        reason = _refused(setup, trace)
+        if reason is not None:
+            raise FieldError(field, reason)
+
+    def requests(self) -> Trace:
+        """Return the trace, with fresh contents that the loaded cache does not have."""
+        trace = self._trace
+        if self._loaded is None or not (trace.output_content_id < 0).any():
+            return trace
+        moved = trace.output_content_id - 2 * self._loaded.num_requests
+        moved.flags.writeable = False
+        return replace(trace, output_content_id=moved)
+
+    def begin(self, replica: Replica) -> None:
+        """Fill the cache of the replica. Mutates."""
+        self._replica, pool = replica, replica.state.kv.pool
+        if pool.num_hash_aliases > 0 or pool.has_host:
+            raise FieldError(self._field, "does not take blocks with several keys, or a host tier")
+        if self._loaded is None:
+            return
+        for name, value in self._facts().items():
+            if self._loaded.facts.get(name) != value:
+                raise FieldError(
+                    self._field,
+                    f"the cache was saved with {name} {self._loaded.facts.get(name)}, "
+                    f"the run has {value}",
+                )
+        number, whole = fill(replica.state.kv, self._loaded), len(self._loaded.key)
+        if number < whole:
+            said = f"{number:,} of {whole:,} blocks fit into the pool, the newest"
+            self.notes.append(f"{self._field}: {said}")
+
+    def saved(self) -> SavedCache:
+        """Return the content of the cache at the end of the run."""
+        assert self._replica is not None
+        before = 0 if self._loaded is None else self._loaded.num_requests
+        return cache_of(self._replica.state.kv, self._facts(), before + len(self._trace))
+
+    def _facts(self) -> dict[str, Any]:
+        assert self._replica is not None
+        return facts_of(self._replica.state.kv, *self._model)
+
+
+def _refused(setup: Setup, trace: Trace) -> str | None:
+    """Return why a cache cannot be saved or loaded, or None."""
+    config = setup.config
+    fleet = config.pool or config.autoscaler or config.failures
+    if fleet or config.data_parallel_size > 1 or config.num_prefill_workers:
+        return "needs one replica; a fleet's caches are not saved"
+    if not isinstance(setup.kv, PagedManager) or not setup.kv_config.enable_prefix_caching:
+        return "needs allocator paged with prefix caching"
+    if setup.kv.eviction.rules_of != LRU:
+        return "needs eviction lru: other policies know more of a block than its content"
+    if config.kv_offloading_size or config.kv_transfer_config or config.kv_store:
+        return "conflicts with KV in other memory, whose content is not saved"
+    if config.kv_events_config is not None or config.record_block_events:
+        return "conflicts with KV events, which would not report the loaded blocks"
+    if not trace.has_segments:
+        return "the trace names no contents (segments), so no prompt can hit"
+    for name, what in OWN_NUMBERS.items():
+        if trace.has(name):
+            return f"does not take {what}"
+    return "does not take several samples" if (trace.num_samples > 1).any() else None
