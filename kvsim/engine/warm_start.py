@@ -59,8 +59,8 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     start = WarmStart(setup, trace, field, loaded)
     result = serve(start.requests(), on_start=start.begin)
     result.provenance["trace_digest"] = trace.digest
-    said = [f"{field}: {warm.requests:,} requests are in no table"] if warm.requests else []
-    result.provenance["notes"] = [*result.provenance["notes"], *said, *start.notes]
+    notes = [f"{field}: {warm.requests:,} requests are in no table"] if warm.requests else []
+    result.provenance["notes"] = [*result.provenance["notes"], *notes, *start.notes]
     if warm.save is not None:
         write_cache(warm.save, start.saved())
     return result

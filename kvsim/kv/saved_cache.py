@@ -15,7 +15,7 @@ from kvsim.files import write_whole
 from kvsim.kv.block_hash import block_keys
 from kvsim.kv.block_pool import BlockPool
 from kvsim.records.memory import column
-from kvsim.records.request import Request
+from kvsim.records.request import Request, Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class SavedCache:
 def facts_of(kv: Any, model: str, kv_cache_dtype: str) -> dict[str, Any]:
     """Return what the keys of a cache depend on; ``keys`` is that of a known block."""
     groups = [kv.groups[place] for place in range(kv.num_groups)]
-    known = block_keys(Request(0, 0.0, 65, 1, [(1, 0, 64)], 2), 2, 16)
+    known = block_keys(Request(0, 0.0, 65, 1, [Segment(1, 0, 64)], 2), 2, 16)
     return {
         "model": model,
         "kv_cache_dtype": kv_cache_dtype,
@@ -88,8 +88,11 @@ def write_cache(path: str | Path, saved: SavedCache) -> None:
     """
     about = {"format": FORMAT, "num_requests": saved.num_requests, **saved.facts}
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    arrays = {"about": text, "key": saved.key, "group": saved.group.astype(np.int16)}
-    write_whole(Path(path), lambda file: np.savez_compressed(file, **arrays))
+    group = saved.group.astype(np.int16)
+    write_whole(
+        Path(path),
+        lambda file: np.savez_compressed(file, about=text, key=saved.key, group=group),
+    )
 
 
 def read_cache(path: str | Path) -> SavedCache:

@@ -1,4 +1,4 @@
-"""HPT: fewest hits per token, as proposed for SGLang (sgl-project/sglang#30300, not merged)."""
+"""HPT: fewest hits per token, a proposal for radix caches (docs/howto/hits.md has its source)."""
 
 from __future__ import annotations
 
