@@ -81,7 +81,9 @@ def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> st
     if "front_end_latency" in values:
         lines.append(f"# also set --front-end-latency {values['front_end_latency']:.4g}")
     own = constants(card, values)
-    model = get_model(answer["server"]["model"]) if _is_known(answer) else None
+    model = None
+    if "hf_config_path" not in answer["server"]:
+        model = get_model(answer["server"]["model"])
     if model is not None and not model.is_moe:
         own.pop("experts", None)
     if model is not None and not (answer["server"].get("quantization") or model.quantization):
@@ -90,10 +92,6 @@ def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> st
     if answer["memory"] is not None:
         tables["logged"] = answer["memory"]["logged"]
     return "\n".join(lines) + "\n\n" + tomli_w.dumps(tables)
-
-
-def _is_known(answer: Mapping[str, Any]) -> bool:
-    return "hf_config_path" not in answer["server"]
 
 
 def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:

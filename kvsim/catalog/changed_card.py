@@ -25,7 +25,7 @@ FIELDS = {
     "sms": "num_sms",
 }
 KEYS = ("name", "memory", *FIELDS)
-_UNITS = {"": 1, **{letter: 1000 ** (n + 1) for n, letter in enumerate("kMGTP")}}
+_UNITS = {"": 1, "K": 1000, **{letter: 1000 ** (n + 1) for n, letter in enumerate("kMGTP")}}
 _UNITS |= {f"{letter}i": 1024 ** (n + 1) for n, letter in enumerate("KMGTP")}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kKMGTP]i?)?(B|B/s|FLOP/s|FLOPS|OP/s)?")
 
@@ -70,13 +70,8 @@ def changed(base: GpuSpec, changes: Mapping[str, str | None], text: str) -> GpuS
 
 def _number(key: str, value: str, text: str) -> float:
     found = _NUMBER.fullmatch(value)
-    number = 0.0 if found is None else float(found[1]) * _UNITS.get(_letter(found[2]), 0)
+    number = 0.0 if found is None else float(found[1]) * _UNITS.get(found[2] or "", 0)
     if number <= 0:
         said = key.replace("_", "-")
         raise ValueError(f"GPU {text!r}: {said}={value}: must be a number, such as 96GiB or 4TB/s")
     return number
-
-
-def _letter(unit: str | None) -> str:
-    """Return a unit's letter; "K" for 1,000 is read as "k"."""
-    return "k" if unit == "K" else unit or ""

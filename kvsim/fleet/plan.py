@@ -140,8 +140,11 @@ def make_plan(config: Config, setup: Setup, *, has_waits: bool = False) -> Plan:
     main, prefill = _pool_plan(config, asked, main_setup), None
     if asked_prefill is not None and prefill_setup is not None:
         check_alike(main_setup, prefill_setup)
-        connecting = _connected_prefill(config, prefill_setup, store)
-        prefill = _pool_plan(config, asked_prefill, connecting)
+        if store is None:
+            prefill_setup = connected(prefill_setup, "prefill")
+        else:
+            prefill_setup = with_store(prefill_setup, "prefill", config, store)
+        prefill = _pool_plan(config, asked_prefill, prefill_setup)
     plan = Plan(
         config,
         main,
@@ -182,13 +185,6 @@ def _connected_main(
     if config.migration is not None:
         return connected(setup, "mixed", option="migration")
     return setup
-
-
-def _connected_prefill(config: Config, setup: Setup, store: Store | None) -> Setup:
-    """Return the setup of the prefill pool, with the connector that it needs."""
-    if store is None:
-        return connected(setup, "prefill")
-    return with_store(setup, "prefill", config, store)
 
 
 def _check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> None:

@@ -19,6 +19,7 @@ from kvsim.fleet.notes import fleet_notes
 from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
 from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
 from kvsim.fleet.tracking.bookkeeping import describe_replicas, describe_routing
+from kvsim.fleet.waits import previous_turns
 from kvsim.results.metrics import Pool as Memory
 from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
@@ -244,8 +245,8 @@ def _provenance(
     except PackageNotFoundError:  # run from a checkout that is not installed
         installed = "unknown"
     ranks, changes = summary["data_parallel"], plan.changes
-    readers, sent = len(pools[-1].members), {"has_turns": _has_turns(trace)}
-    sent["has_waits"] = trace.has("after")
+    readers, sent = len(pools[-1].members), {"has_waits": trace.has("after")}
+    sent["has_turns"] = bool((previous_turns(trace.session_id) >= 0).any())
     return {
         "engine": "python" if reason else "compiled",
         "reason": reason,
@@ -264,12 +265,6 @@ def _provenance(
             *clipped_notes(setup, summary["num_clipped"]),
         ],
     }
-
-
-def _has_turns(trace: Trace) -> bool:
-    """Return True if some session has a second turn."""
-    sessions = trace.session_id[trace.session_id >= 0]
-    return len(np.unique(sessions)) < len(sessions)
 
 
 def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:

@@ -6,7 +6,6 @@ record has the address of each operation's machine code (:mod:`kvsim.compiled.us
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from copy import deepcopy
 from dataclasses import dataclass
@@ -336,8 +335,3 @@ def _seen_through(name: str) -> property:
         setattr(part.view, name, value)
 
     return property(lambda part: getattr(part.view, name), put)
-
-
-def now_at(address: int) -> float:
-    """Read a replica's clock in flat memory."""
-    return ctypes.c_double.from_address(address).value

@@ -11,11 +11,9 @@ from kvsim.display import Displayed
 from kvsim.training.activations import extra_compute, layer_pieces
 from kvsim.training.offload import (
     Traffic,
-    activation_traffic,
     add,
     optimizer_traffic,
     transfer_seconds,
-    weight_traffic,
 )
 from kvsim.training.shape import TrainingShape, training_shape
 from kvsim.training.stage import Stage, stage_of
@@ -124,13 +122,15 @@ def _on_gpu(
         away |= {"optimizer": optimizer, "gradients": gradient * mine}
         gradients = optimizer = 0
     if config.offloads("weights"):
-        traffic.append(weight_traffic(config, weights))
+        # Fetched for each forward and each backward pass.
+        traffic.append(Traffic(to_gpu=2 * weights * config.num_micro_batches))
         away["weights"] = weights
         weights = 0
     if config.offloads("activations"):
         stored, one = stage.activations.stored, stage.stored_per_micro_batch
         kept = min(stored, 2 * stage.stored_per_layer)  # the current layer's, and those in transfer
-        traffic.append(activation_traffic(config, one))
+        size = one * config.num_micro_batches
+        traffic.append(Traffic(to_gpu=size, from_gpu=size))
         away["activations"] = stored - kept
         activations -= stored - kept
     total = weights + gradients + optimizer + activations + stage.workspace

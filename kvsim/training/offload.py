@@ -44,17 +44,6 @@ def optimizer_traffic(
     return Traffic(weights, gradients * config.num_micro_batches, disk, disk)
 
 
-def weight_traffic(config: TrainingConfig, weights: int) -> Traffic:
-    """Return the traffic of offloaded weights, fetched for each forward and backward pass."""
-    return Traffic(to_gpu=2 * weights * config.num_micro_batches)
-
-
-def activation_traffic(config: TrainingConfig, stored: int) -> Traffic:
-    """Return the traffic of offloaded activations; ``stored`` are bytes of one micro-batch."""
-    moved = stored * config.num_micro_batches
-    return Traffic(to_gpu=moved, from_gpu=moved)
-
-
 def add(parts: list[Traffic]) -> Traffic:
     return Traffic(*(sum(column) for column in zip(*parts, strict=True))) if parts else Traffic()
 

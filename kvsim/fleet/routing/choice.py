@@ -31,11 +31,6 @@ def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator
     return equal[0] if len(equal) == 1 else equal[int(rng.integers(len(equal)))]
 
 
-def uniform_argmax(values: Sequence[float], rng: Generator) -> int:
-    """Return the index of the largest value, at random among equals."""
-    return uniform_argmin([-value for value in values], rng)
-
-
 def power_of_two(loads: Sequence[float], rng: Generator) -> int:
     """Draw two different indices; return that of the smaller load, of equals the first drawn."""
     if len(loads) == 1:
