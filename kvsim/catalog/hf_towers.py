@@ -66,7 +66,7 @@ def _tower(tower: Mapping[str, Any], text_hidden: int) -> int:
 def _qwen2_5(
     tower: Mapping[str, Any], hidden: int, layers: int, width: int, text_hidden: int
 ) -> int:
-    """Count Qwen2.5-VL's tower: MLPs have three matrices with biases, norms have no biases."""
+    """Count Qwen2.5-VL's parameters: MLPs have three matrices with biases, norms have none."""
     attention = (hidden + 1) * 3 * hidden + (hidden + 1) * hidden
     mlp = 3 * hidden * width + 2 * width + hidden
     patch = 3 * _first(tower, "patch_size", default=14) ** 2

@@ -25,7 +25,7 @@ class Deliveries:
         self._coming: list[tuple[float, int, list[int]]] = []
 
     def take(self, time: float, replica: int, keys: list[int]) -> None:
-        """Record blocks that a replica has computed; times of calls need no order. Mutates."""
+        """Record blocks that a replica has computed; calls may be out of time order. Mutates."""
         self._coming.append((time + self._delay, replica, keys))
 
     def forget(self, replica: int) -> None:

@@ -102,7 +102,7 @@ class LiveMigrations(Feature):
             self._look()
 
     def _look(self) -> None:
-        """Start the migrations that the policy chooses, between replicas without one."""
+        """Start the migrations that the policy chooses, between replicas that have none."""
         busy = {one for move in self._open.values() for one in (move.source, move.target)}
         members = [m for m in self._pool.places if m is not None and m.is_alive and m not in busy]
         sizes = [self._fullness(member) for member in members]

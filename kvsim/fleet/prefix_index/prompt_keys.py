@@ -137,7 +137,7 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
     ----------
     trace : the requests
     rows : rows of the trace
-    block_size : tokens
+    block_size : tokens per block
     """
     cuts = [cut(trace, row, block_size) for row in rows]
     lengths = np.array([len(pieces) for pieces, _ in cuts])
