@@ -69,10 +69,6 @@ class GrowingTrace:
         """Return the entry of a request in a column."""
         return int(self._columns[name][request])
 
-    def segments(self, request: int) -> Sequence[Span]:
-        """Return the spans of a request's prompt."""
-        return self._segments[request]
-
     def append(
         self, arrival_time: float, values: Mapping[str, int], segments: Sequence[Span]
     ) -> None:
