@@ -179,7 +179,9 @@ class Options(TypedDict, total=False):
     """sglang: share of the KV pool below which no prefill is delayed."""
 
     prefill_delayer_queue_min_ratio: float | None
-    """sglang: waiting requests per running one that a prefill is delayed for [only for places]."""
+    """sglang: delay a prefill until this many requests wait per running one [delay only for
+    places in the batch].
+    """
 
     prefill_delayer_max_delay_ms: float
     """sglang: maximum delay for prefill-delayer-queue-min-ratio, ms."""

@@ -126,8 +126,8 @@ def inference_budget(
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
     ``logged`` holds GiB from a start-up log by part, or of ``memory`` (all that CUDA reports). They
-    replace the estimates; ``weights`` replaces those of adapters and drafter, too, ``activations``
-    that of the encoder cache. ``cuda_graphs`` and the parameters after ``logged`` are in bytes.
+    replace the estimates: ``weights`` also the adapters' and the drafter's, ``activations`` also
+    the encoder cache's. ``cuda_graphs`` and the parameters after ``logged`` are in bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)

@@ -61,7 +61,7 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     Raises
     ------
     ValueError
-        For dtypes that are unknown or not modelled, naming those that are allowed.
+        For dtypes that are unknown or not modelled, naming the allowed dtypes.
     """
     wanted = model_dtype if name == "auto" else name
     wanted = DTYPE_ALIASES.get(wanted.lower(), wanted.lower())

@@ -78,7 +78,7 @@ def _defaults_by_memory(gpu: GpuSpec) -> tuple[int, int]:
 
 
 def _check_step(config: Config, max_model_len: int, tokens: int) -> None:
-    """Raise ValueError for steps larger than a batch, or smaller than a prompt without chunks."""
+    """Raise ValueError for a step above the batch's limit, or too small for an unchunked prompt."""
     scheduled = config.max_num_scheduled_tokens
     for name, most in (("max_num_batched_tokens", tokens), ("max_num_scheduled_tokens", scheduled)):
         if most is None:

@@ -55,7 +55,7 @@ class KVGroup(NamedTuple):
         return min(blocks, cap) if cap > 0 else blocks
 
     def reserved_blocks(self, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Blocks that vLLM counts at its start for a request of ``max_model_len`` tokens.
+        """Return the blocks that vLLM counts, when it starts, for a request of ``max_model_len``.
 
         A window may start inside a block, so vLLM counts one block more, even if ``max_model_len``
         is so small that no request can hold that block.
@@ -199,6 +199,6 @@ def _deal(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Return the layers per group: those of the rarest kind, or the most common if close to it."""
+    """Return the layers per group: the smallest count of a kind, or the largest if close to it."""
     few, many = min(counts), max(counts)
     return many if many < 1.5 * few else few

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def model_of(config: Config) -> ModelSpec:
-    """Return the model, with the shape of another one if the configuration names one.
+    """Return the model, with the shape in ``hf_config_path`` if that is given.
 
-    The model's name determines the format of its weights, unless the file of the shape names one.
+    The model's name determines the format of its weights, unless that file names a format.
     """
     overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
     model = _shaped(config, overrides)

@@ -1,1 +1,1 @@
-"""Recorded schedules: vLLM's own, and those of any configuration, replayed step by step."""
+"""Recorded schedules, of vLLM itself or of any configuration, replayed step by step."""

@@ -201,7 +201,7 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
-        """Settings of the scheduler: the fields of the same names."""
+        """Settings of the scheduler, from the fields with equal names."""
         return SchedulerConfig(**by_name(SchedulerConfig, self))
 
     @property

@@ -169,7 +169,7 @@ def _is_null(block: int) -> bool:
 
 
 def _due(jobs: list[Job], step: int) -> tuple[list[Job], list[int]]:
-    """Split jobs into those in flight and the rows of those that have ended."""
+    """Return the jobs in flight, and the rows of ended jobs."""
     later = [job for job in jobs if job[0] > step]
     return later, [row for first, row in jobs if first <= step]
 

@@ -1,4 +1,4 @@
-"""The options given by the user, and those set only because an output file needs them."""
+"""The options that the user set, and options that only an output file needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why no request fits into the KV memory, in numbers."""
+"""The reason why no request fits into the KV memory, in numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_BIG = "needs more KV memory than there is"
 
 
 def why_none(result: Result) -> str:
-    """Return why no request of a run was served, in one line."""
+    """Return the reasons why no request of a run was served, in one line."""
     shortest = int(result.requests["num_prompt_tokens"].min())
     reasons = [in_numbers(why, result.config, shortest) for why in result.summary["rejections"]]
     return f"no request can ever be served: {'; '.join(reasons)}"

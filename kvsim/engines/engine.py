@@ -64,7 +64,7 @@ class Engine:
     Attributes
     ----------
     title : the engine's name in prose
-    scheduler, allocator : names of the engine's defaults; None for those of every configuration
+    scheduler, allocator : names of the engine's default parts; None for vLLM's
     policies : numbers of the schedulers whose rules belong to this engine
     launchers : modules and commands that start its server, as on a command line
     flags : file with the table of its server's flags, None for vLLM's

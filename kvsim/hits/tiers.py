@@ -71,7 +71,7 @@ def deployment_of(
 
 
 def _pools(options: Mapping[str, Any]) -> list[Capacity]:
-    """Return the capacity of the deployment, or of those over 1, 2 and 4 GPUs that fit."""
+    """Return the capacity of the deployment, or the capacities on 1, 2 and 4 GPUs that fit."""
     if any(options.get(name) is not None for name in FIXED):
         return [capacity(**options)]
     found, refused = [], None

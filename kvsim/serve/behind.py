@@ -181,7 +181,7 @@ def live_router(text: str) -> Router:
     Raises
     ------
     ValueError
-        For an unknown router, for several gateways, and for one that reads more.
+        For an unknown router, for several gateways, and for a router that reads more.
     """
     routers = make_routers(text)
     router = routers[0]

@@ -1,4 +1,4 @@
-"""Failures of live replicas: those of ``failures``, and those that a request's header orders."""
+"""Failures of live replicas, by the option ``failures`` or on the order of a request's header."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def chat_text(messages: list[Message]) -> str:
 
 
 def positive(name: str, value: int | None, most: int) -> int | None:
-    """Return a number of tokens or samples within its limits.
+    """Return a number of tokens or samples, None unchanged; refuse one outside its limits.
 
     Raises
     ------

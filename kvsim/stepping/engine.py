@@ -127,10 +127,10 @@ class Engine:
 
         Parameters
         ----------
-        prompt_token_ids : the prompt; equal beginnings share blocks by prefix caching
+        prompt_token_ids : the prompt; prompts with equal prefixes share blocks by prefix caching
         max_tokens : largest number of output tokens, which the scheduler knows
         num_prompt_tokens : tokens of a prompt that shares no prefix, instead of its ids
-        arrival_time : seconds; now by default, and not before the last request's
+        arrival_time : seconds, now by default; not before that of the last added request
         priority, cache_salt, lora_id, session_id, num_samples : as in a trace
         stop_after : output tokens after which the request ends by EOS; unknown to the scheduler
 
@@ -303,7 +303,7 @@ class Engine:
 
     @errors_in_parts()
     def _next(self, horizon: float) -> tuple[EngineStep, bool]:
-        """Run the next step; return it by request, and True if it ends by a horizon. Mutates."""
+        """Run the next step if it ends by ``horizon``; return it, and True if it ran. Mutates."""
         by_row, is_step = self._stepper.next(horizon)
         check_parts(self._replica.state, self._setup)
         self._take_ended()
@@ -319,7 +319,7 @@ class Engine:
         ), is_step
 
     def _by_request(self, by_row: dict[int, int]) -> dict[int, int]:
-        """Return the sums, per request, of numbers by row."""
+        """Return for each request the sum of the numbers of its rows."""
         sums: dict[int, int] = {}
         for row, number in by_row.items():
             request = self._request_of[row]
@@ -327,7 +327,7 @@ class Engine:
         return sums
 
     def _take_ended(self, rows: Sequence[int] = ()) -> None:
-        """Record the requests that have ended, of some rows or of all. Mutates."""
+        """Record the ends of requests, of the given rows or of all open ones. Mutates."""
         state = self._replica.state
         if state.num_ended:
             rows, state.num_ended = list(self._open), 0

@@ -72,7 +72,7 @@ class PoolWatch(Watch):
         return self.moves or counts != (self.held_before, self.hashed_before)
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
-        """Record the blocks that tables lost or gained; only the ends of growing ones are read."""
+        """Record the blocks that tables lost or gained; growing tables are read at their ends."""
         counts = self.num_held(), sum(one() for one in self.entries), self.num_hashed()
         same = self.only_grows and not (admitted or self.moves) and counts[0] == self.held_before
         if same and counts == (self.held_before, self.entries_before, self.hashed_before):

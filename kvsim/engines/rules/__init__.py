@@ -1,1 +1,1 @@
-"""Rules that call those of the engine that a replica runs."""
+"""Rules that call the rules of a replica's engine."""

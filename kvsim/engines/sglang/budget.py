@@ -1,7 +1,7 @@
 """SGLang's memory: the share of a GPU for weights and KV, and how many tokens that holds.
 
 The rules of SGLang 0.5.23. The share was compared with SGLang's own code for seven sizes of GPU.
-SGLang also counts 8 MiB for each captured size of a prefill; kvsim assumes that none is captured.
+SGLang also counts 8 MiB for each captured prefill size; kvsim assumes that no size is captured.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class SglangOptions(BaseModel, defer_build=True):
     prefill_delayer_queue_min_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = (
         Field(
             None,
-            description="sglang: waiting requests per running one that a prefill is delayed for "
-            "[only for places]",
+            description="sglang: delay a prefill until this many requests wait per running one "
+            "[delay only for places in the batch]",
         )
     )
     prefill_delayer_max_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(

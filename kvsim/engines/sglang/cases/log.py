@@ -27,7 +27,10 @@ LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
 
 
 def tree_rows(seen: TreeView) -> tuple[int, int]:
-    """Return the checksums of the tree's slots with their predecessors, and of unlocked ones."""
+    """Return the checksums of all slots of the tree, and of its unlocked slots.
+
+    Each slot is paired with its position and with the slot before it.
+    """
     every, unlocked, last = [], [], {0: -1}
     for node in seen.nodes():
         if node.on_host_only:
@@ -100,7 +103,7 @@ def tree_columns(tree: Radix, seen: TreeView) -> Entry:
 
 
 def state_columns(tree: Radix, seen: TreeView) -> Entry:
-    """Return the columns of the free slots of states, and of those in the tree."""
+    """Return the columns of the free state slots, and of the state slots in the tree."""
     free = free_states(tree.states)
     columns = {"ma": len(free), "mq": checksum(free)}
     if tree.enabled:

@@ -55,7 +55,7 @@ class SglangPlayer(Player):
         return entry
 
     def _turned_away(self, due: list[int]) -> list[int]:
-        """Submit requests one by one, and return those for which the queue had no place."""
+        """Submit requests one by one, and return the requests that the full queue rejected."""
         if self._max_queued is None:
             self.submit(due, [0.0] * len(due))
             return []

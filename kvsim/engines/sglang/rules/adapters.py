@@ -20,7 +20,7 @@ def place_in(rows: list[int], count: int, adapter: int) -> int:
 
 
 def open_adapters(state: Replica) -> None:
-    """List the adapters of running requests and of those admitted so far in the pass."""
+    """List the adapters of running requests, and of requests admitted so far in the pass."""
     scheduler, adapters = state.engines.sglang, state.engines.sglang.adapters
     adapters.num_batch = 0
     for place in range(scheduler.num_running):
@@ -30,7 +30,7 @@ def open_adapters(state: Replica) -> None:
 
 
 def join_adapter(adapters: Adapters, adapter: int) -> None:
-    """Add an adapter to those of the batch."""
+    """Add an adapter to the adapters of the batch."""
     if place_in(adapters.batch, adapters.num_batch, adapter) == NONE:
         adapters.batch[adapters.num_batch] = adapter
         adapters.num_batch += 1
@@ -73,7 +73,7 @@ def end_adapter_loads(adapters: Adapters, now: float) -> None:
 
 
 def list_wanted(adapters: Adapters, adapter: int) -> bool:
-    """List the adapters of the batch, those being loaded and one more; return True if all fit.
+    """List the batch's adapters, adapters being loaded and ``adapter``; return True if all fit.
 
     An adapter of the batch always fits; pinned adapters keep their buffers.
     """
@@ -121,7 +121,7 @@ def load_batch(state: Replica, batch: Batch) -> float:
 
 
 def load_wanted(state: Replica) -> None:
-    """Mark the wanted adapters as used, and load those without a buffer into one."""
+    """Mark the wanted adapters as used, and load each that has no buffer."""
     adapters = state.engines.sglang.adapters
     for place in range(adapters.num_wanted):
         mark_adapter(adapters, adapters.wanted[place])

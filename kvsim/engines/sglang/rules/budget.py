@@ -57,7 +57,7 @@ def rem_window(state: Replica) -> int:
 
 
 def window_need(state: Replica, num_tokens: int, max_new: int) -> int:
-    """Return a prompt's window slots: a chunk's part beyond a window, and a window at its end."""
+    """Return the window slots that a prompt needs: a chunk beyond a window, and the last window."""
     scheduler, window = state.engines.sglang, state.kv.radix.window
     chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens
     return max(chunk - window, 0) + min(num_tokens + max_new, window) + scheduler.page_size

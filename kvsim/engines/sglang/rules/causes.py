@@ -50,7 +50,7 @@ def measure_radix(kv: KV) -> None:
 
 
 def measure_windows(kv: KV) -> None:
-    """Add the pool of the layers with a sliding window."""
+    """Add the slots of the sliding-window pool to the use by cause."""
     tree, usage, each = kv.radix, kv.usage, kv.radix.window_bytes
     tokens = tree.num_own_tokens - tree.num_slid_tokens
     own = tree.num_own_pages * tree.pages.page_size - tree.num_slid_tokens

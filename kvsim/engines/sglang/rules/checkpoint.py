@@ -60,7 +60,7 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
 def checkpoint_state(
     tree: Radix, request: Request, mine: Progress, held: Holding, upto: int
 ) -> None:
-    """Insert a request's tokens up to its last saved state, with that state; without one, none."""
+    """Insert a request's tokens up to its last saved state, and that state, if there is one."""
     num_tokens = min(upto, mine.num_known)
     if tree.states.num_places > 0:
         if held.depth == 0:
@@ -75,7 +75,7 @@ def checkpoint_state(
 def insert_with_state(
     tree: Radix, request: Request, mine: Progress, num_tokens: int, slot: int
 ) -> bool:
-    """Insert a request's first tokens with a state; False if the tree has one of them already."""
+    """Insert a request's first tokens with a state; False if the tree has this state already."""
     num_tokens = floor_page(num_tokens, tree.pages.page_size)
     last = offer_pages(tree, request, mine, num_tokens)
     is_taken = put_state(tree, last, slot)
@@ -94,7 +94,7 @@ def keep_last_state(state: Replica, k: int, owned: int) -> int:
 
 
 def free_with_reserve(tree: Radix, request: Request, mine: Progress) -> None:
-    """Free a request's own pages: those of its tokens, then those in reserve for drafts."""
+    """Free a request's own pages: first the pages of its tokens, then the reserve for drafts."""
     filled = -(-own_tokens(request, mine) // tree.pages.page_size)
     behind = free_chain(tree, mine.page, filled)
     free_chain(tree, behind, mine.num_pages - filled)

@@ -1,4 +1,4 @@
-"""The prefill delayer of one rank: prefills wait until there is room, or demand, for many."""
+"""The prefill delayer of one rank: it delays prefills until many requests can be admitted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def open_delay(delayer: Delayer) -> None:
-    """Begin a pass. A wait goes on if the pass delays a prefill, too."""
+    """Start a pass. A delay continues if this pass delays a prefill, too."""
     delayer.had_waited = delayer.waits
     delayer.waits = delayer.is_asked = False
 
 
 def delays_prefill(state: Replica) -> bool:
-    """Return True if the prefills of the pass wait; the first request decides for all."""
+    """Return True if this pass delays prefills; it decides at its first request."""
     delayer = state.engines.sglang.delayer
     if not delayer.is_asked:
         delayer.is_asked = True
@@ -28,7 +28,7 @@ def delays_prefill(state: Replica) -> bool:
 
 
 def must_delay(state: Replica) -> bool:
-    """Decide on the pass; the first prefill that would wait does not."""
+    """Decide if a pass delays prefills; the very first prefill to be delayed is not."""
     delayer = state.engines.sglang.delayer
     if delayer.low_usage > 0 and radix_usage(state.kv.radix) < delayer.low_usage:
         return False
@@ -43,13 +43,13 @@ def must_delay(state: Replica) -> bool:
 
 
 def lacks_places(state: Replica) -> bool:
-    """Return True if the largest prefill so far would not fit beside the running requests."""
+    """Return True if the running batch has no place for as many requests as the largest prefill."""
     scheduler = state.engines.sglang
     return scheduler.max_running - scheduler.num_running < scheduler.delayer.most_at_once
 
 
 def lacks_requests(state: Replica) -> bool:
-    """Return True if too few requests wait, and not yet for too long."""
+    """Return True if too few requests wait, and the delay has not reached its limit."""
     scheduler, delayer = state.engines.sglang, state.engines.sglang.delayer
     most = delayer.most_at_once
     if scheduler.prefill_max_requests > 0:

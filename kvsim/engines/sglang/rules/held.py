@@ -56,7 +56,7 @@ def append_pages(tree: Radix, mine: Progress, count: int) -> None:
 
 
 def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
-    """Extend a request's slots up to a token: the rest of its last page, then new pages."""
+    """Extend a request's slots up to token ``end``: the rest of its last page, then new pages."""
     size = tree.pages.page_size
     slots = mine.num_shared + mine.num_pages * size
     recounts = size > 1 and (slots < end or end >= request.end)
@@ -71,7 +71,7 @@ def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> Non
 
 
 def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
-    """Count the slots of a request's last page after its end."""
+    """Count the slots of a request's last page that it will never use."""
     tree.num_internal -= mine.num_internal
     slots = mine.num_shared + mine.num_pages * tree.pages.page_size
     mine.num_internal = max(slots - max(request.max_slots, request.num_computed_tokens), 0)

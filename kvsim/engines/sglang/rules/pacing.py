@@ -14,7 +14,7 @@ WEIGHT_OF_PREFILL = 1000
 
 
 def count_pass(scheduler: Sglang) -> None:
-    """Count a pass; only some of those that follow a decode receive requests and aborts."""
+    """Count a pass; only some of the passes after a decode receive requests and aborts."""
     decodes = scheduler.last_mode in (DECODE, NO_BATCH)
     scheduler.num_deaf += 1 if decodes else WEIGHT_OF_PREFILL
     scheduler.is_deaf = scheduler.num_deaf < scheduler.recv_interval
@@ -23,7 +23,7 @@ def count_pass(scheduler: Sglang) -> None:
 
 
 def decodes_first(scheduler: Sglang) -> bool:
-    """Return True if this pass is one of those that only decode after a prefill; count it."""
+    """Return True if this pass must only decode, since a prefill was recent; count the pass."""
     if scheduler.num_decodes_due == 0:
         return False
     if scheduler.num_running < scheduler.decode_interval_min:

@@ -1,4 +1,4 @@
-"""The memory map of a radix cache: pages of the tree, of requests, and free ones."""
+"""The memory map of a radix cache: pages of the tree, pages of requests, and free pages."""
 
 from __future__ import annotations
 

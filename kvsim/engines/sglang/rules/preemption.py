@@ -75,7 +75,7 @@ def gives_way_before(state: Replica, a: int, b: int) -> bool:
 
 
 def preempt_victims(state: Replica) -> None:
-    """Remove the marked requests from the running batch, in its order; they wait after the pass."""
+    """Remove the marked requests from the running batch; they join the queue after the pass."""
     scheduler, kept, num_gone = state.engines.sglang, 0, 0
     for place in range(scheduler.num_running):
         k = scheduler.running[place]

@@ -164,7 +164,7 @@ def admit_waiting(state: Replica) -> None:
 
 
 def is_tried(state: Replica, k: int) -> bool:
-    """Return True if a request may be tried, as far as its adapter is concerned."""
+    """Return True if a request's adapter allows an attempt to admit the request."""
     return not outlasts_drain(state, k) and may_join(state, state.requests[k].lora)
 
 

@@ -36,7 +36,7 @@ def decodes_fit(state: Replica) -> bool:
 
 
 def give_up(state: Replica, k: int, num_left: int) -> None:
-    """Free all slots of a request, to be recomputed, and make room for the others."""
+    """Free all slots of a request, which is recomputed later, and make room for the others."""
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
     release_request(state, k, False)

@@ -1,4 +1,4 @@
-"""States of requests: the current state, two for earlier tokens, and those put in the tree."""
+"""States of requests: the current state, up to two earlier states, and states for the tree."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def return_copy(state: Replica, k: int) -> None:
 
 
 def room_for_states(state: Replica) -> None:
-    """Evict as many states as the admitted requests lack slots."""
+    """Evict states until the admitted requests can get the slots that they lack."""
     scheduler, tree = state.engines.sglang, state.kv.radix
     lacking = -tree.states.num_left
     for place in range(scheduler.num_admitted):
@@ -161,7 +161,7 @@ def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None
 
 
 def slot_for_chunk(tree: Radix, mine: Progress, held: Holding) -> int:
-    """Return the state slot that a continuing request gives to the tree; it gets another one."""
+    """Return the state slot that a continuing request gives to the tree, and replace it."""
     slot = take_state(tree.states)
     if slot == 0:
         if tree.states.is_lazy and mine.edge != 0:

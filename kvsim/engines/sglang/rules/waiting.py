@@ -71,7 +71,7 @@ def displaces(state: Replica, k: int) -> bool:
 
 
 def turn_away(state: Replica, k: int) -> None:
-    """End a request for which there is no place in the queue: a new one, or one that had run."""
+    """End a request for which the queue has no place: a new request, or a preempted one."""
     request, reason = state.requests[k], REJECTED
     if math.isnan(request.first_scheduled_time):
         state.totals.num_turned_away += 1
@@ -204,7 +204,7 @@ def rank_by_length(state: Replica) -> None:
 
 
 def rank_by_match(state: Replica) -> None:
-    """Rank by the cached prefix: the longest, the fewest missing tokens, or the longest wait."""
+    """Rank by cached prefix (lpm), by missing tokens, or by the wait per missing token (hrrn)."""
     order, k = state.engines.sglang.order, state.waiting.head
     while k != NONE:
         request, mine = state.requests[k], state.engines.sglang.progress[k]

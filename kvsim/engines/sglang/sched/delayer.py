@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class DelayerSettings:
     """Limits of the delay of prefills; names are SGLang's, without ``prefill_delayer``.
 
-    ``queue_min_ratio`` None: prefills wait for places in the running batch only.
+    With ``queue_min_ratio`` None, prefills are delayed only for places in the running batch.
     """
 
     token_usage_low_watermark: float | None = None

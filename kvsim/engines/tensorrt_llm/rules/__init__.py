@@ -1,1 +1,1 @@
-"""TensorRT-LLM's rules, as far as they are not those of vLLM's loop."""
+"""TensorRT-LLM's rules that differ from vLLM's loop."""

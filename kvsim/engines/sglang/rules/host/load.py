@@ -61,7 +61,7 @@ def num_host_tokens(tree: Radix, k: int) -> int:
 
 
 def see_copies_done(tree: Radix, now: float) -> None:
-    """Unlock the nodes of finished copies: first those to the host, then those from it."""
+    """Unlock the nodes of finished copies, first of copies to the host, then of loads."""
     tree.now = now
     while is_done(tree.backups, now):
         copy = end_copy(tree.backups)

@@ -1,6 +1,6 @@
 """Evictable leaves in a heap by rank: the next one to evict is first.
 
-One heap has the leaves of the GPU, another those that only the host has.
+One heap has the leaves of the GPU, another one the leaves that are on the host only.
 """
 
 from __future__ import annotations

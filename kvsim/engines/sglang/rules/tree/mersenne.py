@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Words of the generator, and how far a word is from the one that is mixed into it.
 NUM_WORDS, DISTANCE = 624, 397
-#: All bits of a word but the highest, the highest, and the matrix of the recurrence.
+#: Masks of a word's lower 31 bits and of its highest bit, and the matrix of the recurrence.
 LOWER, HIGHEST, MATRIX = 0x7FFFFFFF, 0x80000000, 0x9908B0DF
 
 

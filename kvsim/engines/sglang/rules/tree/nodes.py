@@ -101,7 +101,7 @@ def leave_siblings(tree: Radix, k: int) -> None:
 
 
 def replace_sibling(tree: Radix, old: int, new: int) -> None:
-    """Replace a node by another one among the siblings."""
+    """Put node ``new`` in the place of node ``old`` among its siblings."""
     node, other = tree.nodes[new], tree.nodes[old]
     parent = tree.nodes[other.parent]
     node.previous = other.previous

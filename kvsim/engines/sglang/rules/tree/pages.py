@@ -79,7 +79,7 @@ def take_chain(pages: Pages, count: int) -> int:
 
 
 def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
-    """Free a chain of pages as one block, after or before all others; in a group, at its close."""
+    """Free a chain of pages as one block, after or before all others; in an open group, later."""
     if count == 0:
         return
     chain = pages.chains[first]
@@ -147,7 +147,7 @@ def close_groups(tree: Radix) -> None:
 
 
 def num_free_slots(tree: Radix) -> int:
-    """Return the slots free for a token: those free in both pools, if there are two."""
+    """Return the number of tokens that can get slots; with two pools, slots in both."""
     free = tree.pages.num_unused_slots
     return min(free, tree.window_pages.num_unused_slots) if tree.window > 0 else free
 
@@ -177,9 +177,9 @@ def free_whole(tree: Radix, first: int, last: int, count: int) -> None:
 
 
 def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
-    """Free the pages of tokens ``start`` to ``end``, first those without window slots.
+    """Free the pages of tokens ``start`` to ``end``; return the page after them.
 
-    Those are before the token ``dead``. Returns the page after them all.
+    Pages before the token ``dead``, which have no window slots, are freed first.
     """
     size = tree.pages.page_size
     dead = min(max(dead, start), end)

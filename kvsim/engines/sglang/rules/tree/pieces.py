@@ -1,7 +1,7 @@
 """Tokens in the slots of the tree: pieces of contents, each recorded at its first slot.
 
-Consecutive tokens of one content are compared, cut and copied at once. Every list of pieces
-belongs to the GPU or to the host, with the pages there.
+Consecutive tokens of one content are compared, cut and copied at once. There is a list of pieces
+for the GPU's pages, and another one for the host's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, mo
 
 
 def token_at(pieces: list[Piece], slot: int, place: int) -> tuple[int, int]:
-    """Return content and index of the token ``place`` tokens after that of a piece's first slot."""
+    """Return content and index of the token ``place`` tokens after a piece's first token."""
     held = pieces[slot]
     while place >= held.num_tokens:
         place -= held.num_tokens

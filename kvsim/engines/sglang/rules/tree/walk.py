@@ -44,7 +44,7 @@ def root_salt(tree: Radix, request: Request) -> int:
     """Return the salt of the key of the first node on a request's path.
 
     With pairs of tokens as keys, the tree holds the second token of each pair; the salt then
-    includes the first token of all.
+    includes the prompt's first token.
     """
     if tree.ahead == 0:
         return request.cache_salt
