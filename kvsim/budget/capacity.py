@@ -57,7 +57,7 @@ class Memory(NamedTuple):
     """A configuration's memory on one GPU, all names and defaults resolved.
 
     ``num_gpu_blocks`` includes the null block, as vLLM logs it; ``block_size`` is that of
-    attention, raised where a page must hold a state.
+    attention, raised if a page must be as large as a state.
     """
 
     model: ModelSpec
@@ -216,11 +216,12 @@ class Capacity(Displayed):
     Attributes
     ----------
     bytes_per_token : KV of one token on one GPU, scales included
-    num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
+    num_gpu_blocks, bytes_per_block, block_size : number of blocks, null block included; bytes and
+        tokens of one block
     num_tokens, logged_concurrency : as vLLM logs them ("GPU KV cache size", "Maximum concurrency").
-        The concurrency is the pool's blocks over those of a request of max_model_len; num_tokens is
-        the tokens of these requests, up to vLLM 0.20 the blocks of one group times the smallest
-        block's tokens
+        The concurrency is the number of blocks over the blocks of a request of max_model_len.
+        num_tokens is the concurrency times max_model_len; up to vLLM 0.20 it is the blocks of one
+        group times the tokens of the smallest block
     max_concurrency : number of requests that fit at once, by their length in tokens, if all are at
         the peak of their prefill, as vLLM counts; a window then also holds the tokens in flight
     max_concurrency_decoding : the same if all requests decode, the most that a run can reach
@@ -296,7 +297,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         return plan.blocks_for(num_tokens, in_flight, longest)
 
     def at_once(num_blocks: int) -> int:
-        """Return the requests that fit at once as vLLM logs them, with the null block counted."""
+        """Return the number of requests that fit at once as vLLM counts, null block included."""
         return blocks // num_blocks if num_blocks < blocks else 0
 
     lengths = lengths_to(longest)

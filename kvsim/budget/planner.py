@@ -164,7 +164,7 @@ def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
 
 
 def _plan(pages: Sequence[Page], members: Iterable[Sequence[int]]) -> KVPlan:
-    """Make the groups; a block has the bytes of the largest."""
+    """Return the plan with these groups; a block has the bytes of the largest group."""
     groups = tuple(_group([pages[i] for i in layers], layers) for layers in members)
     return KVPlan(groups, max(group.page_bytes for group in groups))
 

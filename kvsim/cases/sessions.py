@@ -29,7 +29,7 @@ def has_sessions(workload: Workload) -> bool:
 
 
 def updates_of(request: CaseRequest) -> list[Update]:
-    """Return the updates after a request's arrival: inputs precede the arrivals of a step."""
+    """Return the updates in steps after a request's arrival; earlier updates have no effect."""
     return [update for update in request.updates if update[0] > request.arrival_step]
 
 
@@ -57,7 +57,7 @@ def add_sessions(
 
 
 def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
-    """Return the largest number of segments of a session, where each output token may be one."""
+    """Return the largest number of segments of a session, one for each output token included."""
     turns = [(request.segments, request.max_tokens), *(update[1:] for update in inputs)]
     return sum(len(segments) + most for segments, most in turns) if inputs else 0
 

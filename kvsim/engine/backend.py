@@ -1,4 +1,4 @@
-"""The protocol of a running replica, between the world and the engines."""
+"""The protocol by which the world runs a replica."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Contents:
 
     @classmethod
     def of(cls, trace: Trace) -> Contents:
-        """Return the contents of a trace, which are made once."""
+        """Return the contents of a trace, which are made once and shared."""
         if trace not in _contents:
             lists = {
                 "num_prompt_tokens": trace.num_prompt_tokens,
@@ -206,7 +206,7 @@ def request_of(
     arrival_time: float,
     max_model_len: int,
 ) -> Request:
-    """Return a request made from its fields."""
+    """Return the request at an index of the lists, as a record."""
     prompt = int(lists["num_prompt_tokens"][index])
     first, stop = (int(lists["segment_offsets"][index + k]) for k in (0, 1))
     return Request(

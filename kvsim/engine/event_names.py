@@ -42,7 +42,7 @@ class RunNames:
                 self.kinds.append((kind, spec.window))
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
-        """Return number and name of a request's adapter."""
+        """Return number and name of a request's adapter; None for both without one."""
         number = 0 if self._loras is None else int(self._loras[row])
         return (number, f"lora{number}") if number else (None, None)
 

@@ -18,7 +18,7 @@ def recording(config: AnyConfig, *names: str) -> AnyConfig:
 
 
 def given(config: Config) -> dict[str, Any]:
-    """Return the options that the user set, and the records for output files."""
+    """Return the options that the user set, and the recording options of output files."""
     names = {name for name in type(config).model_fields if name.startswith("record_")}
     recorded = {name for name in names if getattr(config, name)}
     return {name: getattr(config, name) for name in config.model_fields_set | recorded}

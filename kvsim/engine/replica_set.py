@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaSet:
-    """Independent replicas; one call advances all compiled ones.
+    """Independent replicas; one call advances all compiled replicas.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The choice of an engine, and the options of single engines."""
+"""The choice of an engine, and the options of each engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policies of a cache without simulated time, by name: hit tokens by size."""
+"""The cache policies by name, as functions from a size to hit tokens."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ class Server:
         return await self.health(request)
 
     async def wake_up(self, request: web.Request) -> web.Response:
-        """Serve again."""
+        """Serve requests again."""
         self.live.is_asleep = False
         return await self.health(request)
 

@@ -109,7 +109,7 @@ class Behind(Server):
         yield  # the replicas' servers run their engines
 
     def close(self) -> None:
-        """Leave the records to the replicas."""
+        """Do nothing: the replicas close their records."""
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Answer ``/v1/completions`` from the replica chosen for its first prompt."""

@@ -31,7 +31,7 @@ class RealTime:
         return self._clock.now
 
     def call_at(self, time: float, action: Callable[[], object]) -> None:
-        """Call at a time, simulated seconds."""
+        """Call ``action`` at a time, simulated seconds."""
         asyncio.get_running_loop().call_later(self._clock.delay(time) or 0.0, action)
 
 

@@ -29,7 +29,7 @@ async def take_body(request: web.Request) -> None:
     Raises
     ------
     Refused
-        For a client that sends it too slowly.
+        For a client that sends the body too slowly.
     """
     try:
         async with asyncio.timeout(BODY_TIME):
@@ -69,7 +69,7 @@ class Door:
 
     Parameters
     ----------
-    most : connections at once
+    most : largest number of open connections
     """
 
     def __init__(self, server: web.Server, most: int) -> None:

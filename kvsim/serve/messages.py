@@ -48,7 +48,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
 
 
 class StreamOptions(msgspec.Struct):
-    """Options of a stream: its reports of usage."""
+    """Options of a stream: at which points it reports usage."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False

@@ -58,7 +58,7 @@ def result_of(run: Run, trace: Trace, recorder: BlockRecorder | None) -> Result:
 
 
 def settled(run: Run, end_time: float) -> np.ndarray:
-    """Return the requests table up to a time, without requests that arrive later."""
+    """Return the requests table up to a time; requests that arrive later are unsent in it."""
     table = run.rows.table[: len(run.rows)].copy()
     arrives = table["arrival_time"] > end_time
     table["finish_reason"][arrives & (table["finish_reason"] == FinishReason.IN_FLIGHT)] = (

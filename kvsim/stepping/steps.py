@@ -52,7 +52,7 @@ class Scheduled:
 
 
 def fields(records: Any, name: str, places: Sequence[int]) -> list[int]:
-    """Return one field of some records of a list."""
+    """Return one field of the records at some indices of a list."""
     if isinstance(records, Views):
         found: list[int] = records.array[name][places].tolist()
         return found

@@ -104,7 +104,7 @@ class TreeWatch:
         return sorted(gone), come
 
     def _name(self, k: int, tokens: Iterator[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        """Set the keys of a node's pages; return page, page before it and key."""
+        """Compute the keys of a node's pages; return page, previous page and key of each."""
         named, parent = [], self.parents[k]
         last = self.pages[parent][-1] if parent else -1
         for page in self.pages[k]:
@@ -196,7 +196,7 @@ class RadixWatch(Watch):
             events.append((kind, request, page, place, self.tree.keys[page] if reused else 0))
 
     def _read(self) -> NDArray[np.int64]:
-        """Return a column for every request's record."""
+        """Return the fields of the requests' records, shape (fields, records)."""
         state, count = self.state, self.state.num_requests
         rows = [column(state.requests, "request_id", count)]
         rows += [column(state.engines.sglang.progress, name, count) for name in FIELDS]

@@ -54,7 +54,7 @@ def state_bytes(model: ModelSpec, dtype: str, tensor_parallel_size: int) -> int:
 
 
 def strategy_of(config: Config, model: ModelSpec, *, page_size: int) -> Strategy:
-    """Return the mamba_radix_cache_strategy; refuses one that other options exclude."""
+    """Return the mamba_radix_cache_strategy; refuse one that other options exclude."""
     tracks = all(m.form in TRACKED for m in model.mixers if isinstance(m, StateLayer))
     overlap, asked = not config.disable_overlap_schedule, config.mamba_radix_cache_strategy
     flag = f"mamba_radix_cache_strategy {asked}"

@@ -58,7 +58,7 @@ class HostTier(Part):
     size: Count | None = None
 
     def slots(self, pool: int, page_size: int) -> int:
-        """Return its tokens."""
+        """Return the number of tokens that the host tier holds."""
         return self.size or host_tokens(int(pool * self.ratio), page_size)
 
 

@@ -58,7 +58,7 @@ def host_slots(tree: Radix) -> tuple[int, int]:
 
 
 def window_rows(seen: TreeView) -> tuple[int, int]:
-    """Return the checksums of the tree's slots that have window slots, and of the unlocked ones.
+    """Return the checksums of the tree's slots with window slots, and of those without locks.
 
     Each slot is paired with its position.
     """
@@ -73,9 +73,9 @@ def window_rows(seen: TreeView) -> tuple[int, int]:
 
 
 def window_map(seen: TreeView, state: Replica) -> list[int]:
-    """Return the window slot of every slot from 0 on, and of the page after the pool; 0: none.
+    """Return the window slot of every slot, 0 for none, up to one page after the pool.
 
-    Only slots in use are mapped, each to its place in the window page of its page.
+    Only slots in use have one: the slot at the same position in the window page of their page.
     """
     tree = state.kv.radix
     used = [slot for node in seen.nodes() for slot in seen.slots(node.page, node.num_tokens)]

@@ -42,9 +42,9 @@ class RadixManager(RuleManager):
     Parameters
     ----------
     eviction : order in which leaves are evicted
-    protected_threshold : slru: hits from which on a node is protected
-    tail_threshold, next_prompt_estimate : tlru: tokens at the end of a conversation that are
-        evicted first
+    protected_threshold : for slru: number of hits from which on a node is protected
+    tail_threshold, next_prompt_estimate : for tlru: tokens; nodes that start after the longest
+        insert + next_prompt_estimate - tail_threshold are evicted first
     """
 
     rules_of = RADIX

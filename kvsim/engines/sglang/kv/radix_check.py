@@ -195,7 +195,7 @@ def nodes_of_copies(tree: Radix) -> list[int]:
 
 
 def reads_under_way(state: Replica) -> list[Read]:
-    """Return the reads from storage that have not ended or are not inserted yet."""
+    """Return the reads from storage whose tokens are not inserted yet."""
     if not state.storage.is_on:
         return []
     reads, waiting = state.storage.reads, []
@@ -255,12 +255,12 @@ def split_by_lock(nodes: list[Seen], locks: dict[int, int]) -> tuple[int, int]:
 
 
 def listed_nodes(tree: Radix, most: int) -> list[int]:
-    """Walk the list of nodes with window slots or a state both ways; return them sorted.
+    """Walk the list of nodes with window slots or a state in both directions; return it sorted.
 
     Raises
     ------
     RuntimeError
-        If the two ways differ.
+        If the two directions differ.
     """
     forth: list[int] = []
     back: list[int] = []

@@ -58,7 +58,7 @@ def longest_waiting(state: Replica) -> int:
 
 
 def adapter_to_drain(state: Replica) -> int:
-    """Return the adapter that runs, does not drain and has the least output left; or NONE."""
+    """Return the running adapter that does not drain and has the least output left; or NONE."""
     adapters, found, least = state.engines.sglang.adapters, NONE, 0
     for place in range(adapters.num_wanted):
         adapter = adapters.wanted[place]

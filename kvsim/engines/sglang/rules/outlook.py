@@ -43,9 +43,9 @@ def tokens_left(state: Replica, k: int) -> float:
 
 
 def place_of(state: Replica, left: float) -> int:
-    """Return the list index for a request: before the first with at least as many tokens left.
+    """Return the index at which to insert a request with ``left`` tokens left.
 
-    If there is none, before the last.
+    It is that of the first entry with at least as many tokens; without one, of the last entry.
     """
     for place in range(state.engines.sglang.num_states):
         if left <= state.engines.sglang.states_left[place]:

@@ -210,7 +210,7 @@ def try_prefill(state: Replica, k: int) -> int:
 def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> int:
     """Determine the prompt tokens to compute in this pass, and charge them.
 
-    Tokens that only the host has are loaded; if they cannot be, the plan is made without them.
+    Tokens that are on the host only are loaded; if that fails, the plan is made without them.
     """
     scheduler, tree, mine = state.engines.sglang, state.kv.radix, state.engines.sglang.progress[k]
     best, left = tree.best, needed - on_host

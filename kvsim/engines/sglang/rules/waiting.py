@@ -38,7 +38,7 @@ REFRESH_INTERVAL = 32
 
 
 def enter_queue(state: Replica, k: int) -> None:
-    """Append a request to the queue: a new one, or one that was retracted."""
+    """Append a new request, or a retracted one, to the queue."""
     mine, scheduler = state.engines.sglang.progress[k], state.engines.sglang
     if 0 < scheduler.max_queued <= state.waiting.length and not displaces(state, k):
         turn_away(state, k)
@@ -134,7 +134,7 @@ def refresh_waiting(state: Replica) -> None:
 
 
 def match_waiting(state: Replica) -> None:
-    """Find the cached prefix of every waiting request, and the requests with equal beginnings."""
+    """Find the cached prefix of every waiting request, and the key of its first tokens."""
     k = state.waiting.head
     while k != NONE:
         request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix

@@ -68,7 +68,7 @@ def join_copies(tree: Radix, k: int) -> None:
 
 
 def leave_copies(tree: Radix, k: int) -> None:
-    """Remove a node from the queue, if it is in it."""
+    """Remove a node from the queue of copies, if it is queued."""
     node = tree.nodes[k]
     if node.is_queued:
         node.is_queued = False

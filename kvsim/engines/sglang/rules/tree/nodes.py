@@ -120,7 +120,7 @@ def replace_sibling(tree: Radix, old: int, new: int) -> None:
 def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     """Move the first tokens of a node to a new parent; return the parent.
 
-    The node keeps its locks and its identity. Both count as used now, the node after the parent.
+    The node keeps its locks and its index. Both nodes count as used now, first the parent.
     """
     child = tree.nodes[k]
     size, last = tree.pages.page_size, 0

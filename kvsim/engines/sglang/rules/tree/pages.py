@@ -39,7 +39,7 @@ def page_behind(pages: Pages, page: int, count: int) -> int:
 
 
 def next_chain(pages: Pages) -> None:
-    """Advance to the next chain of free pages; the one at the front has been taken."""
+    """Advance to the next chain of free pages, after the front chain was allocated."""
     pages.first = page_after(pages, pages.front_last)
     if pages.num_left > 0:
         front = pages.chains[pages.first]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def join_recent(tree: Radix, k: int, newer: int) -> None:
-    """Insert a node right after another one, or at the front if there is none."""
+    """Insert node ``k`` right after node ``newer``, or at the front if that is NONE."""
     if newer == NONE:
         push_front(tree.recent, tree.recent_places, k)
     else:

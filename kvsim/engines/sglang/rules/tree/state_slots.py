@@ -33,7 +33,7 @@ def free_state(states: States, slot: int) -> None:
 
 
 def open_states(states: States, count: int) -> None:
-    """Take a group of slots out of the ring for a pass, if there are enough."""
+    """Reserve ``count`` slots of the ring as the group of a pass, if enough are free."""
     if count > states.num_left:
         return
     for at in range(count):
