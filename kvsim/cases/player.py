@@ -130,7 +130,6 @@ class Player(ABC):
             step = self.next_step(step)
 
     def submit(self, rows: Iterable[int], times: Iterable[float]) -> None:
-        """Submit requests to the replica."""
         self.replica.submit(np.array([*rows], np.int64), np.array([*times], np.float64))
 
     def next_stop(self) -> int:

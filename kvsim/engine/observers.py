@@ -31,7 +31,6 @@ class Observers:
             one.scheduled(replica)
 
     def completed(self, replica: Replica) -> None:
-        """Observe the state after the output of a step was processed."""
         for one in self._observers:
             one.completed(replica)
 

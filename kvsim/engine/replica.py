@@ -204,7 +204,6 @@ class Replica:
 
     @property
     def clock(self) -> float:
-        """Time of the last processed event."""
         return self.state.clock
 
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:

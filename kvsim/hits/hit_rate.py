@@ -266,7 +266,6 @@ def _check(
     disk_size: float | None,
     gib_price: float | None,
 ) -> None:
-    """Refuse numbers out of range."""
     if sizes is not None and (not len(sizes) or min(sizes) < 1):
         raise FieldError("sizes", "must be numbers of blocks, at least one, each at least 1")
     if not 0 <= measure_from < len(trace):

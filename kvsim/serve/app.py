@@ -160,7 +160,6 @@ class Server:
     # -- completions -----------------------------------------------------------------------------
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        """Answer ``/v1/completions``."""
         body: Completion = read(await request.read(), Completion)
         self._check(body)
         prompts = self._prompts(body)
@@ -169,7 +168,6 @@ class Server:
         return await self._serve(request, Asked(body, prompts, most, False, echoes))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Answer ``/v1/chat/completions``."""
         body: Chat = read(await request.read(), Chat)
         self._check(body)
         given = body.max_completion_tokens or body.max_tokens
@@ -268,7 +266,6 @@ class Server:
     # -- texts and tokens ------------------------------------------------------------------------
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """Answer ``/tokenize``."""
         body: Tokenize = read(await request.read(), Tokenize)
         self._check_model(body.model)
         if body.prompt is None and body.messages is None:
@@ -285,7 +282,6 @@ class Server:
         )
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        """Answer ``/detokenize``."""
         body: Detokenize = read(await request.read(), Detokenize)
         return answer({"prompt": self.tokenizer.decode(body.tokens)})
 
@@ -296,7 +292,6 @@ class Server:
         return answer([self._rendered(body, ids) for ids in self._prompts(body)])
 
     async def render_chat(self, request: web.Request) -> web.Response:
-        """Answer ``/v1/chat/completions/render``."""
         body: Chat = read(await request.read(), Chat)
         self._check_model(body.model)
         return answer(self._rendered(body, self._conversation(body)))

@@ -140,7 +140,6 @@ class Behind(Server):
         return await self._by_all(Server.sleep, request)
 
     async def wake_up(self, request: web.Request) -> web.Response:
-        """Wake all replicas."""
         await super().wake_up(request)
         return await self._by_all(Server.wake_up, request)
 

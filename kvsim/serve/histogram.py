@@ -40,13 +40,11 @@ class Histogram:
         registry.register(self)
 
     def observe(self, value: float) -> None:
-        """Add a value. Mutates."""
         self._waiting.append(value)
         if len(self._waiting) >= MOST_WAITING:
             self._count()
 
     def _count(self) -> None:
-        """Count the values that wait. Mutates."""
         values, self._waiting = self._waiting, []
         places = np.searchsorted(self._bounds, values)
         self._counts += np.bincount(places, minlength=len(self._bounds))

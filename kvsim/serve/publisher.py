@@ -121,7 +121,6 @@ class Publisher:
         await asyncio.Event().wait()
 
     def close(self) -> None:
-        """Close both sockets."""
         self._events.close()
         if self._replay is not None:
             self._replay.close()

@@ -86,6 +86,5 @@ class Recording:
         self._events.flush()
 
     def close(self) -> None:
-        """Close the files."""
         self._file.close()
         self._events.close()

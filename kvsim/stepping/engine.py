@@ -102,7 +102,6 @@ class Engine:
         self.start_time: float | None = None  #: Arrival of the first request, seconds.
 
     def _resolve(self, config: Config) -> Setup:
-        """Return the setup of the replica."""
         setup = resolve_fleet(config)
         check_setup(setup)
         return setup

@@ -44,14 +44,12 @@ class Sglang(Engine):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """All fields of SGLang's own options."""
         from kvsim.engines.sglang.server_options import SglangOptions
 
         return tuple(SglangOptions.model_fields)
 
     @property
     def log_mark(self) -> str:
-        """A pattern that only SGLang's logs have."""
         from kvsim.engines.sglang.calibration import MARK
 
         return MARK

@@ -31,7 +31,6 @@ class TensorrtLlm(Engine):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """All fields of its own options."""
         from kvsim.engines.tensorrt_llm.server_options import TensorrtLlmOptions
 
         return tuple(TensorrtLlmOptions.model_fields)

@@ -28,7 +28,6 @@ class Vllm(Engine):
 
     @property
     def log_mark(self) -> str:
-        """A pattern of the logs of all versions."""
         from kvsim.engines.vllm.calibration import MARK
 
         return MARK

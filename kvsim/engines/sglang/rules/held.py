@@ -147,7 +147,6 @@ def take_rows(state: Replica, count: int) -> None:
 
 
 def give_row(state: Replica, mine: Progress) -> None:
-    """Free a request's row."""
     state.engines.sglang.rows[state.engines.sglang.num_rows] = mine.row
     state.engines.sglang.num_rows += 1
     state.num_running -= 1

@@ -84,7 +84,6 @@ def turn_away(state: Replica, k: int) -> None:
 
 
 def leave_waiting(state: Replica, k: int) -> None:
-    """Remove a request from the queue."""
     remove(state.waiting, state.requests, k)
 
 
