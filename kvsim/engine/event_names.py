@@ -49,11 +49,15 @@ class RunNames:
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
         """Return the adapter's name and, for the first block, the cache salt; None without both."""
         del stop
-        name, salt = self.lora(row)[1], int(self._trace.cache_salt[row])
+        name, salt = self.lora(row)[1], self.salt(row)
         keys: list[Any] = [] if name is None else [name]
         if salt and first == 0:
             keys.append(str(salt))
         return keys or None
+
+    def salt(self, row: int) -> int:
+        """Return the number of a request's cache salt, 0 without one."""
+        return int(self._trace.cache_salt[row])
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
         """Return stand-ins for token ids, equal for equal content."""

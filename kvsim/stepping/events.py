@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kvsim.engine.event_names import RunNames
 
@@ -29,14 +29,8 @@ class StepNames(RunNames):
         super().__init__(setup, contents, contents)  # type: ignore[arg-type]
         self._contents, self._tokens = contents, tokens
 
-    def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return the adapter's name and, for the first block, the cache salt; None without both."""
-        del stop
-        name, salt = self.lora(row)[1], int(self._contents.lists["cache_salt"][row])
-        keys: list[Any] = [] if name is None else [name]
-        if salt and first == 0:
-            keys.append(str(salt))
-        return keys or None
+    def salt(self, row: int) -> int:
+        return int(self._contents.lists["cache_salt"][row])
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
         return self._tokens(row, first, stop)
