@@ -158,14 +158,12 @@ class FakeWorker(Feature):
                 first = stop
             else:  # the list omits null blocks at the start of a table, but not later ones
                 tables = kv.request_blocks[own_blocks].tables
-                kept = [dropwhile(_is_null, head(t.blocks, t.length)) for t in tables]
+                kept = [
+                    dropwhile(lambda b: b == NULL_BLOCK, head(t.blocks, t.length)) for t in tables
+                ]
                 blocks = [*chain.from_iterable(kept)]
             rows.append([connector.fences[at], blocks])
         return rows
-
-
-def _is_null(block: int) -> bool:
-    return block == NULL_BLOCK
 
 
 def _due(jobs: list[Job], step: int) -> tuple[list[Job], list[int]]:

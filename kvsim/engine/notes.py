@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 def notes(setup: Setup) -> list[str]:
     """Return notes on options without effect, settings vLLM refuses, and unmeasured times."""
     parts = (
-        *(
-            _of_engine,
-            _switched,
-            _of_limits,
-            _without_effect,
-            _of_speculation,
-            _of_memory,
-            _of_events,
-        ),
-        *(_of_stores, _not_priced, _not_measured),
+        *(_of_engine, _switched, _of_limits, _without_effect, _of_speculation, _of_memory),
+        *(_of_events, _of_stores, _not_priced, _not_measured),
     )
     return [note for part in parts for note in part(setup) if note]
 

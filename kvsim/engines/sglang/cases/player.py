@@ -21,10 +21,6 @@ MOST_EMPTY = 1000
 LOST = (FinishReason.REJECTED, FinishReason.FAILED, FinishReason.ABORTED)
 
 
-def _pass_of(abort: tuple[int, int]) -> int:
-    return abort[0]
-
-
 class SglangPlayer(Player):
     """Plays a case of SGLang. A pass without requests has no log entry."""
 
@@ -37,7 +33,7 @@ class SglangPlayer(Player):
         self._requests, self._arriving, self._num_empty = requests, order, 0
         self._alive: set[int] = set()
         aborts = [(r.abort_at, row) for row, r in enumerate(requests)]
-        self._aborts = sorted(((at, row) for at, row in aborts if at is not None), key=_pass_of)
+        self._aborts = sorted((at, row) for at, row in aborts if at is not None)
         self._max_queued = case.config.max_queued_requests
 
     def has_work(self, step: int) -> bool:
