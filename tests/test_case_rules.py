@@ -14,7 +14,7 @@ from kvsim.records.connector import RECEIVED
 from kvsim.results.tables import REQUESTS
 from kvsim.rules.connector.loading import reserved_blocks
 from kvsim.rules.connector.scheduler import find_computed, promote, start_load
-from kvsim.rules.engine import see_arrivals
+from kvsim.rules.engine import queue_arrivals
 
 DATA = Path(__file__).parent / "data"
 
@@ -107,7 +107,7 @@ def test_a_prompt_reserves_until_its_last_chunk_is_scheduled():
 def test_a_load_that_has_failed_whole_reserves_nothing_any_more():
     replica = replica_of(case_of("v04_reserve_loaded_held"), 1)
     state = replica.state
-    see_arrivals(state)
+    queue_arrivals(state)
     request = state.requests[state.waiting.head]
     state.connector.offered[0] = 16
     find_computed(state, request)

@@ -16,7 +16,7 @@ from kvsim.records.request import PREEMPTED
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.rules.connector.loading import reserved_blocks
 from kvsim.rules.connector.scheduler import find_computed, promote, start_load
-from kvsim.rules.engine import see_arrivals
+from kvsim.rules.engine import queue_arrivals
 
 SMALL = {
     "num_gpu_blocks": 30,
@@ -252,7 +252,7 @@ def replica_of(given, work):
 
 def started(replica):
     replica.submit(np.arange(1), np.zeros(1))
-    see_arrivals(replica.state)
+    queue_arrivals(replica.state)
     return replica.state, replica.state.requests[replica.state.waiting.head]
 
 

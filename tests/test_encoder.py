@@ -15,7 +15,7 @@ from kvsim.rules.vllm.encoder import (
     begin_encoding,
     choose_items,
     encode_items,
-    give_back_items,
+    return_items,
 )
 from kvsim.sched.encoder import check_encoder
 
@@ -137,7 +137,7 @@ def test_a_victim_gives_its_budget_back_and_leaves_its_items():
     assert choose(state, 0) == 40
     encode_items(state, 0)
     assert choose(state, 2) == 4  # no budget for it
-    give_back_items(state, 0)
+    return_items(state, 0)
     check_encoder(state)
     assert choose(state, 2) == 40
     encode_items(state, 2)
@@ -151,7 +151,7 @@ def test_what_a_victim_gives_back_is_lost_to_who_chose_before():
     choose(state, 0)
     encode_items(state, 0)
     choose(state, 1)
-    give_back_items(state, 0)
+    return_items(state, 0)
     encode_items(state, 1)
     assert choose(state, 2) == 4
 

@@ -30,9 +30,9 @@ from kvsim.rules.offloading import host_cache as rules
 from kvsim.rules.offloading.lookup import find_offloaded
 from kvsim.rules.offloading.request import (
     chunk_order,
+    compute_keys,
     key_of,
     last_marked,
-    learn_keys,
     meet,
     reuse,
     touch_at_end,
@@ -615,7 +615,7 @@ def offered(
     s = meet(offloading, request)
     state, count = offloading.states[s], 0
     request.shared_prefix_boundary = groups.boundary
-    learn_keys(groups.kv, offloading, state, groups.own_blocks, request)
+    compute_keys(groups.kv, offloading, state, groups.own_blocks, request)
     for g, blocks in table.items():
         state.num_known[g], state.cursors[g] = len(blocks), cursor
         for place, block in enumerate(blocks):

@@ -12,7 +12,7 @@ from kvsim.cases.upkeep import number_tokens
 from kvsim.engine.replica import Replica
 from kvsim.records.request import Request
 from kvsim.results.tables import REQUESTS
-from kvsim.rules.vllm.dropping import see_stale
+from kvsim.rules.vllm.dropping import reset_dropping
 
 SMALL = {
     "num_gpu_blocks": 40,
@@ -161,7 +161,7 @@ def test_who_drops_drops_on_while_older_output_is_under_way():
     one, state = Request(0), replica.state
     for num_stale, drops in ((3, 1), (0, 0)):
         state.trace.drops_stale[0], one.num_stale_tokens = 1, num_stale
-        see_stale(state, one)
+        reset_dropping(state, one)
         assert state.trace.drops_stale[0] == drops
 
 

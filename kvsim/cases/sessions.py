@@ -11,7 +11,7 @@ from kvsim.cases.rows import BETWEEN_ARRIVALS, Span, num_tokens, offsets, span
 from kvsim.cases.upkeep import show_numbers
 from kvsim.records.connector import SESSIONS
 from kvsim.records.request import FINISHED, WAITING_FOR_INPUT
-from kvsim.rules.vllm.sessions import CLOSED, OPEN, see_input
+from kvsim.rules.vllm.sessions import CLOSED, OPEN, continue_session
 from kvsim.sched.connector import make_connector
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Sessions(Feature):
                 if len(update) > 1:
                     state.trace.num_inputs[row] += 1
                     if place is not None:
-                        see_input(state, place)
+                        continue_session(state, place)
                     continue
                 state.trace.session[row] = CLOSED
                 waits = place is not None and state.requests[place].status == WAITING_FOR_INPUT

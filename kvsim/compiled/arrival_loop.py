@@ -13,8 +13,15 @@ from numba import njit
 
 from kvsim.compiled.key_table import EMPTY, match, name_path
 from kvsim.compiled.live_blocks import match_live, num_blocks
-from kvsim.compiled.path_set import come, go
-from kvsim.compiled.replica_set import _replica, advance_due, call_entry, look_at, look_up, send
+from kvsim.compiled.path_set import add_prompt, remove_prompt
+from kvsim.compiled.replica_set import (
+    _replica,
+    advance_due,
+    call_entry,
+    look_up,
+    poll,
+    send,
+)
 from kvsim.compiled.sent import bound_depths, note_sent
 from kvsim.compiled.sent_index import has_room, insert, shrink
 from kvsim.compiled.types import record_at
@@ -98,7 +105,7 @@ def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, 
         one.num_outstanding = state.num_outstanding
         if not watches or is_known(state, place, seen, counts):
             continue
-        number = look_at(state, place, seen, table, waits, tokens, lines, counts, told, 0)
+        number = poll(state, place, seen, table, waits, tokens, lines, counts, told, 0)
         for k in range(number):
             row = told[1][k, 1]
             if not told[1][k, 0]:
@@ -106,7 +113,7 @@ def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, 
                 continue
             one.num_prompt_tokens -= prompts[5][row]
             if follows:
-                one.num_blocks -= go(prompts[:5], there, numbers, place, row, size)
+                one.num_blocks -= remove_prompt(prompts[:5], there, numbers, place, row, size)
                 one.num_blocks -= num_rest(prompts, row, size)
 
 
@@ -309,7 +316,7 @@ def note_choice(
         one.num_uncached_tokens += uncached[row]
         send(row, place, tracker[2], tracker[4], tracker[5])
     if paths[0]:
-        one.num_blocks += come(prompts[:5], paths[1], paths[2], place, row, size)
+        one.num_blocks += add_prompt(prompts[:5], paths[1], paths[2], place, row, size)
         one.num_blocks += num_rest(prompts, row, size)
 
 
@@ -353,7 +360,7 @@ def route(
     fleet : by replica: entry, address, next event, ended requests, capacity of the list of
         arrivals, and the next event when it was last observed
     router : entry of the rule, address of its state, address of the placement
-    tracker : see :func:`kvsim.compiled.replica_set.look_at`
+    tracker : see :func:`kvsim.compiled.replica_set.poll`
     uncached : by request, the prompt tokens that were predicted as not cached
     prompts : content, start and length of all segments; by request the offset of its segments, its
         salt and its prompt tokens

@@ -40,7 +40,7 @@ SMALL = frozenset(
         "num_skipped past_the_end num_missing num_slots slots_up_to end_within",
         "has_lookahead set_next_bookkeeping",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
-        "find touch ask_for_key ask_for_victim ask_for_bucket ask_for_entry take_block",
+        "find touch prefetch_key prefetch_victim prefetch_bucket prefetch_entry take_block",
         "array_append array_remove array_popleft append_blocks",
         "insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
@@ -79,7 +79,7 @@ OF_RUNS = frozenset(
 )
 
 #: Rules that are registered elsewhere: with another implementation, or for tables of keys, too.
-OWN = (fetching.ask, fetching.ask_whole, times_plus, *KEY_RULES, *TEXTS)
+OWN = (fetching.prefetch_item, fetching.prefetch_whole, times_plus, *KEY_RULES, *TEXTS)
 
 
 def all_records() -> list[type[Record]]:
@@ -167,21 +167,21 @@ def _register_absent(rule: Any) -> None:
     overload(rule, jit_options=INNER, strict=False)(lambda *args: absent)
 
 
-@overload(fetching.ask, jit_options={"forceinline": True, **INNER})
+@overload(fetching.prefetch_item, jit_options={"forceinline": True, **INNER})
 def _ask(rows, place):
-    def ask(rows, place):
+    def prefetch_item(rows, place):
         prefetch(rows, place, 0)
 
-    return ask
+    return prefetch_item
 
 
-@overload(fetching.ask_whole, jit_options={"forceinline": True, **INNER})
+@overload(fetching.prefetch_whole, jit_options={"forceinline": True, **INNER})
 def _ask_whole(rows, place):
-    def ask_whole(rows, place):
+    def prefetch_whole(rows, place):
         prefetch(rows, place, 0)
         prefetch(rows, place, 1)
 
-    return ask_whole
+    return prefetch_whole
 
 
 register_calls(**INNER)

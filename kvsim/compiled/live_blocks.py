@@ -60,7 +60,7 @@ def holds(pool, first, key):
 
 
 @njit(cache=True)
-def tells_of(log, first, path, depth):
+def may_have_changed(log, first, path, depth):
     """Return True if events from index ``first`` on may have changed the held depth of a path.
 
     They have not if they contain neither the last held key nor the first missing one, because the
@@ -158,7 +158,7 @@ def due_of(address, known):
 
 
 @njit(cache=True)
-def ask_for_depth(pool, path, most, guess, is_second):
+def prefetch_depth(pool, path, most, guess, is_second):
     """Prefetch the memory of the first look-ups of :func:`depth_of`: buckets, then blocks."""
     for at in range(max(min(guess, most) - 1, 0), min(guess + 1, most)):
         bucket = path[at] & pool.bucket_mask
@@ -202,17 +202,17 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
             places[number] = place
             number += 1
             pool = _replica(address).kv.pool
-            ask_for_depth(pool, path, most[place], depths[place], False)
+            prefetch_depth(pool, path, most[place], depths[place], False)
     for at in range(number):
         place = places[at]
         pool = _replica(addresses[place]).kv.pool
-        ask_for_depth(pool, path, most[place], depths[place], True)
+        prefetch_depth(pool, path, most[place], depths[place], True)
     for at in range(number):
         place = places[at]
         pool = _replica(addresses[place]).kv.pool
         depth = depth_of(pool, pool.log.num_events, path, most[place], depths[place])
         depths_now[place], ends[place] = depth, path[most[place] - 1]
-        if tells_of(pool.log, known[place], path, depth):
+        if may_have_changed(pool.log, known[place], path, depth):
             depth = depth_of(pool, known[place], path, most[place], depth)
         depths[place] = depth
     held = 0

@@ -60,7 +60,7 @@ def num_own(prompts, there, count, at, row, size):
 
 
 @njit(cache=True)
-def come(prompts, there, counts, place, row, size):
+def add_prompt(prompts, there, counts, place, row, size):
     """Add a prompt to a replica's list; return the number of full blocks that only it has."""
     count = counts[place]
     at = place_of(prompts, there[place], count, row)
@@ -73,7 +73,7 @@ def come(prompts, there, counts, place, row, size):
 
 
 @njit(cache=True)
-def go(prompts, there, counts, place, row, size):
+def remove_prompt(prompts, there, counts, place, row, size):
     """Remove a prompt from a replica's list; return the number of full blocks that only it had."""
     count = counts[place] - 1
     at = place_of(prompts, there[place], count + 1, row)

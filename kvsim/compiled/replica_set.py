@@ -33,7 +33,7 @@ def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argu
 
 
 @njit(cache=True)
-def ask_for_step(state):
+def prefetch_step(state):
     """Prefetch the entries of the step that ends next."""
     entries = state.batches[state.first_batch].entries
     for line in range(4):
@@ -41,7 +41,7 @@ def ask_for_step(state):
 
 
 @njit(cache=True)
-def ask_for_requests(state):
+def prefetch_requests(state):
     batch = state.batches[state.first_batch]
     for at in range(min(AHEAD, batch.size)):
         prefetch(state.requests, batch.entries[at].request, 0)
@@ -55,10 +55,10 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
     """
     for place in range(first, len(times)):
         if times[place] <= target and addresses[place] != 0:
-            ask_for_step(_replica(addresses[place]))
+            prefetch_step(_replica(addresses[place]))
     for place in range(first, len(times)):
         if times[place] <= target and addresses[place] != 0:
-            ask_for_requests(_replica(addresses[place]))
+            prefetch_requests(_replica(addresses[place]))
     for place in range(first, len(times)):
         before = -math.inf
         while before < times[place] <= target and times[place] < math.inf:
@@ -141,12 +141,12 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
     for place in range(len(addresses)):
         if addresses[place] != 0 and counts[place, 0] > 0:
             state = _replica(addresses[place])
-            number = look_at(state, place, seen, table, waits, tokens, lines, counts, news, number)
+            number = poll(state, place, seen, table, waits, tokens, lines, counts, news, number)
     return news[0][:number], news[1][:number]
 
 
 @njit(cache=True)
-def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
+def poll(state, place, seen, table, waits, tokens, lines, counts, news, number):
     """Append a replica's lifecycle events since the last poll; return the number of rows."""
     if state.clock == seen[place, 0]:
         return number

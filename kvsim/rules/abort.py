@@ -49,7 +49,7 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     request.finish_time = state.clock
     end_request(state, k, reason)
     recycle(state, k)
-    look_anew(state)
+    reset_shortcuts(state)
 
 
 def refuse_place(state: Replica, k: int) -> None:
@@ -61,7 +61,7 @@ def refuse_place(state: Replica, k: int) -> None:
     recycle(state, k)
 
 
-def look_anew(state: Replica) -> None:
+def reset_shortcuts(state: Replica) -> None:
     """Reset the flags that let a step skip the queue or whole requests."""
     state.head_lookup_failed = False
     state.is_full = False

@@ -12,8 +12,8 @@ from kvsim.rules.connector.prefills import end_prefill
 from kvsim.rules.kv import allocate_slots, free_slots
 from kvsim.rules.own_order import own_victim_place, rank_running
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
-from kvsim.rules.vllm.dropping import see_stale
-from kvsim.rules.vllm.encoder import give_back_items
+from kvsim.rules.vllm.dropping import reset_dropping
+from kvsim.rules.vllm.encoder import return_items
 from kvsim.rules.vllm.fairness import charge_admission
 from kvsim.rules.waiting_for_kv import leave_queue
 
@@ -144,7 +144,7 @@ def preempt_at(state: Replica, batch: Batch, place: int) -> int:
         state.running[later] = state.running[later + 1]
     num_tokens = drop(state, batch, k)
     if state.limits.has_encoder:
-        give_back_items(state, k)
+        return_items(state, k)
     if state.connector.kind != NO_CONNECTOR:
         end_prefill(state, k)
     free_slots(state.kv, state.requests[k])
@@ -159,7 +159,7 @@ def preempt(state: Replica, k: int) -> None:
     victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
     victim.num_computed_tokens = 0
     if state.limits.has_drops:
-        see_stale(state, victim)
+        reset_dropping(state, victim)
     victim.num_stale_tokens = victim.num_in_flight_tokens
     victim.num_placeholders = 0
     victim.num_drafts = 0

@@ -44,15 +44,15 @@ from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request, refuse_pl
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
 from kvsim.rules.blocks.mamba import begin_states
-from kvsim.rules.connector.copy_fence import let_copies_go
-from kvsim.rules.connector.report import drop_pinned, resume, see_copies
+from kvsim.rules.connector.copy_fence import release_or_fence_copies
+from kvsim.rules.connector.report import drop_pinned, process_copies, resume
 from kvsim.rules.connector.scheduler import has_reports, has_transfers, preempts_in_vain
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.idle_time import pass_idle_time, time_to_resume
 from kvsim.rules.kv import look_up, take_transfers
 from kvsim.rules.offloading.jobs import first_due
 from kvsim.rules.offloading.scheduler import begin_copies, lacks_states
-from kvsim.rules.output import note_surplus, take_in
+from kvsim.rules.output import note_surplus, process_output
 from kvsim.rules.price import price
 from kvsim.rules.published_metrics import publish_metrics, record_load
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 MAX_EMPTY_STEPS = 3
 
 
-def see_arrivals(state: Replica) -> bool:
+def queue_arrivals(state: Replica) -> bool:
     """Queue every request that has arrived by now; False if no free record is left.
 
     At most ``limits.backlog`` requests, those at the head of the queue, get records.
@@ -86,7 +86,7 @@ def see_arrivals(state: Replica) -> bool:
         state.totals.waiting_seconds += state.clock - trace.arrival_time[trace.seen]
         trace.seen += 1
         if not state.limits.in_python and not state.limits.has_own_loop:
-            look_again(state)
+            recheck_queue(state)
     most = state.limits.backlog
     while trace.next < trace.seen and (most == 0 or state.waiting.length < most):
         if state.num_free_requests == 0:
@@ -114,7 +114,7 @@ def add_request(state: Replica, k: int) -> None:
     enqueue(state, k)
 
 
-def look_again(state: Replica) -> None:
+def recheck_queue(state: Replica) -> None:
     """Reset the flags that let the next step skip the queue."""
     state.head_lookup_failed = False
     state.connector.is_idle = False
@@ -141,7 +141,7 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
     if state.kv.has_states:
-        let_copies_go(state, batch)
+        release_or_fence_copies(state, batch)
 
 
 def decide(state: Replica, batch: Batch) -> None:
@@ -164,7 +164,7 @@ def schedule(state: Replica) -> bool:
     if copies:
         state.offloading.now = state.clock
         if state.num_batches == 0:
-            see_copies(state)
+            process_copies(state)
     decide(state, batch)
     last_end = batch_at(state, state.num_batches - 1).end if state.num_batches > 0 else state.clock
     if batch.size > 0:
@@ -254,7 +254,7 @@ def complete(state: Replica) -> None:
     elif state.limits.has_own_loop:
         complete_engine(state, batch)
     else:
-        take_in(state, batch)
+        process_output(state, batch)
     if state.kv.pool.has_events:
         note_update(state.kv.pool.log, state.clock)
     publish_metrics(state)
@@ -307,7 +307,7 @@ def advance(state: Replica, max_steps: int) -> int:
             if state.watched:
                 return COMPLETED
             continue
-        if not see_arrivals(state):
+        if not queue_arrivals(state):
             return NEEDS_REQUESTS
         if not has_work(state):
             if not await_arrival(state):
@@ -390,7 +390,7 @@ def close(state: Replica, to: float) -> None:
         state.trace.next += 1
 
 
-def peek(state: Replica, row: int) -> None:
+def find_cached(state: Replica, row: int) -> None:
     """Set ``state.found_tokens`` to the cached tokens of a trace row; the cache does not change."""
     state.found_tokens = 0
     if state.trace.num_prompt_tokens[row] < state.limits.max_model_len:
@@ -427,7 +427,7 @@ def serve(state: Replica, command: int, argument: int) -> int:
     elif command == LOAD_OF:
         record_load(state)
     elif command == LOOK_UP:
-        peek(state, argument)
+        find_cached(state, argument)
     else:
         state.next_event_time = next_event_time(state)
     return DONE

@@ -59,7 +59,7 @@ def note_stored(
     """Record an event STORED for the blocks first to stop that got the keys since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
-        tell_stored(
+        record_stored(
             kv, request, own_blocks, group.index, group.block_size, units, first, stop, first_key
         )
 
@@ -72,10 +72,10 @@ def note_partial(
     first_key = log.num_keys
     note_key(log, own_blocks.keys[units - 1], units - 1)
     size = kv.hash_block_size
-    tell_stored(kv, request, own_blocks, group, size, units - 1, units - 1, units, first_key)
+    record_stored(kv, request, own_blocks, group, size, units - 1, units - 1, units, first_key)
 
 
-def tell_stored(
+def record_stored(
     kv: KV,
     request: Request,
     own_blocks: RequestBlocks,

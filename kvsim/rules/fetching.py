@@ -20,68 +20,68 @@ if TYPE_CHECKING:
 AHEAD = 8
 
 
-def ask(rows: Sequence[Any], place: int) -> None:
+def prefetch_item(rows: Sequence[Any], place: int) -> None:
     """Prefetch an item of a list; the index may be out of range. Does nothing in Python."""
     del rows, place
 
 
-def ask_whole(rows: Sequence[Any], place: int) -> None:
+def prefetch_whole(rows: Sequence[Any], place: int) -> None:
     """Prefetch an item that spans several cache lines. Does nothing in Python."""
     del rows, place
 
 
-def ask_for_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, group: int) -> None:
-    """Prefetch buckets and blocks of a look-up's first keys; :func:`ask_for_key` continues."""
+def prefetch_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, group: int) -> None:
+    """Prefetch buckets and blocks of a look-up's first keys; :func:`prefetch_key` continues."""
     for at in range(first, min(first + 2 * AHEAD, stop)):
-        ask(pool.buckets, (keys[at] ^ group) & pool.bucket_mask)
+        prefetch_item(pool.buckets, (keys[at] ^ group) & pool.bucket_mask)
     for at in range(first, min(first + AHEAD, stop)):
-        ask(pool.blocks, pool.buckets[(keys[at] ^ group) & pool.bucket_mask])
+        prefetch_item(pool.blocks, pool.buckets[(keys[at] ^ group) & pool.bucket_mask])
 
 
-def ask_for_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group: int) -> None:
+def prefetch_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group: int) -> None:
     """Prefetch the bucket and the block of keys that follow the key at index ``at``."""
     key = keys[min(at + 2 * AHEAD, last)]
-    ask(pool.buckets, (key ^ group) & pool.bucket_mask)
+    prefetch_item(pool.buckets, (key ^ group) & pool.bucket_mask)
     key = keys[min(at + AHEAD, last)]
-    ask(pool.blocks, pool.buckets[(key ^ group) & pool.bucket_mask])
+    prefetch_item(pool.blocks, pool.buckets[(key ^ group) & pool.bucket_mask])
 
 
-def ask_for_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
+def prefetch_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
     """Prefetch the block at an index of a table; nothing for a negative index."""
     if place >= 0:
-        ask(pool.blocks, table.blocks[place])
+        prefetch_item(pool.blocks, table.blocks[place])
 
 
-def ask_for_victims(pool: BlockPool, number: int) -> None:
-    """Prefetch the first eviction candidates; :func:`ask_for_victim` continues."""
+def prefetch_victims(pool: BlockPool, number: int) -> None:
+    """Prefetch the first eviction candidates; :func:`prefetch_victim` continues."""
     if pool.policy == LRU:
         line = pool.line
         for at in range(line.first, min(line.first + min(number, 2 * AHEAD), line.stop)):
-            ask(pool.blocks, line.entries[at])
+            prefetch_item(pool.blocks, line.entries[at])
 
 
-def ask_for_buckets(pool: BlockPool, number: int) -> None:
+def prefetch_buckets(pool: BlockPool, number: int) -> None:
     """Prefetch the hash buckets of the first eviction candidates."""
     if pool.policy == LRU:
         line = pool.line
         for at in range(line.first, min(line.first + min(number, AHEAD), line.stop)):
-            ask_for_bucket(pool, line.entries[at])
+            prefetch_bucket(pool, line.entries[at])
 
 
-def ask_for_victim(pool: BlockPool) -> None:
+def prefetch_victim(pool: BlockPool) -> None:
     """Prefetch the candidate 2 * AHEAD positions ahead, and the bucket of the one AHEAD."""
     if pool.policy != LRU:
         return
     at, line = pool.line.first + 2 * AHEAD, pool.line
     if at < line.stop:
-        ask(pool.blocks, line.entries[at])
+        prefetch_item(pool.blocks, line.entries[at])
     at -= AHEAD
     if at < line.stop:
-        ask_for_bucket(pool, line.entries[at])
+        prefetch_bucket(pool, line.entries[at])
 
 
-def ask_for_bucket(pool: BlockPool, k: int) -> None:
+def prefetch_bucket(pool: BlockPool, k: int) -> None:
     """Prefetch the hash bucket of a block's key."""
     if k != NONE:
         block = pool.blocks[k]
-        ask(pool.buckets, (block.key ^ block.group) & pool.bucket_mask)
+        prefetch_item(pool.buckets, (block.key ^ block.group) & pool.bucket_mask)

@@ -14,11 +14,11 @@ from kvsim.records.kv import PAGED
 from kvsim.records.request import RUNNING
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.fetching import (
-    ask,
-    ask_for_buckets,
-    ask_for_entry,
-    ask_for_victims,
-    ask_whole,
+    prefetch_buckets,
+    prefetch_entry,
+    prefetch_item,
+    prefetch_victims,
+    prefetch_whole,
 )
 from kvsim.rules.gaps import gap_bin
 
@@ -39,7 +39,7 @@ def begin_growing(state: Replica, gap: float) -> None:
     if foresees_growth(state.kv):
         state.num_growing = 0
         if gap > 0:
-            ask(state.gaps, gap_bin(gap))
+            prefetch_item(state.gaps, gap_bin(gap))
 
 
 def note_growth(state: Replica, k: int) -> None:
@@ -48,8 +48,8 @@ def note_growth(state: Replica, k: int) -> None:
     if foresees_growth(state.kv) and request.num_tokens > request.next_bookkeeping_at:
         state.growing[state.num_growing] = k
         state.num_growing += 1
-        ask(state.kv.request_blocks, request.own_blocks)
-        ask_whole(state.requests, k)
+        prefetch_item(state.kv.request_blocks, request.own_blocks)
+        prefetch_whole(state.requests, k)
 
 
 def leave_out_ended(state: Replica) -> None:
@@ -64,19 +64,19 @@ def leave_out_ended(state: Replica) -> None:
     state.num_growing = kept
 
 
-def ask_for_growth(state: Replica) -> None:
+def prefetch_growth(state: Replica) -> None:
     """Prefetch tables, keys and victims of the requests that allocate in this step.
 
     The key of each new block is computed early; nothing changes it before it is used.
     """
     leave_out_ended(state)
     kv, pool, number = state.kv, state.kv.pool, state.num_growing
-    ask_for_victims(pool, number)
+    prefetch_victims(pool, number)
     for at in range(number):
         own_blocks = kv.request_blocks[state.requests[state.growing[at]].own_blocks]
-        ask(own_blocks.tables, 0)
-        ask(own_blocks.keys, own_blocks.num_keys - 1)
-    ask_for_buckets(pool, number)
+        prefetch_item(own_blocks.tables, 0)
+        prefetch_item(own_blocks.keys, own_blocks.num_keys - 1)
+    prefetch_buckets(pool, number)
     for at in range(number):
         request = state.requests[state.growing[at]]
         own_blocks, unit = kv.request_blocks[request.own_blocks], kv.hash_block_size
@@ -84,11 +84,11 @@ def ask_for_growth(state: Replica) -> None:
         units = (known - known % kv.alignment) // unit
         if units > 0:
             extend_keys(own_blocks, request, units, unit, 0)
-            ask(pool.buckets, own_blocks.keys[units - 1] & pool.bucket_mask)
+            prefetch_item(pool.buckets, own_blocks.keys[units - 1] & pool.bucket_mask)
     for at in range(number):
         table = kv.request_blocks[state.requests[state.growing[at]].own_blocks].tables[0]
-        ask(table.blocks, table.length - 1)
+        prefetch_item(table.blocks, table.length - 1)
     for at in range(number):
         table = kv.request_blocks[state.requests[state.growing[at]].own_blocks].tables[0]
-        ask_for_entry(pool, table, table.length - 1)
+        prefetch_entry(pool, table, table.length - 1)
     state.num_growing = 0

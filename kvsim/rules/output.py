@@ -18,7 +18,7 @@ from kvsim.rules.abort import ENDED, end_request
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector.report import begin_update, end_update
 from kvsim.rules.connector.scheduler import release
-from kvsim.rules.fetching import AHEAD, ask
+from kvsim.rules.fetching import AHEAD, prefetch_item
 from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.kv import cache_computed, free_slots
 from kvsim.rules.recorder import note_gap, note_token
@@ -26,7 +26,7 @@ from kvsim.rules.vllm.dropping import is_void, number_outputs
 from kvsim.rules.vllm.encoder import release_computed
 from kvsim.rules.vllm.fairness import charge_output
 from kvsim.rules.vllm.sessions import end_turn, goes_on, queue_turns
-from kvsim.rules.vllm.speculation import hand_back_drafts, take_back, verify
+from kvsim.rules.vllm.speculation import set_proposed_drafts, take_back, verify
 from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def take_in(state: Replica, batch: Batch) -> None:
+def process_output(state: Replica, batch: Batch) -> None:
     """Process the output of a finished step: append the tokens of its requests, in their order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished, num_turns = 0, 0, 0, 0
@@ -42,7 +42,7 @@ def take_in(state: Replica, batch: Batch) -> None:
     if state.connector.kind != NO_CONNECTOR:
         begin_update(state, batch)
     for at in range(batch.size):
-        ask(state.requests, batch.entries[min(at + AHEAD, batch.size - 1)].request)
+        prefetch_item(state.requests, batch.entries[min(at + AHEAD, batch.size - 1)].request)
         entry = batch.entries[at]
         k = entry.request
         request = state.requests[k]
@@ -160,7 +160,7 @@ def finish(state: Replica, k: int, now: float) -> None:
 def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) -> None:
     """End a step's output: drafts, finished requests, ended turns, and the connector's report."""
     if state.limits.num_drafts > 0 and not state.limits.asynchronous:
-        hand_back_drafts(state, batch)
+        set_proposed_drafts(state, batch)
     if num_finished > 0:
         forget_finished(state)
         if state.limits.scheduler == STATIC:

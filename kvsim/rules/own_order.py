@@ -26,7 +26,7 @@ def note_wrong(part: Part, operation: int, value: float) -> None:
         part.returned = value
 
 
-def ask_rank(state: Replica, k: int) -> None:
+def update_rank(state: Replica, k: int) -> None:
     """Set a request's priority to what the user's rule returns now."""
     rank = python_rank(state, k)
     if math.isnan(rank):
@@ -38,7 +38,7 @@ def ask_rank(state: Replica, k: int) -> None:
 def rank_running(state: Replica) -> None:
     """Set the priorities of the running requests to what the user's rule returns now."""
     for place in range(state.num_running):
-        ask_rank(state, state.running[place])
+        update_rank(state, state.running[place])
 
 
 def own_victim_place(state: Replica) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.fairness import DLPM, VTC
 from kvsim.rules.links import append, push_front, remove
-from kvsim.rules.own_order import ask_rank
+from kvsim.rules.own_order import update_rank
 from kvsim.rules.vllm.dlpm import best_match
 from kvsim.rules.vllm.fairness import dequeue_fair, enqueue_fair, fair_head, requeue_fair
 
@@ -73,7 +73,7 @@ def enqueue(state: Replica, k: int) -> None:
         append(state.waiting, state.requests, k)
     else:
         if state.limits.has_own_priority:
-            ask_rank(state, k)
+            update_rank(state, k)
         state.heap[state.waiting.length] = k
         state.waiting.length += 1
         sift_up(state, state.waiting.length - 1)
@@ -82,7 +82,7 @@ def enqueue(state: Replica, k: int) -> None:
 def reorder(state: Replica) -> None:
     """Order the waiting queue by what a user's priority rule returns now."""
     for place in range(state.waiting.length):
-        ask_rank(state, state.heap[place])
+        update_rank(state, state.heap[place])
     for place in range(state.waiting.length // 2 - 1, -1, -1):
         sift_down(state, place)
 

@@ -366,7 +366,7 @@ class Scheduler(Parametric, ABC):
         """Queue a new arrival. Mutates."""
         self.place(request)
         engine.add_request(self.state, request.place)
-        engine.look_again(self.state)
+        engine.recheck_queue(self.state)
 
     def place(self, request: Request) -> None:
         """Assign an index on the replica to a request, if it has none."""

@@ -89,7 +89,7 @@ class CompiledLifecycleEvents:
         self._counts[target, 1] -= 1
 
     def columns(self) -> tuple[Any, ...]:
-        """Return the arrays that :func:`kvsim.compiled.replica_set.look_at` reads and writes."""
+        """Return the arrays that :func:`kvsim.compiled.replica_set.poll` reads and writes."""
         lines = self._firsts, self._lasts, self._afters
         return self._seen, self._table, self._waits, self._tokens, lines, self._counts
 

@@ -185,7 +185,7 @@ def name_state(
     key = own_blocks.keys[num_tokens // kv.hash_block_size - 1]
     if block == NULL_BLOCK or has_key(kv, block, key):
         return
-    give_key(kv, block, key)
+    set_key(kv, block, key)
     if kv.pool.has_events:
         note_partial(kv, request, own_blocks, g, num_tokens // kv.hash_block_size)
     if num_tokens % group.block_size > 0:
@@ -199,7 +199,7 @@ def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int)
     key = own_blocks.keys[end // kv.hash_block_size - 1]
     if is_pinned(kv, group, request, end):
         if not has_key(kv, block, key):
-            give_key(kv, block, key)
+            set_key(kv, block, key)
             if kv.pool.has_events:
                 note_partial(kv, request, own_blocks, g, end // kv.hash_block_size)
     elif kv.pool.blocks[block].hashed:
@@ -220,7 +220,7 @@ def has_key(kv: KV, k: int, key: int) -> bool:
     return kv.pool.blocks[k].hashed and kv.pool.blocks[k].key == key
 
 
-def give_key(kv: KV, k: int, key: int) -> None:
+def set_key(kv: KV, k: int, key: int) -> None:
     """Set or replace the key of a state."""
     if kv.pool.blocks[k].hashed:
         forget(kv.pool, k)

@@ -31,7 +31,7 @@ from kvsim.rules.blocks.slots import end_within, has_lookahead, num_slots
 from kvsim.rules.blocks.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction.policies import note_arrival
-from kvsim.rules.fetching import ask_for_key, ask_for_keys
+from kvsim.rules.fetching import prefetch_key, prefetch_keys
 from kvsim.rules.vllm.replay import filled_by_hit
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def name_blocks(
         drop_names(kv, request, group, table, first, stop)
     if stop - first > 1:
         each = group.keys_per_block
-        ask_for_keys(kv.pool, own_blocks.keys, first * each, stop * each, g)
+        prefetch_keys(kv.pool, own_blocks.keys, first * each, stop * each, g)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
@@ -303,7 +303,7 @@ def name_blocks(
         if all_places or worth_caching(kv, group, request, place):
             at = (place + 1) * group.keys_per_block - 1
             if stop - first > 1:
-                ask_for_key(kv.pool, own_blocks.keys, at, stop * group.keys_per_block - 1, g)
+                prefetch_key(kv.pool, own_blocks.keys, at, stop * group.keys_per_block - 1, g)
             key = own_blocks.keys[at]
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:

@@ -20,10 +20,10 @@ from kvsim.rules.events import note_removed
 from kvsim.rules.eviction.policies import evict, insert_victim, note_cached, note_hit, remove_victim
 from kvsim.rules.fetching import (
     AHEAD,
-    ask_for_buckets,
-    ask_for_entry,
-    ask_for_victim,
-    ask_for_victims,
+    prefetch_buckets,
+    prefetch_entry,
+    prefetch_victim,
+    prefetch_victims,
 )
 
 if TYPE_CHECKING:
@@ -141,11 +141,11 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
     """Allocate blocks at the end of a table; the caller has checked that enough are free."""
     if num_blocks > 1:
-        ask_for_victims(pool, num_blocks)
-        ask_for_buckets(pool, num_blocks)
+        prefetch_victims(pool, num_blocks)
+        prefetch_buckets(pool, num_blocks)
     for place in range(table.length, table.length + num_blocks):
         if num_blocks > 1:
-            ask_for_victim(pool)
+            prefetch_victim(pool)
         table.blocks[place] = take_block(pool, group)
     table.length += num_blocks
     group.num_used += num_blocks
@@ -181,9 +181,9 @@ def drop_references(
 ) -> None:
     """Drop one reference of each table entry, last to first; queue free blocks with content."""
     for place in range(stop - 1, max(stop - 1 - 2 * AHEAD, first - 1), -1):
-        ask_for_entry(pool, table, place)
+        prefetch_entry(pool, table, place)
     for place in range(stop - 1, first - 1, -1):
-        ask_for_entry(pool, table, place - 2 * AHEAD)
+        prefetch_entry(pool, table, place - 2 * AHEAD)
         k = table.blocks[place]
         if k == NULL_BLOCK:
             continue

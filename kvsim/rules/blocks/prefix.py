@@ -16,7 +16,7 @@ from kvsim.rules.blocks.attention import cdiv, num_skipped
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.partial_keys import owner_of
 from kvsim.rules.blocks.pool import find
-from kvsim.rules.fetching import ask_for_key, ask_for_keys
+from kvsim.rules.fetching import prefetch_key, prefetch_keys
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -34,7 +34,7 @@ def find_all(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int) ->
 def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, units: int) -> bool:
     """As :func:`find_all`, for the first ``units`` hash units, which may end inside a block."""
     key = own_blocks.keys[units - 1]
-    ask_for_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
+    prefetch_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
     for k in range(spec.num_groups):
         block = find(kv.pool, key, spec.groups[k])
         if block == NONE:
@@ -64,7 +64,7 @@ def find_prefix(
         for k in range(spec.num_groups):
             for unseen in range(place):
                 own_blocks.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
-    ask_for_keys(kv.pool, own_blocks.keys, 0, own_blocks.num_keys, spec.groups[0])
+    prefetch_keys(kv.pool, own_blocks.keys, 0, own_blocks.num_keys, spec.groups[0])
     while place < limit // spec.block_size and find_all(kv, own_blocks, spec, place):
         place += 1
     found = place * spec.block_size

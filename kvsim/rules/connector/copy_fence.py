@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
 
 
-def let_copies_go(state: Replica, batch: Batch) -> None:
+def release_or_fence_copies(state: Replica, batch: Batch) -> None:
     """Free the sources and copies of the step just scheduled, at once or when its fence lifts."""
     if not state.connector.has_fence:
         release_copies(state.kv)

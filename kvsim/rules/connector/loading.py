@@ -24,7 +24,7 @@ from kvsim.rules.blocks.paged import (
 from kvsim.rules.blocks.pool import append_blocks
 from kvsim.rules.blocks.slots import num_slots, slots_of_drafts
 from kvsim.rules.blocks.window import drop_out_of_window
-from kvsim.rules.connector.pinned import rejoin, set_apart
+from kvsim.rules.connector.pinned import pin_request, unpin_request
 from kvsim.rules.eviction.policies import note_arrival
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
     return need
 
 
-def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
+def allocate_loaded(kv: KV, request: Request, g: int, start: int) -> None:
     """Allocate a group's blocks for the tokens before ``start``; of states only the last."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
@@ -59,7 +59,7 @@ def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
     append_blocks(kv.pool, group, table, max(missing, 0))
 
 
-def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
+def allocate_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
     """Allocate the states of the first tokens after the external ones."""
     slots = cdiv(end, group.block_size) + group.num_spec_blocks
     if slots > table.length:
@@ -71,7 +71,7 @@ def watermark(state: Replica) -> int:
     return state.kv.watermark_blocks if state.num_running > 0 else 0
 
 
-def take_external(
+def allocate_external(
     state: Replica, request: Request, own_blocks: RequestBlocks, num_tokens: int, reserved: int
 ) -> bool:
     """Allocate the slots of a waiting request: hit, external tokens, and ``num_tokens`` to compute.
@@ -97,11 +97,11 @@ def take_external(
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]
     for g in range(kv.num_groups):
         own_blocks.tables[g].num_offered = own_blocks.tables[g].length
-        take_loaded(kv, request, g, start)
+        allocate_loaded(kv, request, g, start)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == MAMBA_ALIGN:
-            take_states(kv, group, table, start, end)
+            allocate_states(kv, group, table, start, end)
         else:
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
@@ -120,9 +120,9 @@ def take_external(
 def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
     """Set the keys of a request's blocks after its load."""
     if kv.enable_prefix_caching:
-        rejoin(kv, request, num_tokens)
+        unpin_request(kv, request, num_tokens)
         cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
-        set_apart(kv, request)
+        pin_request(kv, request)
 
 
 def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
@@ -136,12 +136,12 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
         if need_with_table(kv, request, length, length, True) > kv.pool.num_free - watermark(state):
             return False
     end = request.num_computed_tokens + num_tokens
-    rejoin(kv, request, request.num_computed_tokens)
+    unpin_request(kv, request, request.num_computed_tokens)
     if kv.has_windows:
         drop_out_of_window(kv, request, own_blocks)
     slots = num_slots(kv, request, end)
     if need_with_table(kv, request, slots, end, False) > kv.pool.num_free - watermark(state):
-        set_apart(kv, request)
+        pin_request(kv, request)
         return False
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]

@@ -38,7 +38,7 @@ def pin_blocks(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
                 group.num_pinned += 1
 
 
-def set_apart(kv: KV, request: Request) -> None:
+def pin_request(kv: KV, request: Request) -> None:
     """Count a request's blocks as reserved for a transfer, not as those of a running request."""
     own_blocks = kv.request_blocks[request.own_blocks]
     uncount(kv, request, own_blocks, 1)
@@ -48,7 +48,7 @@ def set_apart(kv: KV, request: Request) -> None:
     pin_blocks(kv, own_blocks, 1)
 
 
-def rejoin(kv: KV, request: Request, num_filled: int) -> None:
+def unpin_request(kv: KV, request: Request, num_filled: int) -> None:
     """Count a request's blocks again as those of a running request."""
     own_blocks = kv.request_blocks[request.own_blocks]
     pin_blocks(kv, own_blocks, -1)
@@ -67,13 +67,13 @@ def is_in_use(request: Request, batch: Batch) -> bool:
     return num_tokens > 0
 
 
-def give_back(state: Replica, request: Request) -> None:
+def free_or_fence(state: Replica, request: Request) -> None:
     """Free a request's blocks, or fence them if a step in flight uses them."""
     connector, kv = state.connector, state.kv
     if not connector.has_fence or request.num_in_flight_tokens == 0:
         free_slots(kv, request)
         return
-    set_apart(kv, request)
+    pin_request(kv, request)
     kv.request_blocks[request.own_blocks].request = NONE
     connector.fenced[connector.num_fenced] = request.own_blocks
     connector.fences[connector.num_fenced] = connector.num_steps

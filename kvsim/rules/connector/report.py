@@ -11,7 +11,7 @@ from kvsim.rules.abort import FAILED, end_early
 from kvsim.rules.batch import recycle
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.rules.connector.pinned import lift_fences
-from kvsim.rules.connector.scheduler import let_go
+from kvsim.rules.connector.scheduler import free_ended
 from kvsim.rules.offloading.scheduler import report_copies
 from kvsim.rules.recorder import pass_time
 
@@ -141,7 +141,7 @@ def note_received(state: Replica) -> None:
     connector.num_received = 0
 
 
-def see_copies(state: Replica) -> None:
+def process_copies(state: Replica) -> None:
     """Process the copies that ended while no step was in flight."""
     report_copies(state, state.clock)
     note_received(state)
@@ -160,7 +160,7 @@ def drop_pinned(state: Replica, row: int) -> bool:
 
 def free_pinned(state: Replica, k: int) -> None:
     """Free the pinned blocks of an ended request, and its record."""
-    let_go(state, state.requests[k])
+    free_ended(state, state.requests[k])
     recycle(state, k)
     state.head_lookup_failed = False
     state.is_full = False

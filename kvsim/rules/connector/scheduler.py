@@ -21,14 +21,19 @@ from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.blocks.window import drop_out_of_window
 from kvsim.rules.connector.loading import (
     admit_loaded,
+    allocate_external,
     name_loaded,
     reserved_blocks,
-    take_external,
 )
-from kvsim.rules.connector.pinned import give_back, rejoin, set_apart
+from kvsim.rules.connector.pinned import free_or_fence, pin_request, unpin_request
 from kvsim.rules.connector.prefills import begin_prefill, end_prefill, end_prefills
 from kvsim.rules.kv import admit_slots, allocate_own_blocks, free_slots, next_own_blocks
-from kvsim.rules.offloading.scheduler import ask_offloading, begin_load, has_copies, schedule_stores
+from kvsim.rules.offloading.scheduler import (
+    begin_load,
+    has_copies,
+    query_chunks,
+    schedule_stores,
+)
 from kvsim.rules.vllm.reading import read_cache, skips_reading
 from kvsim.rules.vllm.replay import num_replayed
 
@@ -60,19 +65,19 @@ def note_connected(state: Replica, batch: Batch) -> None:
 # -- admission ------------------------------------------------------------------------------------
 
 
-def ask_connector(state: Replica, request: Request, hit: int) -> int:
+def query_connector(state: Replica, request: Request, hit: int) -> int:
     """Return the number of tokens that the connector has after a hit in the pool, or UNKNOWN.
 
     Sets ``connector.is_async``: the tokens arrive after the step.
     """
     if state.connector.kind == FAKE:
-        return ask_host(state, request, hit)
+        return query_host(state, request, hit)
     if state.connector.kind == SESSIONS:
         return 0
-    return ask_offloading(state, request, next_own_blocks(state.kv), hit)
+    return query_chunks(state, request, next_own_blocks(state.kv), hit)
 
 
-def ask_host(state: Replica, request: Request, hit: int) -> int:
+def query_host(state: Replica, request: Request, hit: int) -> int:
     """Return the number of tokens after a hit that the host has offered, or UNKNOWN."""
     connector, row = state.connector, request.request_id
     if connector.num_unknown[row] > 0:
@@ -89,12 +94,12 @@ def after_allocation(state: Replica, request: Request) -> None:
         state.totals.num_external_queries += state.connector.num_queried
         state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
-        tell_host(state, request)
+        notify_host(state, request)
     elif state.connector.external > 0:
         begin_load(state, request)
 
 
-def tell_host(state: Replica, request: Request) -> None:
+def notify_host(state: Replica, request: Request) -> None:
     """Report to the host, once per request, how many of its offered tokens are loaded."""
     connector, row = state.connector, request.request_id
     if connector.offered[row] == 0:
@@ -119,7 +124,7 @@ def find_computed(state: Replica, request: Request) -> int:
         return request.num_computed_tokens
     hit = read_cache(state, request)
     tail = hit % connector.block_size
-    external = ask_connector(state, request, hit - tail)
+    external = query_connector(state, request, hit - tail)
     if skips_reading(state, request):
         external = 0  # whatever the connector has
     if external == UNKNOWN:
@@ -145,7 +150,7 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
     if request.own_blocks != NONE:
         admitted = admit_loaded(state, request, num_tokens)
     elif connector.external > 0:
-        admitted = take_external(state, request, next_own_blocks(kv), num_tokens, 0)
+        admitted = allocate_external(state, request, next_own_blocks(kv), num_tokens, 0)
         if admitted:
             allocate_own_blocks(kv, request)
             note_load(state, request)
@@ -159,10 +164,10 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
 def start_load(state: Replica, k: int) -> bool:
     """Allocate the blocks of an asynchronous load and start it; False if there is no room."""
     connector, kv, request = state.connector, state.kv, state.requests[k]
-    if not take_external(state, request, next_own_blocks(kv), 0, reserved_blocks(state)):
+    if not allocate_external(state, request, next_own_blocks(kv), 0, reserved_blocks(state)):
         return False
     allocate_own_blocks(kv, request)
-    set_apart(kv, request)
+    pin_request(kv, request)
     request.num_computed_tokens = connector.hit + connector.external
     request.status = WAITING_FOR_REMOTE_KVS
     connector.place[request.request_id] = k
@@ -191,7 +196,7 @@ def promote(state: Replica, request: Request) -> bool:
     connector.load[row] = NO_LOAD
     request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
     if request.num_computed_tokens == 0:
-        rejoin(state.kv, request, 0)
+        unpin_request(state.kv, request, 0)
         free_slots(state.kv, request)
         end_prefill(state, request.place)
         return True
@@ -214,7 +219,7 @@ def release(state: Replica, request: Request, complete: bool) -> None:
     connector, kv, row = state.connector, state.kv, request.request_id
     if connector.kind == SESSIONS:
         if kv.request_blocks[request.own_blocks].retired:
-            rejoin(kv, request, request.num_computed_tokens)
+            unpin_request(kv, request, request.num_computed_tokens)
         free_slots(kv, request)
         return
     loads = connector.load[row] == STARTED
@@ -222,25 +227,25 @@ def release(state: Replica, request: Request, complete: bool) -> None:
     if kv.request_blocks[request.own_blocks].retired:
         if not loads:
             connector.load[row] = NO_LOAD
-        rejoin(kv, request, request.num_computed_tokens)
+        unpin_request(kv, request, request.num_computed_tokens)
     if kv.has_windows:
         drop_out_of_window(kv, request, kv.request_blocks[request.own_blocks])
     if loads or (complete and connector.keeps[row]):
-        set_apart(kv, request)
+        pin_request(kv, request)
         connector.is_pinned[row] = 1
         connector.place[row] = request.place
         connector.num_pinned += 1
     else:
-        give_back(state, request)
+        free_or_fence(state, request)
 
 
-def let_go(state: Replica, request: Request) -> None:
+def free_ended(state: Replica, request: Request) -> None:
     """Unpin and free the blocks of an ended request."""
     state.connector.is_pinned[request.request_id] = 0
     state.connector.load[request.request_id] = NO_LOAD
     state.connector.num_pinned -= 1
-    rejoin(state.kv, request, request.num_computed_tokens)
-    give_back(state, request)
+    unpin_request(state.kv, request, request.num_computed_tokens)
+    free_or_fence(state, request)
 
 
 def awaits_copies(state: Replica) -> bool:

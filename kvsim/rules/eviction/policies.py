@@ -12,7 +12,7 @@ from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.array_queue import array_append, array_popleft, array_remove
 from kvsim.rules.eviction.lfu import cached_lfu, hit_lfu, insert_lfu
-from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
+from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
 from kvsim.rules.eviction.s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction.sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
 from kvsim.rules.own_order import note_wrong
@@ -82,7 +82,7 @@ def evict_ranked(pool: BlockPool) -> int:
         return evict_sieve(pool)
     if pool.policy == PYTHON_POLICY:
         return evict_by_own_rules(pool)
-    return take_first(pool, pool.rankings[0])
+    return pop_first(pool, pool.rankings[0])
 
 
 def evict_by_own_rules(pool: BlockPool) -> int:
@@ -109,7 +109,7 @@ def is_cached(pool: BlockPool, k: int) -> bool:
 def note_cached(pool: BlockPool, k: int) -> None:
     """Notify the policy that a block in use has got a key."""
     if pool.policy == FIFO:
-        give_rank(pool, k)
+        set_rank(pool, k)
     elif pool.policy == LFU:
         cached_lfu(pool, k)
     elif pool.policy == S3FIFO:

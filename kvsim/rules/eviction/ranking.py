@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
 
 
-def give_rank(pool: BlockPool, k: int) -> None:
+def set_rank(pool: BlockPool, k: int) -> None:
     """Give a block the highest rank so far."""
     pool.last_rank += 1
     pool.notes[k].rank = pool.last_rank
@@ -31,7 +31,7 @@ def insert_ranked(pool: BlockPool, k: int) -> None:
         rise(ranking, ranking.length - 1, note.rank, k)
 
 
-def take_first(pool: BlockPool, ranking: Ranking) -> int:
+def pop_first(pool: BlockPool, ranking: Ranking) -> int:
     """Remove and return the free block with the smallest rank, or NONE."""
     while ranking.length > 0:
         first = ranking.entries[0]

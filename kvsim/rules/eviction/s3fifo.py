@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.contents import NO_CONTENT
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
-from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
+from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
@@ -26,10 +26,10 @@ MAX_HITS = 3  # hits above this number are not counted
 SMALL, MAIN = 0, 1
 
 
-def queue_up(pool: BlockPool, k: int, queue: int) -> None:
+def enqueue_block(pool: BlockPool, k: int, queue: int) -> None:
     pool.notes[k].ranking = queue
     pool.rankings[queue].num_queued += 1
-    give_rank(pool, k)
+    set_rank(pool, k)
 
 
 def cached_s3fifo(pool: BlockPool, k: int) -> None:
@@ -37,10 +37,10 @@ def cached_s3fifo(pool: BlockPool, k: int) -> None:
     pool.notes[k].num_hits = 0
     ghost = find_content(pool.ghosts, pool.blocks[k].key)
     if ghost == NO_CONTENT:
-        queue_up(pool, k, SMALL)
+        enqueue_block(pool, k, SMALL)
     else:
         drop_content(pool.ghosts, ghost)
-        queue_up(pool, k, MAIN)
+        enqueue_block(pool, k, MAIN)
 
 
 def hit_s3fifo(pool: BlockPool, k: int) -> None:
@@ -58,10 +58,10 @@ def evict_s3fifo(pool: BlockPool) -> int:
     """Remove and return the victim; at least one block must be free."""
     while True:
         queue = SMALL if is_small_first(pool) else MAIN
-        k = take_first(pool, pool.rankings[queue])
+        k = pop_first(pool, pool.rankings[queue])
         if k == NONE:
             queue = MAIN if queue == SMALL else SMALL
-            k = take_first(pool, pool.rankings[queue])
+            k = pop_first(pool, pool.rankings[queue])
         pool.rankings[queue].num_queued -= 1
         note = pool.notes[k]
         if queue == SMALL and note.num_hits > 1:
@@ -72,7 +72,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
             if queue == SMALL:
                 remember_ghost(pool, pool.blocks[k].key)
             return k
-        queue_up(pool, k, MAIN)
+        enqueue_block(pool, k, MAIN)
         insert_ranked(pool, k)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
+from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
 from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def cached_sieve(pool: BlockPool, k: int) -> None:
     """Append a block in use that has got its key to the queue."""
     pool.notes[k].num_hits = 0
-    give_rank(pool, k)
+    set_rank(pool, k)
     append(pool.cached, pool.places, k)
 
 
@@ -48,7 +48,7 @@ def turn(pool: BlockPool) -> None:
 def evict_sieve(pool: BlockPool) -> int:
     """Remove and return the victim; at least one block must be free."""
     while True:
-        k = take_first(pool, pool.rankings[pool.ahead])
+        k = pop_first(pool, pool.rankings[pool.ahead])
         if k == NONE:
             turn(pool)
             continue

@@ -26,16 +26,16 @@ def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
         table = own_blocks.tables[g]
         free_blocks(kv.pool, kv.groups[g], table, table.num_null, table.length)
     own_blocks.num_blocks = num_blocks
-    return leave(kv, own_blocks)
+    return allocate_host_blocks(kv, own_blocks)
 
 
-def leave(kv: KV, own_blocks: RequestBlocks) -> int:
+def allocate_host_blocks(kv: KV, own_blocks: RequestBlocks) -> int:
     """Allocate host memory for a request's blocks; return its bytes."""
     kv.num_cpu_free -= own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
-def come_back(kv: KV, own_blocks: RequestBlocks) -> int:
+def free_host_blocks(kv: KV, own_blocks: RequestBlocks) -> int:
     """Free the host memory of a request's blocks; return its bytes."""
     kv.num_cpu_free += own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
@@ -64,7 +64,7 @@ def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     own_blocks.num_cached_tokens = request.num_filled  # its keys were lost with its blocks
     uncount(kv, request, own_blocks, -1)
     set_next_bookkeeping(kv, request, own_blocks)
-    return come_back(kv, own_blocks)
+    return free_host_blocks(kv, own_blocks)
 
 
 def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
@@ -72,18 +72,18 @@ def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     if own_blocks.num_blocks > kv.num_cpu_free:
         return 0
     drop_tables(kv, request, own_blocks)
-    return leave(kv, own_blocks)
+    return allocate_host_blocks(kv, own_blocks)
 
 
 def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     """Move a request back into new blocks; return the bytes moved, 0 if too few are free."""
     if not can_swap_in(kv, own_blocks, request.num_samples):
         return 0
-    bring_back(kv, request, own_blocks)
-    return come_back(kv, own_blocks)
+    reallocate_blocks(kv, request, own_blocks)
+    return free_host_blocks(kv, own_blocks)
 
 
-def bring_back(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
+def reallocate_blocks(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Replace a request's blocks by new ones, allocated in the order of the old ids."""
     pool, count = kv.pool, 0
     for s in range(request.num_samples):

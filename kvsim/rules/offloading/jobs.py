@@ -290,12 +290,12 @@ def end_job(offloading: Offloading, j: int) -> None:
         offloading.free_block = b
         b = after
     if job.state != NONE:
-        leave_state(offloading, job)
+        detach_job(offloading, job)
     job.next_of_state = offloading.free_job
     offloading.free_job = j
 
 
-def leave_state(offloading: Offloading, job: Job) -> None:
+def detach_job(offloading: Offloading, job: Job) -> None:
     """Remove a job from its request's list."""
     state = offloading.states[job.state]
     state.num_jobs -= 1

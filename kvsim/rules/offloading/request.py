@@ -57,7 +57,7 @@ def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int)
     return offloading.host.orders - 1 - (end * num_groups + num_groups - 1 - g)
 
 
-def learn_keys(
+def compute_keys(
     kv: KV, offloading: Offloading, state: OffloadState, own_blocks: RequestBlocks, request: Request
 ) -> None:
     """Compute the keys of all whole chunks of a request's known tokens."""
@@ -75,7 +75,7 @@ def learn_keys(
             state.num_keys[g] = count
 
 
-def meet_cache(offloading: Offloading, state: OffloadState) -> None:
+def assign_number(offloading: Offloading, state: OffloadState) -> None:
     """Assign to a request the number that ranks its chunks, unless it has one."""
     if state.number == 0:
         state.number = new_number(offloading.host)
@@ -83,7 +83,7 @@ def meet_cache(offloading: Offloading, state: OffloadState) -> None:
 
 def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
     """Record that a request loads a chunk, or offers one that is present."""
-    meet_cache(offloading, state)
+    assign_number(offloading, state)
     if state.marks[at] & STORED == 0:
         state.marks[at] |= REUSED
     if offloading.host.policy == HOST_LRU:

@@ -25,7 +25,7 @@ from kvsim.rules.offloading.jobs import (
     watch_all_of,
 )
 from kvsim.rules.offloading.lookup import find_offloaded
-from kvsim.rules.offloading.request import learn_keys, leave_cache, meet, reuse
+from kvsim.rules.offloading.request import compute_keys, leave_cache, meet, reuse
 from kvsim.rules.offloading.store import store_up_to
 from kvsim.rules.waiting_for_kv import num_queued
 
@@ -50,7 +50,7 @@ def lacks_states(state: Replica) -> bool:
 # -- admission ------------------------------------------------------------------------------------
 
 
-def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, local: int) -> int:
+def query_chunks(state: Replica, request: Request, own_blocks: RequestBlocks, local: int) -> int:
     """Return the number of tokens that the host cache has after a hit on the GPU, or UNKNOWN.
 
     Sets ``connector.is_async``: the tokens arrive after the step.
@@ -78,7 +78,7 @@ def begin_load(state: Replica, request: Request) -> None:
     end, is_sync = local + state.connector.external, not state.connector.is_async
     s, step = meet(offloading, request), state.num_calls
     side, own_blocks = offloading.states[s], kv.request_blocks[request.own_blocks]
-    learn_keys(kv, offloading, side, own_blocks, request)
+    compute_keys(kv, offloading, side, own_blocks, request)
     j = new_job(offloading, s, step)
     offloading.jobs[j].is_sync = is_sync
     for g in range(offloading.num_groups):
@@ -152,7 +152,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
     for at in range(batch.size):
         k = batch.entries[at].request
         if batch.entries[at].end > offloading.next_bookkeeping_at[k]:
-            see_blocks(state, state.requests[k])
+            record_blocks(state, state.requests[k])
     for at in range(batch.size):
         k = batch.entries[at].request
         if batch.entries[at].end > offloading.next_bookkeeping_at[k]:
@@ -164,7 +164,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
     offloading.has_unpublished = False
 
 
-def see_blocks(state: Replica, request: Request) -> None:
+def record_blocks(state: Replica, request: Request) -> None:
     """Record the blocks that a request got in this step; flush stores that still read them."""
     offloading, step = state.offloading, state.num_calls
     side = offloading.states[offloading.state_of[request.request_id] - 1]
@@ -194,7 +194,7 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
         end = min(end, request.num_prompt_tokens)
     if not is_behind(offloading, side, end):
         return
-    learn_keys(kv, offloading, side, kv.request_blocks[request.own_blocks], request)
+    compute_keys(kv, offloading, side, kv.request_blocks[request.own_blocks], request)
     due = offloading.ready_time if offloading.timed else float(step + offloading.store_steps)
     store_up_to(offloading, s, end, step, due, False)
 
@@ -243,7 +243,7 @@ def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
     side, h = offloading.states[s], request.own_blocks
     if h == NONE:
         h = kv.free_request_blocks[kv.num_free_request_blocks - 1]
-    learn_keys(kv, offloading, side, kv.request_blocks[h], request)
+    compute_keys(kv, offloading, side, kv.request_blocks[h], request)
     most = request.num_prompt_tokens if offloading.prompt_only else request.num_tokens
     computed = max(request.num_prompt_tokens, request.num_tokens - 1)
     side.num_stored_tokens = min(request.num_computed_tokens if is_aborted else computed, most)

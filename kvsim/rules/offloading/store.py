@@ -19,7 +19,7 @@ from kvsim.rules.offloading.host_cache import (
 )
 from kvsim.rules.offloading.jobs import add_block, add_chunk_to, launch_store, new_job
 from kvsim.rules.offloading.lru import rank_chunk
-from kvsim.rules.offloading.request import chunk_order, meet_cache, reuse
+from kvsim.rules.offloading.request import assign_number, chunk_order, reuse
 from kvsim.rules.offloading.window import is_chunk_reachable, known_block, worth_storing
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def note_missing(offloading: Offloading, state: OffloadState, count: int) -> Non
         offer = offloading.offers[at]
         if offer.is_missing == 0:
             continue
-        meet_cache(offloading, state)
+        assign_number(offloading, state)
         mark = offloading.groups[offer.group].first_chunk + offer.place
         if state.marks[mark] & MISSED > 0:
             continue

@@ -28,14 +28,14 @@ def drops_stale(state: Replica, request: Request) -> bool:
     return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0
 
 
-def drop_what_is_under_way(state: Replica, request: Request) -> None:
+def drop_in_flight_output(state: Replica, request: Request) -> None:
     """Mark a request that was just preempted to drop its output in flight."""
     if request.num_stale_tokens > 0:
         state.trace.drops_stale[request.request_id] = 1
 
 
-def see_stale(state: Replica, request: Request) -> None:
-    """Remove the mark of :func:`drop_what_is_under_way`, unless stale output is in flight."""
+def reset_dropping(state: Replica, request: Request) -> None:
+    """Remove the mark of :func:`drop_in_flight_output`, unless stale output is in flight."""
     if request.num_stale_tokens == 0:
         state.trace.drops_stale[request.request_id] = 0
 

@@ -93,7 +93,7 @@ def keep_item(state: Replica, place: int) -> None:
     if encoder.is_needed[place] > 0:
         return
     encoder.is_needed[place] = 1
-    meet_item(state, place, True)
+    count_item_once(state, place, True)
     content = state.trace.items[place].content
     encoded = encoder.contents[content]
     encoded.num_references += 1
@@ -113,7 +113,7 @@ def encode_items(state: Replica, k: int) -> None:
         encoded.num_tokens = item.num_tokens
         encoded.num_references = 1
         encoder.is_needed[place] = 1
-        meet_item(state, place, False)
+        count_item_once(state, place, False)
         encoder.num_free_tokens -= item.num_tokens
         encoder.num_reclaimable_tokens -= item.num_tokens
         forget_eviction(state, item.content)
@@ -126,7 +126,7 @@ def encode_items(state: Replica, k: int) -> None:
         encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
 
 
-def meet_item(state: Replica, place: int, is_found: bool) -> None:
+def count_item_once(state: Replica, place: int, is_found: bool) -> None:
     """Count an item when it is looked up first; ``is_found``: its content was cached."""
     if state.encoder.is_met[place] == 0:
         state.encoder.is_met[place] = 1
@@ -176,7 +176,7 @@ def release_computed(state: Replica, request: Request) -> None:
     release_items(state, request, request.num_computed_tokens - request.num_placeholders)
 
 
-def give_back_items(state: Replica, k: int) -> None:
+def return_items(state: Replica, k: int) -> None:
     """Release a preempted request's items, and return the budget of items chosen in this step."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_encoded):

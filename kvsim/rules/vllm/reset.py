@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.record import NONE
-from kvsim.rules.abort import look_anew
+from kvsim.rules.abort import reset_shortcuts
 from kvsim.rules.batch import preempt
 from kvsim.rules.blocks.pool import unlink
-from kvsim.rules.connector.pinned import give_back
+from kvsim.rules.connector.pinned import free_or_fence
 from kvsim.rules.connector.prefills import end_prefill
 from kvsim.rules.events import note_cleared
 from kvsim.rules.eviction.policies import evict
 from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading.scheduler import flush_preempted
-from kvsim.rules.vllm.dropping import drop_what_is_under_way
+from kvsim.rules.vllm.dropping import drop_in_flight_output
 from kvsim.rules.vllm.encoder import release_all
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def reset_prefix_cache(state: Replica, with_running: bool) -> int:
     """
     if with_running:
         preempt_all(state)
-    look_anew(state)
+    reset_shortcuts(state)
     if state.kv.pool.num_free < state.kv.pool.num_usable:
         return LEFT if with_running else REFUSED
-    forget_all(state.kv)
+    remove_all_keys(state.kv)
     return DONE_ALL
 
 
@@ -57,16 +57,16 @@ def preempt_all(state: Replica) -> None:
             flush_preempted(state, request.request_id, state.num_calls + 1)
         if state.connector.kind != NO_CONNECTOR:
             end_prefill(state, k)
-            give_back(state, request)
+            free_or_fence(state, request)
         else:
             free_slots(state.kv, request)
         state.num_preempted = 0  # not counted among the preemptions of a step
         preempt(state, k)
-        drop_what_is_under_way(state, request)
+        drop_in_flight_output(state, request)
     state.num_preempted = 0
 
 
-def forget_all(kv: KV) -> None:
+def remove_all_keys(kv: KV) -> None:
     """Remove all keys of the pool; the order of the free queue stays."""
     pool = kv.pool
     num_named, num_before = pool.num_cached, pool.num_unhashed
@@ -74,14 +74,14 @@ def forget_all(kv: KV) -> None:
         pool.unhashed[place + num_named] = pool.unhashed[place]
     for place in range(num_named - 1, -1, -1):
         k = evict(pool)
-        forget_names(pool, k)
+        remove_keys(pool, k)
         pool.unhashed[place] = k
     pool.num_unhashed = num_named + num_before
     if pool.has_events:
         note_cleared(pool.log)
 
 
-def forget_names(pool: BlockPool, k: int) -> None:
+def remove_keys(pool: BlockPool, k: int) -> None:
     """Remove a free block's key and hash aliases without events."""
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1

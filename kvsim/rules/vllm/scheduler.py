@@ -11,8 +11,8 @@ from kvsim.records.record import NONE
 from kvsim.records.request import RUNNING
 from kvsim.rules.batch import plan, preempt_at, victim_place
 from kvsim.rules.connector.pinned import is_in_use
-from kvsim.rules.fetching import AHEAD, ask
-from kvsim.rules.growing import ask_for_growth
+from kvsim.rules.fetching import AHEAD, prefetch_item
+from kvsim.rules.growing import prefetch_growth
 from kvsim.rules.kv import allocate_slots
 from kvsim.rules.vllm.admission import schedule_waiting
 from kvsim.rules.vllm.features import begin_features, end_features, limit_tokens, note_planned
@@ -41,7 +41,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
     if state.num_growing > 0:
-        ask_for_growth(state)
+        prefetch_growth(state)
     schedule_running(state, batch, threshold, held)
     if limits.has_loras:
         note_loras(state)
@@ -59,7 +59,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     """
     index, slots = 0, state.limits.num_draft_slots
     while index < state.num_running and state.budget > 0 and state.input_budget > slots:
-        ask(state.requests, state.running[min(index + AHEAD, state.num_running - 1)])
+        prefetch_item(state.requests, state.running[min(index + AHEAD, state.num_running - 1)])
         k = state.running[index]
         request, num_tokens = state.requests[k], 0
         if not sits_out(state, request, held):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING, WAITING, WAITING_FOR_INPUT
-from kvsim.rules.abort import leave_running, look_anew
-from kvsim.rules.connector.pinned import set_apart
+from kvsim.rules.abort import leave_running, reset_shortcuts
+from kvsim.rules.connector.pinned import pin_request
 from kvsim.rules.queue import enqueue
-from kvsim.rules.vllm.dropping import drop_what_is_under_way, move_end, see_stale, turn_end
+from kvsim.rules.vllm.dropping import drop_in_flight_output, move_end, reset_dropping, turn_end
 from kvsim.rules.waiting_for_kv import hold_last, leave_queue
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def end_turn(state: Replica, k: int) -> None:
         request.is_deferred = 0
     else:
         request.num_computed_tokens -= request.num_placeholders
-        see_stale(state, request)
+        reset_dropping(state, request)
         request.num_stale_tokens = request.num_in_flight_tokens
-        drop_what_is_under_way(state, request)
+        drop_in_flight_output(state, request)
         leave_running(state, k)
-        set_apart(state.kv, request)
+        pin_request(state.kv, request)
     request.num_placeholders = 0
     request.num_drafts = 0
     request.is_chunk = 0
@@ -65,7 +65,7 @@ def queue_turns(state: Replica, num_turns: int) -> None:
         else:
             enqueue(state, k)
     if num_turns > 0:
-        look_anew(state)
+        reset_shortcuts(state)
 
 
 def take_input(state: Replica, request: Request) -> None:
@@ -114,8 +114,8 @@ def copy_segment(old: Segment, new: Segment) -> None:
     new.num_tokens = old.num_tokens
 
 
-def see_input(state: Replica, k: int) -> None:
+def continue_session(state: Replica, k: int) -> None:
     """Continue a session with an input that has just arrived, if it waits for one."""
     if state.requests[k].status == WAITING_FOR_INPUT:
         take_input(state, state.requests[k])
-        look_anew(state)
+        reset_shortcuts(state)

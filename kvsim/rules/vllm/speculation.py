@@ -65,7 +65,7 @@ def expect_drafts(state: Replica, batch: Batch) -> None:
             state.requests[batch.entries[at].request].num_drafts = batch.num_drafts
 
 
-def hand_back_drafts(state: Replica, batch: Batch) -> None:
+def set_proposed_drafts(state: Replica, batch: Batch) -> None:
     """Set the number of drafts of a step's requests to what was proposed after the step."""
     for at in range(batch.size):
         request = state.requests[batch.entries[at].request]
