@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: vLLM on an H100).
 LOOK_UP_SHARE = 0.006
 #: Fixed seconds of a pass of the drafter. SpecDecode-Bench fits 2.135 ms for EAGLE-3's three passes
-#: with Llama-3.1-8B on an H100; 0.27 ms of each is its weights at the card's bandwidth.
+#: with Llama-3.1-8B on an H100; 0.27 ms of each is the time to read the weights.
 PASS_SECONDS = 2.135e-3 / 3 - 0.27e-3
 
 

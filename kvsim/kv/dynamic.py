@@ -275,7 +275,7 @@ class DynamicManager(KVCacheManager):
             if self._holds(last):
                 longest = last
                 continue
-            shortest = last  # that does not fit
+            shortest = last  # shortest length known not to fit
             while shortest - longest > 1:
                 middle = (longest + shortest) // 2
                 if self._holds(middle):

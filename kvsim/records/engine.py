@@ -285,7 +285,7 @@ class Trace(Record):
     has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # number of the adapter, 0 for none
     has_tenants: bool = False
-    tenant: list[int] = field(default_factory=list)  # number of the tenant; no tenant counts as one
+    tenant: list[int] = field(default_factory=list)  # number; requests without one share one
     has_rates: bool = False
     accept_rate: list[float] = field(default_factory=list)  # per draft; NONE: the replica's rates
     has_accepts: bool = False
@@ -329,7 +329,7 @@ class Trace(Record):
     entry_time: list[float] = field(default_factory=list)  # time at which the engine sees it
     num_arrivals: int = 0
     seen: int = 0  # the first arrival that is still in the future
-    next: int = 0  # the first arrival without a record; those up to ``seen`` wait, too
+    next: int = 0  # the first arrival without a record; from it up to ``seen``, arrivals wait
 
 
 @dataclass(slots=True)
@@ -406,7 +406,7 @@ class Replica(Record):
     carries_prefill: bool = False  # the current step has prefill
     carries_chunk: bool = False  # the current step has a chunk of a running request
     has_scheduled_running: bool = False
-    is_prefill_full: bool = False  # requests still waited after the last step open to prefill
+    is_prefill_full: bool = False  # requests still waited after the last step that could prefill
     num_idle: int = 0  # sessions that wait for an input
     num_deferred: int = 0  # waiting requests that were skipped
     loras: list[int] = field(default_factory=list)  # adapters of the current step

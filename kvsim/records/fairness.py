@@ -19,7 +19,7 @@ class Fairness(IntEnum):
 
 NOBODY_COUNTS, VTC, DLPM = (int(kind) for kind in Fairness)
 
-#: Service of one token of a prompt and of one of an output: input_price and output_price of
+#: Service of a prompt token and of an output token: input_price and output_price of
 #: slora/server/router/vtc_req_queue.py in VTC's artifact (14c19b7).
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 

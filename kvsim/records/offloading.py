@@ -112,7 +112,7 @@ class Offloading(Record):
     groups: list[OffloadGroup] = field(default_factory=list)
     num_groups: int = 0
     by_need: list[int] = field(default_factory=list)  # groups: full ones, then longest windows
-    num_full: int = 0  # groups of full attention among them
+    num_full: int = 0  # number of groups with full attention
     blocks_per_chunk: int = 1
     segment: int = 0  # tokens: ends of hits are multiples of it
     prompt_only: bool = True

@@ -24,7 +24,7 @@ class Candidate(Record):
     index: int = 0
     num_outstanding: int = 0
     num_prompt_tokens: int = 0  # prompts of this gateway's requests on the replica
-    num_uncached_tokens: int = 0  # predicted, for such requests without a first token
+    num_uncached_tokens: int = 0  # predicted, of those of its requests without a first token
     as_of: float = 0.0  # time of the last scrape, which set the next five values
     num_waiting: int = 0
     num_running: int = 0
