@@ -26,7 +26,7 @@ from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import batch as rules
 from kvsim.rules import engine
 from kvsim.rules.kv import take_transfers
-from kvsim.rules.output import take_in
+from kvsim.rules.output import process_output
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
@@ -398,7 +398,7 @@ class Scheduler(Parametric, ABC):
         given = zip(plan.requests, plan._entries(), strict=True)
         sampled = [r for r, e in given if r.status != FINISHED and not e.unfinished]
         plan.batch.end = now
-        take_in(self.state, plan.batch)
+        process_output(self.state, plan.batch)
         return StepOutput(sampled, [r for r in sampled if r.status == FINISHED])
 
     # -- for users' schedulers ----------------------------------------------------------------
