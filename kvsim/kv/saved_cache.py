@@ -1,4 +1,4 @@
-"""The content of a prefix cache, from a pool of blocks and into one, and as a file of arrays."""
+"""The content of a prefix cache: read from a block pool, filled into one, and saved as a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvsim.records.request import Request, Segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Number of the format.
+#: Version of the file format.
 FORMAT = 1
 
 
@@ -31,8 +31,8 @@ class SavedCache:
     Attributes
     ----------
     key, group : key and group of layers of each block, int64, shape (blocks,)
-    facts : what another run must have in common, by name
-    num_requests : requests that filled the cache, so that fresh contents get other numbers
+    facts : properties that a run with this cache must have, by name
+    num_requests : requests that filled the cache; new contents of a run get higher numbers
     """
 
     key: NDArray[np.int64]
@@ -42,7 +42,7 @@ class SavedCache:
 
 
 def facts_of(kv: Any, model: str, kv_cache_dtype: str) -> dict[str, Any]:
-    """Return what the keys of a cache depend on; ``keys`` is that of a known block."""
+    """Return the properties on which a cache's keys depend; ``keys`` is the key of a test block."""
     groups = [kv.groups[place] for place in range(kv.num_groups)]
     known = block_keys(Request(0, 0.0, 65, 1, [Segment(1, 0, 64)], 2), 2, 16)
     return {
@@ -79,7 +79,7 @@ def fill(kv: Any, saved: SavedCache) -> int:
 
 
 def write_cache(path: str | Path, saved: SavedCache) -> None:
-    """Write a cache, whole or not at all.
+    """Write a cache to a file, which is complete or not written at all.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def write_cache(path: str | Path, saved: SavedCache) -> None:
 
 
 def read_cache(path: str | Path) -> SavedCache:
-    """Read a cache; the file is data only.
+    """Read a cache from a file, without executing code from it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Eviction policies of the literature, a file each, beside those of :mod:`kvsim.kv.eviction`."""
+"""Eviction policies of the literature, in addition to those of :mod:`kvsim.kv.eviction`."""
 
 from kvsim.kv.policies import arc, gdsf, hpt, slru
 

@@ -1,4 +1,4 @@
-"""ARC: recency and frequency share the pool as their ghosts are asked for."""
+"""ARC: content used once and content used again share the pool; hits on ghosts adapt the shares."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class ARC(EvictionRules):
     paper's tie, which asks for it, goes to T2.
     """
 
-    held_in: list[int] = per_block()  # T1 or T2
+    held_in: list[int] = per_block()  # T1 or T2; -T1 for a free block of T1 that was hit
     key_of: list[int] = per_block()
     links: list[Neighbours] = per_block(Neighbours)
-    t1: Queue = per_replica(Queue)  # those that are free
+    t1: Queue = per_replica(Queue)  # free blocks of each list
     t2: Queue = per_replica(Queue)
-    num_t1: int = per_replica()  # in use or free
+    num_t1: int = per_replica()  # blocks of each list, in use or free
     num_t2: int = per_replica()
-    target: int = per_replica()
-    b1: Queue = per_replica(Queue)  # ghosts, in rooms of their own, numbered as blocks are
+    target: int = per_replica()  # target of ``num_t1``
+    b1: Queue = per_replica(Queue)  # ghosts, in ghost records: as many as blocks
     b2: Queue = per_replica(Queue)
     ghost_links: list[Neighbours] = per_block(Neighbours)
     ghost_key: list[int] = per_block()
-    ghost_in: list[int] = per_block()  # T1 or T2, of which it was evicted; 0 for none
-    buckets: list[int] = per_block(NONE)  # first ghost by key
-    follower: list[int] = per_block(NONE)  # in the bucket, or among the unused rooms
-    unused: int = per_replica(NONE)
-    num_rooms: int = per_replica()
+    ghost_in: list[int] = per_block()  # list from which it was evicted: T1, T2, or 0 for none
+    buckets: list[int] = per_block(NONE)  # by hash of a key: its first ghost
+    follower: list[int] = per_block(NONE)  # next ghost of the bucket, or next unused record
+    unused: int = per_replica(NONE)  # first unused ghost record
+    num_rooms: int = per_replica()  # ghost records used so far
     num_blocks: int = per_replica()
 
     def size(self) -> int:
@@ -73,7 +73,7 @@ class ARC(EvictionRules):
         self.follower[ghost], self.unused = self.unused, ghost
 
     def remember(self, key: int, source: int) -> None:
-        """Add a ghost; another copy of the content may have left one, and rooms are limited."""
+        """Add a ghost; it replaces an older one of its key, or the oldest if no record is free."""
         ghost = self.find(key)
         if ghost != NONE:
             self.forget(ghost)
@@ -94,7 +94,7 @@ class ARC(EvictionRules):
             append(self.b2, self.ghost_links, ghost)
 
     def limit(self) -> None:
-        """Forget the oldest ghosts: T1 and B1 have at most the pool's size, all four twice that."""
+        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all four lists twice it."""
         size, held = self.size(), self.num_t1 + self.num_t2
         while self.b1.length > 0 and self.num_t1 + self.b1.length > size:
             self.forget(self.b1.head)
@@ -121,14 +121,14 @@ class ARC(EvictionRules):
         self.limit()
 
     def hit(self, block_id: int) -> None:
-        """Move content to T2; a free block stays where it is until it is removed."""
+        """Move content to T2; a free block stays in its queue until it is removed."""
         if self.held_in[block_id] == T1:
             self.held_in[block_id] = -T1
             self.num_t1 -= 1
             self.num_t2 += 1
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference."""
         if self.held_in[block_id] == T1:
             append(self.t1, self.links, block_id)
         else:
@@ -136,7 +136,7 @@ class ARC(EvictionRules):
             append(self.t2, self.links, block_id)
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         if self.held_in[block_id] == T2:
             remove(self.t2, self.links, block_id)
         else:

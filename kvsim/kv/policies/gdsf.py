@@ -1,4 +1,4 @@
-"""GDSF: as LFU, but counts begin at the rank of the last victim, so that old hits count less."""
+"""GDSF: as LFU, but counts start at the worth of the last victim, so that old hits count less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvsim.rules.eviction.timed import drop_timed, push_timed
 
 @EVICTION_POLICIES.register("gdsf")
 class GDSF(EvictionRules):
-    """Fewest uses first, from the last victim's rank on; among equals, least recently freed.
+    """Smallest worth first: uses plus the last victim's worth; among equals, least recently freed.
 
     Blocks have one size and one cost, so Greedy-Dual-Size-Frequency ranks them by frequency and age
     (Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy,
@@ -20,8 +20,8 @@ class GDSF(EvictionRules):
     """
 
     uses: list[int] = per_block()
-    worth: list[int] = per_block()  # at the last use
-    rank: list[int] = per_block()  # by worth, then in the order of freeing
+    worth: list[int] = per_block()  # worth at the last use
+    rank: list[int] = per_block()  # by worth, then by the order of freeing
     by_rank: list[int] = per_block()
     place: list[int] = per_block()
     num_ranked: int = per_replica()
@@ -34,19 +34,19 @@ class GDSF(EvictionRules):
         self.worth[block_id] = worth_of(self.age, 1)
 
     def hit(self, block_id: int) -> None:
-        """Count a use; the rank of a free block stays until it is free again."""
+        """Count a use; the block's rank changes only when the block is freed again."""
         self.uses[block_id] += 1
         self.worth[block_id] = worth_of(self.age, self.uses[block_id])
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference."""
         self.num_freed += 1
         self.rank[block_id] = (self.worth[block_id] << ORDER_BITS) + self.num_freed
         push_timed(self.by_rank, self.place, self.rank, self.num_ranked, block_id)
         self.num_ranked += 1
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         drop_timed(self.by_rank, self.place, self.rank, self.num_ranked, block_id)
         self.num_ranked -= 1
 

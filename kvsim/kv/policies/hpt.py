@@ -9,6 +9,6 @@ from kvsim.kv.eviction import EVICTION_POLICIES, LFU
 class HPT(LFU):
     """Fewest prefix hits per token first; among equals, least recently freed.
 
-    Blocks have one number of tokens each, so this is ``lfu`` here. It differs where nodes of any
-    length are evicted whole.
+    All blocks have the same number of tokens, so the policy equals ``lfu``. It differs in a radix
+    cache, which evicts whole nodes of different lengths.
     """

@@ -15,8 +15,8 @@ from kvsim.rules.links import append, remove
 class SLRU(EvictionRules):
     """Blocks without a prefix hit first, each segment in the order of freeing.
 
-    New content is on probation, and protected from its first hit on. At most four fifths of the
-    pool are protected; beyond that the block freed longest ago goes back to the end of
+    New content is on probation; its first hit protects it. At most four fifths of the pool are
+    protected: if there are more, the protected block that was freed first moves to the end of
     probation (Karedla, Love and Wherry, Caching strategies to improve disk system performance,
     IEEE Computer 1994).
     """
@@ -26,7 +26,7 @@ class SLRU(EvictionRules):
     links: list[Neighbours] = per_block(Neighbours)
     probation: Queue = per_replica(Queue)
     protected: Queue = per_replica(Queue)
-    num_protected: int = per_replica()  # in use or free
+    num_protected: int = per_replica()  # protected blocks, in use or free
     num_content: int = per_replica()
     num_blocks: int = per_replica()
 
@@ -42,7 +42,7 @@ class SLRU(EvictionRules):
             self.limit()
 
     def put(self, block_id: int, target: int) -> None:
-        """Move a block to the other segment, in use or free."""
+        """Move a block, in use or free, to a segment: 1 protected, 0 probation."""
         is_free = self.is_free[block_id]
         if is_free == 1:
             self.remove(block_id)
@@ -52,7 +52,7 @@ class SLRU(EvictionRules):
             self.link(block_id)
 
     def limit(self) -> None:
-        """Put the oldest free blocks on probation that exceed the protected share."""
+        """Move the oldest free protected blocks to probation while too many are protected."""
         size = self.num_blocks - 1 if self.num_blocks > 0 else self.num_content
         while self.num_protected > most_protected(size) and self.protected.head != NONE:
             self.put(self.protected.head, 0)
@@ -65,12 +65,12 @@ class SLRU(EvictionRules):
             append(self.probation, self.links, block_id)
 
     def insert(self, block_id: int) -> None:
-        """Take in a block without references."""
+        """Insert a block that has lost its last reference."""
         self.link(block_id)
         self.limit()
 
     def remove(self, block_id: int) -> None:
-        """Let go of a block that a prefix hit references again."""
+        """Remove a block that a prefix hit references again."""
         self.is_free[block_id] = 0
         if self.is_protected[block_id] == 1:
             remove(self.protected, self.links, block_id)
