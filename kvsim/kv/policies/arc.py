@@ -94,7 +94,7 @@ class ARC(EvictionRules):
             append(self.b2, self.ghost_links, ghost)
 
     def limit(self) -> None:
-        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all four lists twice it."""
+        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all lists twice it."""
         size, held = self.size(), self.num_t1 + self.num_t2
         while self.b1.length > 0 and self.num_t1 + self.b1.length > size:
             self.forget(self.b1.head)
