@@ -3,10 +3,12 @@
 import gzip
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+import kvsim
 import workloads
 from kvsim.trace import Segment, Trace
 
@@ -288,13 +290,59 @@ def test_weka_sessions_share_one_content_each_and_run_side_by_side(write):
             [(1, 64, 128), (1, 448, 64)],
             [(0, 576, 64), (3, 0, 6)],
         ],
-        session_id=[0, 1, 0],
+        session_id=[0, 1, 2],
+        after=[[], [], [0]],
+        think_time=[0, 0, 19],
     )
     spread = workloads.load(write(sessions), session_interval=100.0)
     assert spread.arrival_time.tolist() == [0, 19, 102]
     sessions[1]["requests"][0]["hash_ids"] = [1]
     with pytest.raises(ValueError, match="line 2: hash_ids has 1 entries, must have one per 64"):
         workloads.load(write(sessions))
+
+
+def weka_family():
+    """Two sub-agents that the third turn waits for, one beside the parent, and a failed turn."""
+
+    def turn(t, api_time, think_time, out=1):
+        timed = {"api_time": api_time, "think_time": think_time}
+        return {"t": t, "in": 64, "out": out, "hash_ids": [int(t) + 1], **timed}
+
+    def agent(t, *turns, **more):
+        return {"t": t, "requests": list(turns), **more}
+
+    first = agent(60.0, turn(0.0, 2.0, 0.0), turn(10.0, 3.0, 8.0), duration_ms=48_000)
+    second = agent(90.0, turn(0.0, 5.0, 0.0), duration_ms=78_000)
+    beside = agent(105.0, turn(0.0, 1.0, 0.0), status="async_launched")
+    turns = turn(0.0, 10.0, 0.0), turn(100.0, 4.0, 90.0), turn(110.0, 2.0, 6.0, 0)
+    last = turn(130.0, 2.0, 18.0)
+    requests = [turns[0], first, second, turns[1], beside, turns[2], last]
+    return [{"id": "a", "block_size": 64, "requests": requests}]
+
+
+def test_weka_turns_wait_for_answers_and_sub_agents(write):
+    """The turn after a failed one takes over its wait."""
+    trace = workloads.load(write(weka_family()))
+    waits = [
+        [[-one - 1, "start"] if one < 0 else one for one in trace.after[first:stop].tolist()]
+        for first, stop in pairwise(trace.after_offsets.tolist())
+    ]
+    assert trace.arrival_time.tolist() == [0, 12, 12, 22, 100, 105, 130]
+    assert waits == [[], [0], [0], [1], [0, 3, 2], [[4, "start"]], [4]]
+    assert trace.think_time.tolist() == [0, 2, 2, 8, 10, 5, 26]
+    assert trace.session_id.tolist() == [0, 1, 2, 1, 0, 3, 0]
+    recorded = workloads.load(write(weka_family()), waits=False)
+    assert not recorded.has("after")
+    assert recorded.arrival_time.tolist() == trace.arrival_time.tolist()
+
+
+def test_a_weka_session_takes_the_sum_of_its_parts(write):
+    """A step takes a second, and so does each answer."""
+    trace = workloads.load(write(weka_family()))
+    run = kvsim.simulate(
+        trace, model="llama-3-8b", gpu="h100-sxm", cost_model="constant+seconds=1", backend="python"
+    )
+    assert run.requests["arrival_time"].round().tolist() == [0, 3, 3, 12, 23, 28, 50]
 
 
 def test_weka_runs_of_ids_are_those_ids(write):
@@ -414,7 +462,8 @@ def test_the_llmservingsim_requests(sample_data):
         ("azure2023_conv.csv.gz", 19366, 1155, 211, 5.53, None),
         ("mooncake_fast25_conversation.jsonl.gz", 12031, 12035, 343, 3.40, None),
         ("sharegpt_8k_llama2tok.csv.gz", 30731, 2340, 439, math.inf, 5678),
-        ("weka_claudecode_48sessions.jsonl.gz", 2197, None, None, None, 48),
+        ("weka_claudecode_48sessions.jsonl.gz", 2197, None, None, None, 48 + 4),
+        ("claudecode_sessions_with_subagents.jsonl.gz", 7842, None, None, None, 111 + 63),
         ("llmservingsim_sharegpt300_llama-3.1-8b.jsonl.gz", 300, 857, 653, 10.3, None),
     ],
 )
@@ -434,4 +483,7 @@ def test_whole_traces(whole_data, name, num_requests, prompt, output, rate, sess
     if name.startswith("mooncake"):
         assert len(np.unique(trace.segment_content_id)) == 182790
     if name.startswith("weka"):
-        assert reuse_of(trace, sessions) == pytest.approx(0.949, abs=0.001)
+        assert reuse_of(trace, 48) == pytest.approx(0.949, abs=0.001)
+    if name.startswith("claudecode"):  # 59 sub-agents are joined, 4 run beside their parents
+        assert np.bincount(np.diff(trace.after_offsets)).tolist() == [111, 7696, 20, 8, 7]
+        assert (trace.after < 0).sum() == 4
