@@ -133,6 +133,36 @@ def test_commands_say_what_runs_cost(capsys: Any) -> None:
     assert answer["differences"][0]["metrics"]["cost.dollars"]["mean"] == pytest.approx(1.0)
 
 
+def test_a_sweep_prices_each_cell(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stored cells have no price: another one, later, needs no run."""
+    axes = {"gpu": ["a100-80gb", "h100-sxm"]}
+    options = {"price": CARDS, "num_requests": 1, **SLOW}
+    found = kvsim.sweep(one_request(), axes, out=tmp_path, **options)
+    assert found.table["cost.dollars"] == pytest.approx([1.0, 2.0])
+    assert any("not shares" in note for note in found.notes)
+    before = [path.stat().st_mtime_ns for path in sorted((tmp_path / "cells").rglob("*"))]
+    twice = {name: 2 * dollars for name, dollars in CARDS.items()}
+    again = kvsim.sweep(one_request(), axes, out=tmp_path, **options | {"price": twice})
+    assert again.table["cost.dollars"] == pytest.approx([2.0, 4.0])
+    assert before == [path.stat().st_mtime_ns for path in sorted((tmp_path / "cells").rglob("*"))]
+    with pytest.raises(ValueError, match="no price of h100-sxm"):
+        kvsim.sweep(one_request(), axes, **options | {"price": {"a100-80gb": 1}})
+    free = kvsim.sweep(one_request(), axes, out=tmp_path, num_requests=1, **SLOW)
+    assert not [name for name in free.table.dtype.names if name.startswith("cost")]
+    line = ["--gpu", "a100-80gb", "--price", "a100-80gb=3.6", "--out", str(tmp_path / "line")]
+    main(["sweep", *FLAGS, *line, "--json", "-"])
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["cost.dollars"] == pytest.approx(1.0)
+
+
+def test_a_sweep_counts_cached_tokens() -> None:
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
+    whole = kvsim.simulate(two_sessions(), price=CARDS, **options).summary["cost"]
+    found = kvsim.sweep(two_sessions(), {"block_size": [16]}, price=CARDS, **options).table[0]
+    for name in ("dollars_per_million_cached_tokens", "dollars_per_session"):
+        assert found[f"cost.{name}"] == pytest.approx(whole[name])
+
+
 def test_a_search_prices_the_run_at_its_rate() -> None:
     found = kvsim.search(
         "fixed+prompt=100+output=10",

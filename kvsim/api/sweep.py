@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kvsim.api.sweep_result import Sweep
     from kvsim.options import RunOptions
+    from kvsim.results.cost import Prices
     from kvsim.study.plan import Slice
     from kvsim.trace import Trace
 
@@ -33,6 +34,7 @@ def sweep(
     workers: int | None = 1,
     dask: str | None = None,
     retry_failed: bool = False,
+    price: Prices | None = None,
     **shared: Unpack[RunOptions],
 ) -> Sweep:
     """Run every combination of options.
@@ -50,6 +52,7 @@ def sweep(
     workers : processes; None: one per core
     dask : address of a Dask scheduler, whose workers replace the processes
     retry_failed : run cells again that could not run before
+    price : dollars per GPU-hour by card, as for :func:`kvsim.simulate`: ``cost...`` in the tables
     **shared : options of all runs
 
     Raises
@@ -79,7 +82,7 @@ def sweep(
     one = {name: [value] for name, value in (named | {**shared}).items()}
     study = Study(one | crossed, zipped, slices, replications)
     with TemporaryDirectory() as temporary:
-        planned = plan_cells(study, source, temporary if out is None else out, retry_failed)
+        planned = plan_cells(study, source, temporary if out is None else out, retry_failed, price)
         with progress_bar("cells", len(planned.progress.todo)) as tick:
             run_cells(planned, workers, dask, tick)
         return results_of(planned)

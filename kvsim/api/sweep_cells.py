@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from kvsim.fleet.simulate import describe
 from kvsim.parametric import IN_ONE_PROCESS, only_here
 from kvsim.report.paired import title_of
 from kvsim.report.title import deployments, workloads
+from kvsim.results.cost import RULE, cost_of, prices_of
 from kvsim.results.notes import merged, shared
 from kvsim.study.plan import plan
 from kvsim.study.run_cell import Cell
@@ -20,10 +22,11 @@ from kvsim.study.table import NOT_RUN, means_rows, read_all, shown, table_rows
 from kvsim.study.workers import in_process, in_processes, num_workers, on_dask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvsim.api.requests import Source
     from kvsim.config import RunConfig
+    from kvsim.results.cost import Prices
     from kvsim.study.cell import Stored
     from kvsim.study.plan import Point, Study
     from kvsim.study.sweep import Progress
@@ -44,13 +47,19 @@ class Planned(NamedTuple):
     out: str | Path
     described: list[dict[str, Any]]
     notes: list[str]
+    prices: dict[str, float]
 
 
 def plan_cells(
-    study: Study, source: Source, out: str | Path, retry_failed: bool = False
+    study: Study,
+    source: Source,
+    out: str | Path,
+    retry_failed: bool = False,
+    price: Prices | None = None,
 ) -> Planned:
     """Plan a sweep in a directory, and find its finished cells."""
     points = plan(study)
+    prices = prices_of(price, [point.config for point in points])
     notes: dict[str, None] = {}
     described: list[dict[str, Any]] = []
 
@@ -63,7 +72,7 @@ def plan_cells(
     with _writing(out):
         cells = prepare(points, load, Path(out))
         progress = look(cells, Path(out), retry_failed=retry_failed)
-    return Planned(points, cells, progress, out, described, list(notes))
+    return Planned(points, cells, progress, out, described, list(notes), prices)
 
 
 def run_cells(
@@ -128,7 +137,8 @@ def results_of(planned: Planned) -> Sweep:
     """
     points = planned.points
     with _writing(planned.out):
-        stored = read_all(planned.cells, Path(planned.out))
+        read = read_all(planned.cells, Path(planned.out))
+        stored = [_priced(*one, planned.prices) for one in zip(points, read, strict=True)]
         rows = table_rows(points, planned.cells, stored)
         varied, means = list(points[0].varied), []
         if "seed" in varied and points[0].config.seed != points[-1].config.seed:
@@ -145,7 +155,17 @@ def results_of(planned: Planned) -> Sweep:
     ]
     header = (deployments(ran), workloads(planned.described))
     notes = (*_notes(points, stored, varied), *planned.notes, *_failed(errors))
+    if planned.prices:
+        notes += (f"cost: {RULE}",)
     return Sweep(rows, means, tuple(varied), header, notes)
+
+
+def _priced(point: Point, one: Stored, prices: Mapping[str, float]) -> Stored:
+    """Return a cell with the cost of its run, which is computed when the cell is read."""
+    if one.summary is None or not prices:
+        return one
+    cost = cost_of(one.summary, one.num_cached_tokens, point.config, prices)
+    return replace(one, summary={**one.summary, "cost": cost})
 
 
 def was_cut(rows: Sequence[Row]) -> bool:

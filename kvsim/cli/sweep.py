@@ -9,7 +9,7 @@ import click
 
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_sweep_report
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_blo
 @click.option("--dask", metavar="ADDRESS", help="Dask scheduler of a cluster to run on")
 @click.option("--retry-failed", is_flag=True, help="run failed cells again")
 @click.option("--figures", is_flag=True, help="draw study.png, for one or two varied options")
+@PRICE
 @REPORT
 @OUT
 @JSON
 def sweep(
     what: str | None,
     replications: int | None,
+    price: tuple[str, ...],
     workers: int | None,
     dask: str | None,
     retry_failed: bool,
@@ -63,7 +65,7 @@ def sweep(
     if dask is not None and workers is not None:
         raise ValueError("--workers and --dask exclude each other: the cluster has its own workers")
     study = _study(what, replications, options)
-    planned = plan_cells(study, requests_of, out, retry_failed)
+    planned = plan_cells(study, requests_of, out, retry_failed, price)
     for problem in planned.progress.corrupt:
         click.echo(f"note: {problem}; it is run again", err=True)
     left = len(planned.progress.todo)

@@ -27,6 +27,7 @@ COLUMNS = (
     ("mean\nTPOT", "mean_tpot_ms", milliseconds),
     ("KV used\n%", "kv_cache.mean_usage", percent),
 )
+COST = ("dollars/M\noutput", "cost.dollars_per_million_output_tokens", three_digits)
 DROPPED = ("completed", "KV used\n%", "mean\nTTFT")
 #: Fields of the summary's ``load`` that describe an overload.
 LOAD = ("offered_request_rate", "served_request_rate", "saturated", "binding")
@@ -42,7 +43,8 @@ def sweep_table(
     ``header`` names the deployment and the workload. Some columns are shown only if their values
     differ between rows, and the bottleneck only if a cell does not keep up with its arrivals.
     """
-    headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]
+    columns = [*COLUMNS, *([COST] if any(COST[1] in row for row in rows) else [])]
+    headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in columns)]
     if not varied:
         headings.insert(0, "")
     rows = with_short_names(rows, varied)
@@ -50,7 +52,7 @@ def sweep_table(
     headings += [one.heading for one in more] + ["bottleneck"] * bool(said)
     shown = []
     for row in rows[:MOST_SHOWN]:
-        cells = [*_cells(row, varied), *(three_digits(one.of(row)) for one in more)]
+        cells = [*_cells(row, varied, columns), *(three_digits(one.of(row)) for one in more)]
         shown.append([*cells, *[_bottleneck(row)] * bool(said)])
     parts: list[RenderableType] = [Text("\n".join(header) + "\n", "bold")] if header else []
     parts.append(NarrowTable(headings, shown, DROPPED))
@@ -75,11 +77,11 @@ def with_short_names(
     return made
 
 
-def _cells(row: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
+def _cells(row: Mapping[str, Any], varied: Sequence[str], columns: Sequence[Any]) -> list[str]:
     options = [_option(row[name]) for name in varied] or [""]
     if row.get("output_throughput") is None and row.get("error"):
-        return [*options, "failed", *("-" for _ in COLUMNS[1:])]
-    return [*options, *(how(row.get(key)) for _, key, how in COLUMNS)]
+        return [*options, "failed", *("-" for _ in columns[1:])]
+    return [*options, *(how(row.get(key)) for _, key, how in columns)]
 
 
 def overload_lines(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:

@@ -31,11 +31,15 @@ class CorruptError(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """A finished cell: its summary, or the reason why it could not run, and the run's notes."""
+    """A finished cell: its summary, or the reason why it could not run, and the run's notes.
+
+    ``num_cached_tokens`` are those of completed requests, for the cost of the run.
+    """
 
     summary: Mapping[str, Any] | None
     error: str | None
     notes: Sequence[str] = ()
+    num_cached_tokens: int = 0
 
 
 def read_cell(folder: Path) -> Stored | None:
@@ -64,7 +68,9 @@ def read_cell(folder: Path) -> Stored | None:
         if ERROR in content:
             return Stored(None, content[ERROR].decode().rstrip("\n"))
         notes = notes_of(said.get("run") or {})
-        return Stored(json.loads(content[SUMMARY]), None, tuple(str(note) for note in notes))
+        found = json.loads(content[SUMMARY])
+        num_cached = int(said.get("num_cached_tokens") or 0)
+        return Stored(found, None, tuple(str(note) for note in notes), num_cached)
     except CorruptError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.engine.shortage import why_none
 from kvsim.fleet.simulate import run
+from kvsim.results.cost import num_cached_tokens
 from kvsim.study.cell import store_cell
 from kvsim.study.digest import physics_revision
 from kvsim.study.traces import take_again
@@ -79,6 +80,7 @@ def run_cell(cells: Path, cell: Cell) -> str:
             "ingredients": cell.ingredients,
             "slice": cell.rows,
             "run": None if result is None or error else result.provenance,
+            "num_cached_tokens": None if result is None else num_cached_tokens(result.requests),
         },
         summary=None if result is None else result.summary,
         error=error,
