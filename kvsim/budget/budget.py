@@ -27,7 +27,7 @@ class Engine(NamedTuple):
     base_gib: float  # CUDA context, workspaces: not seen by PyTorch
     nccl_gib: float  # communicators, with more than one GPU
     counts_graphs: bool  # whether the start-up budget counts CUDA graphs
-    sampler_copies: float  # of the (max_num_seqs, vocab_size) FP32 logits
+    sampler_copies: float  # copies of the (max_num_seqs, vocab_size) FP32 logits
     gpu_memory_utilization: float
 
 

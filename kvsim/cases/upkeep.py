@@ -69,7 +69,7 @@ def number_tokens(contents: Contents) -> None:
     """Number output tokens as they are sampled; dropped tokens keep their numbers."""
     lists = contents.lists
     room = np.asarray(lists.get("asked_tokens", lists["max_tokens"])) + 1
-    if "session" in lists:  # of every turn
+    if "session" in lists:  # and the longest output of a turn
         room += lists["input_max_tokens"].max(initial=0)
     lists["number_offsets"] = np.cumsum([0, *room])
     lists["numbers"] = np.zeros(int(room.sum()), np.int64)

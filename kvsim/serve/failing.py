@@ -50,7 +50,7 @@ class Failing:
         self._live, self._cold_start = live, cold_start
         self._failures, self._num_gpus, self._place = failures, num_gpus, place
         self._answers: set[asyncio.Task[Any]] = set()
-        self._next: asyncio.TimerHandle | None = None  # the next failure of a rate
+        self._next: asyncio.TimerHandle | None = None  # timer of the next drawn failure
         self.is_down = False
 
     @contextmanager

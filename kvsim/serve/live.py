@@ -155,7 +155,7 @@ class Live:
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
 
-        It arrives when its body was read, or, if a step was scheduled since, just after that.
+        The request arrives when its body was read, or just after a step that was scheduled since.
 
         Raises
         ------

@@ -117,7 +117,7 @@ class PoolWatch(Watch):
         return drops, takes
 
     def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
-        """Add records that are new since the last observation."""
+        """Make entries for RequestBlocks records that are new since the last observation."""
         if count:
             self.blocks += [[] for _ in range(count)]
             self.rows = np.append(self.rows, [NONE] * count)
@@ -149,7 +149,7 @@ class PoolWatch(Watch):
         self.keys = after
 
     def _see_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
-        """Record the new blocks at the ends of a record's tables."""
+        """Append the new blocks at the ends of the tables of a RequestBlocks record."""
         first = 0
         for t, stop in enumerate(lengths):
             blocks, size = self.blocks[h][t], self.sizes[t]
@@ -169,7 +169,7 @@ class PoolWatch(Watch):
         *,
         same: bool,
     ) -> None:
-        """Record the blocks that a record lost and gained."""
+        """Append the blocks that a RequestBlocks record lost and gained."""
         old, new, first = self.blocks[h], [], 0
         if row != NONE:
             count = self.tables.num_tables(h)

@@ -383,7 +383,7 @@ def with_sglang(
 ) -> tuple[KVCacheConfig, SchedulerConfig]:
     """Return settings with SGLang's pools and scheduler."""
     check_layers(config, memory, layout)
-    layout = kv_config.layout  # with the drafter's
+    layout = kv_config.layout  # includes the drafter's layers
     pools = pools_of(config, memory, layout)
     check_drafts(config, pools)
     overlap = scheduler_config.async_scheduling

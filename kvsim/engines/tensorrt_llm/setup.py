@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheConfig
     from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 
-#: Defaults of its LLM API reference: tokens per block, most requests and most tokens of a step,
-#: and the fraction of the free memory that is KV.
+#: Defaults of TensorRT-LLM's LLM API reference: tokens per block, most requests and most tokens of
+#: a step, and the fraction of the free memory for KV.
 TOKENS_PER_BLOCK, MAX_BATCH_SIZE, MAX_NUM_TOKENS, FREE_FRACTION = 32, 2048, 8192, 0.9
 #: Fields that set the KV memory by another rule.
 SIZED_BY = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")

@@ -129,7 +129,7 @@ def _args(text: str) -> dict[str, Any]:
     model = re.search(r"[▀▄█] +model +(\S+)\s|Starting to load model (\S+?)\.\.\.", text)
     if model:
         args.setdefault("model", model[1] or model[2])
-    # The first of these has the length derived from memory, where auto was requested.
+    # With auto, the first of these has the length derived from memory.
     longest = r"Maximum concurrency for ([\d,]+) tokens", r"Using max model len (\d+)\s"
     length = _first(longest, text)
     if length and args.get("max_model_len", AUTO) == AUTO:

@@ -129,8 +129,8 @@ class Sglang(Record):
     decode_interval: int = 0  # passes without prefill after a prefill
     decode_interval_min: int = 0  # running requests below which that interval ends
     min_free_slots: int = 0  # free places that admission needs while requests are running
-    words: list[int] = field(default_factory=list)  # of the generator, under policy random
-    num_drawn: int = 0  # of these words
+    words: list[int] = field(default_factory=list)  # of the random generator (policy random)
+    num_drawn: int = 0  # of these words, so far
 
     progress: list[Progress] = field(default_factory=list)  # one per request
     speculation: Speculation = field(default_factory=Speculation)

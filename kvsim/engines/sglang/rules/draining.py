@@ -44,7 +44,7 @@ def begin_drains(state: Replica) -> None:
 
 
 def longest_waiting(state: Replica) -> int:
-    """Return the adapter that waits longest, and too long, and for which none drains; or NONE."""
+    """Return the adapter that waits longest, of those over the limit for which none drains."""
     adapters, k = state.engines.sglang.adapters, state.waiting.head
     since, found = time_of_loads(state) - adapters.drain_wait, NONE
     while k != NONE:

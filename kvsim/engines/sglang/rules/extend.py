@@ -98,7 +98,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
 def mix_decodes(state: Replica, batch: Batch) -> None:
     """Let the running requests decode in a prefill batch, if all of them fit."""
     scheduler = state.engines.sglang
-    is_last = scheduler.may_finish  # of a prompt in this batch, or of a running request
+    is_last = scheduler.may_finish  # a prompt in this batch, or a running request, may end next
     drop_finishing(state)
     scheduler.may_finish = scheduler.may_finish or is_last
     if scheduler.num_running == 0 or not decodes_fit(state):

@@ -25,7 +25,7 @@ def slots_of_row(request: Request, mine: Progress) -> int:
 
 
 def verifications_fit(state: Replica) -> bool:
-    """Evict for the reserve of all running requests; return True if all get it."""
+    """Evict until the reserves of all running requests fit; return True if they do."""
     scheduler, needed = state.engines.sglang, 0
     size, reserve = scheduler.page_size, scheduler.speculation.reserve
     for place in range(scheduler.num_running):
@@ -78,7 +78,7 @@ def plan_verification(state: Replica, entry: Entry, mine: Progress, is_mixed: bo
 
 
 def accepted_after(state: Replica, request: Request, num_outputs: int) -> int:
-    """Return the drafts accepted by a verification after a number of outputs: recorded or drawn.
+    """Return the number of drafts, recorded or drawn, that a verification accepts.
 
     Only one path of a tree of drafts is drawn.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.request import Request
 
-#: Longer queues are not sorted by what their requests match.
+#: Longer queues are not sorted by matched prefixes.
 MOST_MATCHED = 128
 #: Requests that begin with this many equal tokens are not prefilled together.
 EQUAL_TOKENS = 32

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.scheduler import Sglang
 
-#: Words of the generator, and how far a word is from the one that is mixed into it.
+#: Words of the generator, and the distance of a word to the one that is mixed into it.
 NUM_WORDS, DISTANCE = 624, 397
 #: Masks of a word's lower 31 bits and of its highest bit, and the matrix of the recurrence.
 LOWER, HIGHEST, MATRIX = 0x7FFFFFFF, 0x80000000, 0x9908B0DF
