@@ -75,7 +75,7 @@ class KVPlan(NamedTuple):
     bytes_per_block: int
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Largest number of blocks that a request of ``num_tokens`` holds at once, all groups."""
+        """Largest number of blocks that a request of ``num_tokens`` holds at once in all groups."""
         return sum(
             group.blocks_for(num_tokens, max_in_flight_tokens, max_model_len)
             for group in self.groups

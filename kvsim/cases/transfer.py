@@ -55,8 +55,8 @@ class ConnectorPart(Part):
 class Transfer(Part):
     """KV that a request loads and sends.
 
-    The connector has KV for the whole prompt (``remote_prefill``) or for ``ext_tokens`` of it, and
-    says so after ``unknown`` look-ups without an answer. A load ends in its step (``sync``), or
+    The connector has KV for the whole prompt (``remote_prefill``) or for ``ext_tokens`` of it, but
+    leaves the first ``unknown`` look-ups unanswered. A load ends in its step (``sync``), or
     ``load_steps`` later. With ``remote_decode`` its blocks are read after its end, for
     ``send_steps``. Blocks of its table from ``fail_from_block`` on, or with ``fail_request`` all of
     them, cannot be loaded.

@@ -42,7 +42,7 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     Raises
     ------
     FieldError
-        As :class:`WarmStart` does, and for a number of requests that leaves none.
+        As :class:`WarmStart` does, and if the warm-up leaves no requests.
     OSError
         If the cache cannot be written.
     """
