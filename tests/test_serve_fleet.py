@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -21,9 +22,11 @@ from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.scaling.failures import LEASE
 from kvsim.pool_config import PoolConfig
 from kvsim.serve.failing import HEADER, failing_replicas
+from kvsim.serve.messages import Asked, Completion
 from kvsim.serve.metrics import metrics_text
 from kvsim.serve.replaying import first_difference
 from kvsim.serve.start import Endpoint, handing_over, make_server
+from kvsim.serve.streams import Reply
 
 BASE = """
 model = "llama-3.1-8b"
@@ -161,6 +164,35 @@ def test_blocks_that_no_decode_replica_reads_are_free_after_vllms_lease():
     assert lasted >= LEASE
     assert "holds no blocks of request" in late["error"]["message"]
     assert b'nixl_num_kv_expired_reqs_total{engine="0",model_name="m"} 1.0' in metrics
+
+
+def test_a_request_id_that_comes_twice_frees_blocks_within_a_step_and_advances_none():
+    """Steps that are due meanwhile wait: tokens of later steps come after those of this one."""
+    pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
+    (_, server), _ = handing_over(Endpoint(["m"], clock="100"), DEPLOYMENT, *pools)
+    live, times = server.live, []
+    live.metrics.note_tokens = lambda _request, _count, time: times.append(time)
+
+    def submit(name, arrived, prompt, max_tokens, params=None):
+        common = Completion(prompt="x", kv_transfer_params=params)
+        reply = Reply("m", False, common, len(prompt), request_id=name, arrived=arrived)
+        live.submit(Asked(common, [prompt], max_tokens, False), reply)
+        return reply
+
+    async def run():
+        for _ in range(2):
+            now = time.monotonic()
+            first = submit("again", now, PROMPT, 1, TO_PREFILL)
+            long = submit("long", now, PROMPT[:20], 9)
+            time.sleep(0.02)  # 2 s of the replica's clock: all steps are due
+            while live.num_open:
+                live.advance()
+            assert first.kv_transfer_params["remote_num_tokens"] == 1600
+            assert long.num_output_tokens == 9
+
+    asyncio.run(run())
+    assert times == sorted(times)
+    assert live.engine.num_free_blocks == 400 - 1 - 100  # the first's are free
 
 
 def failing(body, *, record=None, **given):

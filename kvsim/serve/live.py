@@ -67,7 +67,7 @@ class Live:
         self.role: Role = "mixed"
         #: Parameters with which a decode replica finds this replica's KV.
         self.place: dict[str, Any] = {}
-        self._wake = asyncio.Event()
+        self._wake, self._is_advancing = asyncio.Event(), False
 
     @property
     def remote(self) -> RemoteEngine:
@@ -90,10 +90,22 @@ class Live:
     def advance(self, until: float | None = None) -> None:
         """Process every step that has ended by a time, or now, and send its tokens. Mutates.
 
-        An engine behind its clock returns after a while, so that other clients are served.
+        An engine that falls behind its clock stops after a while, so that clients are heard. What
+        an output causes within its step, such as blocks that are let go, advances nothing.
         """
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            self._advance(self.clock.now if until is None else until)
+        finally:
+            self._is_advancing = False
+        if self.handover is not None and self.role == "decode":
+            self.handover.start_loads(self)
+
+    def _advance(self, until: float) -> None:
         begin = time.monotonic()
-        for step in self.engine.steps_until(self.clock.now if until is None else until):
+        for step in self.engine.steps_until(until):
             self._send_next(step)
             for request, count in step.num_new_tokens.items():
                 self._note(request, count, step.time + step.duration, step.finished.get(request))
@@ -107,8 +119,6 @@ class Live:
                 self._samples[request].prepare()
             if time.monotonic() - begin > LONGEST:
                 break
-        if self.handover is not None and self.role == "decode":
-            self.handover.start_loads(self)
 
     def _send_next(self, step: EngineStep) -> None:
         """Send the tokens whose chunks are prepared, before anything is counted. Mutates."""
