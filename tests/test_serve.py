@@ -284,14 +284,43 @@ def test_small_endpoints_answer_as_vllms_do():
 
 def test_a_cache_that_cannot_be_cleared_is_one_error():
     async def body(client, server):
-        found = [await client.post(path) for path in ("/reset_prefix_cache", "/sleep")]
+        paths = "/reset_prefix_cache", "/sleep", "/flush_cache"
+        found = [await client.post(path) for path in paths]
         for one in found:
             assert "has no pool of blocks" in await one.text()
         asleep = await client.get("/is_sleeping")
         return [one.status for one in found], await asleep.json()
 
     found = served(body, deployment={"engine": "sglang"})
-    assert found == ([501, 501], {"is_sleeping": False})
+    assert found == ([501] * 3, {"is_sleeping": False})
+
+
+def test_a_request_beyond_the_limits_of_the_front_end_is_answered_as_by_vllm(tmp_path):
+    """503 and vLLM's words, streamed or not; what is admitted runs, and comes out again."""
+    record = tmp_path / "live.jsonl"
+
+    async def body(client, _):
+        async def ask(k):
+            asked = {"prompt": PROMPT, "max_tokens": 9, "stream": k % 2 == 0, "n": 1 + k % 3}
+            answer = await client.post("/v1/completions", json=asked)
+            return answer.status, await answer.text()
+
+        found = await asyncio.gather(*(ask(k) for k in range(30)))
+        return found, await (await client.get("/metrics")).text()
+
+    for name, limit, said in [
+        ("max_num_queued_reqs", 5, "engine is currently busy"),
+        ("max_num_queued_tokens", 130, "prefill token backlog limit"),
+    ]:
+        path = f"{record}.{limit}.jsonl"
+        found, metrics = served(body, deployment={name: limit}, record=path, clock="1")
+        refused = [text for status, text in found if status == 503]
+        assert 0 < len(refused) < 30
+        assert all(said in text for text in refused)
+        assert not any('"abort"' in text for _, text in found)
+        assert f'reason="{name}"}} {len(refused)}.0' in metrics.replace('engine="0",', "")
+        num_admitted = sum(1 + k % 3 for k, (status, _) in enumerate(found) if status == 200)
+        assert first_difference(path) == (None, num_admitted)
 
 
 def test_events_let_an_index_rebuild_the_cache():

@@ -21,6 +21,7 @@ from kvsim.cli.main import main
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.scaling.failures import LEASE
 from kvsim.pool_config import PoolConfig
+from kvsim.serve import start
 from kvsim.serve.failing import HEADER, failing_replicas
 from kvsim.serve.messages import Asked, Completion
 from kvsim.serve.metrics import metrics_text
@@ -136,9 +137,10 @@ def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():
     async def body(ask, prefill, decode):
         first = (await ask(0, 1, TO_PREFILL))["kv_transfer_params"]
         assert prefill.engine.num_free_blocks == 400 - 1 - 100  # held until they are read
-        return first, await ask(1, 5, first), await ask(1, 5, first), prefill, decode
+        answers = [await ask(1, 5, first), await ask(1, 5, first)]
+        return first, *answers, prefill, decode, metrics_text([prefill, decode]).decode()
 
-    first, answer, again, prefill, decode = handed_over(SLOW, body)
+    first, answer, again, prefill, decode, metrics = handed_over(SLOW, body)
     assert first["do_remote_prefill"]
     assert {"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} <= first.keys()
     assert len(first["remote_block_ids"][0]) == 100
@@ -149,6 +151,36 @@ def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():
     assert row["num_cached_tokens"] == 1599  # the last token is computed
     assert prefill.engine.num_free_blocks == 400 - 1
     assert "holds no blocks of request" in again["error"]["message"]
+    counts = re.findall(r"vllm:(?:external_)?prefix_cache_(?:\w+)_total\{.* (\d+)", metrics)
+    # Queries and hits of the pool, by replica, then those of other replicas.
+    assert list(map(int, counts)) == [1600, 1600, 0, 0, 1600, 1600, 0, 1600]
+
+
+def test_the_clock_of_pools_starts_once_all_engines_are_made(monkeypatch):
+    made = []
+
+    def noted(*args):
+        made.append((make_server(*args), time.monotonic()))
+        return made[-1][0]
+
+    monkeypatch.setattr(start, "make_server", noted)
+    pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
+    (_, server), _ = handing_over(Endpoint(["m"]), DEPLOYMENT, *pools)
+    assert server.live.clock.at(made[-1][1]) <= 0
+
+
+def test_held_requests_are_as_many_as_asked_for():
+    """An engine has room for them, compiled or not; one more is turned away in one line."""
+
+    async def body(ask, prefill, _):
+        asked = [ask(0, 1, TO_PREFILL, prompt=[k] * 20) for k in range(3)]
+        return await asyncio.gather(*asked), prefill.engine._replica.state.kv.num_request_blocks
+
+    found, _ = handed_over(Endpoint(["m"], clock="100", hold_limit=2), body)
+    assert ["error" in one for one in found] == [False, False, True]
+    assert "2 requests hold blocks for transfers, the --hold-limit" in found[2]["error"]["message"]
+    rooms = [handed_over(Endpoint(["m"], hold_limit=most), body)[1] for most in (256, 300)]
+    assert rooms[1] - rooms[0] == 300 - 256
 
 
 def test_blocks_that_no_decode_replica_reads_are_free_after_vllms_lease():

@@ -35,6 +35,12 @@ from kvsim.kv_events import KVEventsConfig
     "--queue-limit", type=click.IntRange(1), help="answer 429 while this many requests wait"
 )
 @click.option(
+    "--hold-limit",
+    type=click.IntRange(1, 65536),
+    default=256,
+    help="requests of P/D pools that may hold blocks for transfers; then 503 (vLLM has no limit)",
+)
+@click.option(
     "--router",
     metavar="NAME",
     help="router of the replicas, with a port of its own after theirs",
@@ -45,7 +51,7 @@ def serve(model_name: str | None, **options: Any) -> None:
     In real time, or with --clock 10 ten times faster.
     """
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
-    mine = {name: options.pop(name) for name in (*own, "queue_limit", "router")}
+    mine = {name: options.pop(name) for name in (*own, "queue_limit", "hold_limit", "router")}
     given = with_beginning(model_name, options_given(options))
     try:
         from kvsim.serve.publisher import Transport

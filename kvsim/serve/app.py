@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from kvsim.engines.registry import DEFAULT
 from kvsim.serve.failing import HEADER, Failing, hang_up
 from kvsim.serve.limits import MOST_BODY, take_body, wait_while_read
 from kvsim.serve.messages import (
@@ -41,7 +42,11 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 1024
 VERSION = "0.33.0"
 JSON = "application/json"
-#: Key for the moment at which the body of a request was complete.
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or "
+    "waiting requests, the operation will not be performed.)\n"
+)
+#: Of a request: the moment at which its body was complete.
 ARRIVED = web.RequestKey("arrived", float)
 
 
@@ -109,6 +114,9 @@ class Server:
                 "/ping": self.health,
             },
         }
+        if self.facts["engine"] != DEFAULT:
+            for method in routes.values():
+                method["/flush_cache"] = self.flush_cache
         for path, handler in routes["GET"].items():
             app.router.add_get(path, handler)  # HEAD, too
         for path, handler in routes["POST"].items():
@@ -258,7 +266,6 @@ class Server:
         if transport is None:
             raise ConnectionResetError("the client has disconnected")
         reply.send = transport.write
-        reply.begin()
         await wait_while_read(reply.ended, transport)
         await response.write_eof()
         return response
@@ -366,6 +373,12 @@ class Server:
         """Empty the prefix cache; fails while a block is in use."""
         del request
         return answer({"success": self.live.reset_prefix_cache()})
+
+    async def flush_cache(self, request: web.Request) -> web.Response:
+        """Empty the prefix cache of each replica, or fail while a block is in use."""
+        del request
+        emptied = [one.reset_prefix_cache() for one in self.lives]
+        return web.Response(text=FLUSHED, status=200 if all(emptied) else 400)
 
     async def sleep(self, request: web.Request) -> web.Response:
         """Refuse requests until the engine is woken, and empty its cache."""

@@ -22,6 +22,10 @@ class Clock:
 
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
+        self.restart()
+
+    def restart(self) -> None:
+        """Start again at 0 s. Mutates."""
         self._start = time.monotonic()
 
     @property

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from kvsim.serve.clock import Clock
     from kvsim.serve.live import Live
 
-#: Most requests that may hold blocks at a replica without running.
-MOST_HELD = 256
-
 
 class RealTime:
     """The world of transfers, on a live clock."""
@@ -42,10 +39,13 @@ class Handover:
     ----------
     clock : the clock of all replicas
     fabric : name of the network between them
+    most_held : requests that may hold blocks at a replica without running; vLLM has no such
+        limit, and an engine here has room for this number
     """
 
-    def __init__(self, clock: Clock, fabric: str) -> None:
+    def __init__(self, clock: Clock, fabric: str, most_held: int) -> None:
         world: Any = RealTime(clock)
+        self._most_held = most_held
         self._world, self._transfers = world, Transfers(world, fabric_of(fabric))
         self._kept: dict[tuple[Any, Any], tuple[Live, int]] = {}  # by engine id and request id
         self._keeps: set[tuple[Live, int]] = set()
@@ -53,6 +53,12 @@ class Handover:
 
     def check(self, live: Live, params: Mapping[str, Any], num_samples: int) -> None:
         """Refuse a request whose KV the replica cannot hand over or read.
+
+        Parameters
+        ----------
+        live : the replica
+        params : ``kv_transfer_params`` of a request
+        num_samples : samples of all its prompts
 
         Raises
         ------
@@ -76,13 +82,25 @@ class Handover:
             raise Refused(
                 f"kv_transfer_params: engine {key[0]} holds no blocks of request {key[1]}"
             )
-        if len(held) >= MOST_HELD:
-            raise Refused(f"{MOST_HELD} requests hold blocks for transfers; try again later", 503)
+        if len(held) >= self._most_held:
+            raise Refused(
+                f"{self._most_held} requests hold blocks for transfers, the --hold-limit; try "
+                "again later",
+                503,
+            )
 
     def note_added(
         self, live: Live, request: int, params: Mapping[str, Any], num_tokens: int
     ) -> None:
-        """Note that a new request hands its KV over, or reads it. Mutates."""
+        """Note that a new request hands its KV over, or reads it. Mutates.
+
+        Parameters
+        ----------
+        live : the replica
+        request : its number there
+        params : ``kv_transfer_params``, as checked
+        num_tokens : tokens of the prompt
+        """
         if params.get("do_remote_decode"):
             self._keeps.add((live, request))
             live.remote.keep(request)
@@ -92,7 +110,15 @@ class Handover:
             live.remote.offer(request, num_tokens)
 
     def ended(self, live: Live, request: int, name: str, num_tokens: int) -> dict[str, Any] | None:
-        """Return the answer's kv_transfer_params if an ended request holds blocks. Mutates."""
+        """Return what the answer says of the blocks that a request holds, if any. Mutates.
+
+        Parameters
+        ----------
+        live : the replica
+        request : its number there
+        name : the request's id, as its client knows it
+        num_tokens : tokens of the prompt
+        """
         if (live, request) not in self._keeps:
             self._let_go(live, request)
             return None
@@ -119,6 +145,7 @@ class Handover:
         """Start the transfers for which a replica has allocated blocks. Mutates."""
         for request, num_tokens, time in live.remote.take_begun():
             source = self._sources.pop((live, request))
+            live.metrics.note_external(request, num_tokens)
             if num_tokens:
                 self._begin(source, (live, request), num_tokens, time)
             else:  # all of it is cached there

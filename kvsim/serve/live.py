@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kvsim.serve.admission import NO_LIMIT, TURNED_AWAY
 from kvsim.serve.messages import Refused
 from kvsim.serve.streams import Reply, Sample
 from kvsim.serve.tokens import FIRST_OUTPUT, named_output, output_id
@@ -17,6 +18,7 @@ from kvsim.stepping.tokens import names_content, names_of
 if TYPE_CHECKING:
     from kvsim.pool_config import Role
     from kvsim.results.tables import FinishReason
+    from kvsim.serve.admission import Admission
     from kvsim.serve.clock import Clock
     from kvsim.serve.handover import Handover
     from kvsim.serve.messages import Asked
@@ -42,7 +44,8 @@ class Live:
     Parameters
     ----------
     longest : max_model_len
-    most_waiting : number of waiting requests at which new ones are refused; None for no limit
+    most_waiting : requests in the queue from which new ones are refused; None for no limit
+    admission : limits of the server, checked on arrival
     """
 
     def __init__(
@@ -54,9 +57,11 @@ class Live:
         longest: int,
         recording: Recording | None = None,
         most_waiting: int | None = None,
+        admission: Admission = NO_LIMIT,
     ) -> None:
         self.engine, self.clock, self.metrics, self.longest = engine, clock, metrics, longest
         self._recording, self._most_waiting = recording, most_waiting
+        self._admission = admission
         self._samples: dict[int, Sample] = {}
         self._prompts: dict[int, list[int]] = {}  # token ids as clients know them
         self._newest = -1  # highest content number
@@ -178,6 +183,7 @@ class Live:
             raise Refused(
                 f"the queue is full with {self._most_waiting} requests; try again later", 429
             )
+        self._admit(asked)
         if self.handover is not None and any((common.kv_transfer_params or {}).values()):
             num_samples = len(asked.prompts) * (common.n or 1)
             self.handover.check(self, common.kv_transfer_params or {}, num_samples)
@@ -190,6 +196,20 @@ class Live:
             self._samples[request] = sample
         self._wake.set()
         return added
+
+    def _admit(self, asked: Asked) -> None:
+        """Refuse samples that exceed the limits of the server, as the engine's rules do."""
+        sizes = [len(one) for one in asked.prompts for _ in range(asked.common.n or 1)]
+        tokens = self._num_tokens_in_line() if self._admission.tokens else 0
+        reason = self._admission.exceeded(self.num_open, tokens, sizes)
+        if reason:
+            self.metrics.note_turned_away(reason)
+            raise Refused(TURNED_AWAY[reason], 503)
+
+    def _num_tokens_in_line(self) -> int:
+        """Return the tokens of prompts without a first output token."""
+        waiting = (key for key, sample in self._samples.items() if not sample.count)
+        return sum(len(self._prompts[request]) for request in waiting)
 
     def _add_all(self, asked: Asked, reply: Reply) -> list[int]:
         """Add all samples of all prompts, or none. Mutates."""

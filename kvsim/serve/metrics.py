@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from kvsim.serve.admission import TURNED_AWAY
 from kvsim.serve.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ OF_TOKENS = (
 COUNTERS = (
     *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
     *("prefix_cache_hits", "prompt_tokens_cached", "nixl_num_kv_expired_reqs"),
-    # Always 0; dashboards query them.
     *("external_prefix_cache_queries", "external_prefix_cache_hits"),
+    # Nothing of these is served, and dashboards ask for them.
     *("mm_cache_queries", "mm_cache_hits"),
 )
 
@@ -80,6 +81,8 @@ class Metrics:
         self._total = max(1, engine.num_free_blocks)
         self._last_token: dict[int, float] = {}
         self._arrival: dict[int, float] = {}
+        self._external: dict[int, int] = {}
+        self.is_connected = False  #: Prompts may have KV at other replicas.
         self._counters = {name: self._made(Counter, name) for name in COUNTERS}
         self._histograms = {
             name: self._histogram(name, bounds)
@@ -97,6 +100,14 @@ class Metrics:
         )
         for reason in ("stop", "length", "abort"):
             self._success.labels(*self._labels, reason)
+        self._turned_away = Counter(
+            "vllm:admission_rejections",
+            "Number of admission attempts rejected by a queue limit, by reason.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        for reason in TURNED_AWAY:
+            self._turned_away.labels(model, reason)
         info = {"engine": "0", **{name: str(value) for name, value in facts.items()}}
         gauge = Gauge(
             "vllm:cache_config_info",
@@ -127,6 +138,14 @@ class Metrics:
         """Count a prompt whose blocks no decode replica has read before its lease ended."""
         self._counters["nixl_num_kv_expired_reqs"].inc()
 
+    def note_turned_away(self, reason: str) -> None:
+        """Count a request that exceeds a limit of the server."""
+        self._turned_away.labels(self._labels[1], reason).inc()
+
+    def note_external(self, request: int, num_tokens: int) -> None:
+        """Note how many tokens of a prompt come from another replica. Mutates."""
+        self._external[request] = num_tokens
+
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
         self._arrival[request] = now
         self._histograms["request_params_max_tokens"].observe(max_tokens)
@@ -148,13 +167,23 @@ class Metrics:
         request = row["request_id"]
         self._last_token.pop(request, None)
         arrival = self._arrival.pop(request, row["arrival_time"])
+        external = self._external.pop(request, 0)
         self._success.labels(*self._labels, reason).inc()
         if reason == "abort":
             return
-        self._counters["prompt_tokens"].inc(row["num_prompt_tokens"])
-        self._counters["prefix_cache_queries"].inc(row["num_prompt_tokens"])
-        for name in ("prefix_cache_hits", "prompt_tokens_cached"):
-            self._counters[name].inc(row["num_cached_tokens"])
+        size = row["num_prompt_tokens"]
+        # The last token of a prompt that comes whole is computed again, and no hit of this cache.
+        hit = size - external if external else row["num_cached_tokens"]
+        counts = {
+            "prompt_tokens": size,
+            "prefix_cache_queries": size,
+            "prefix_cache_hits": hit,
+            "prompt_tokens_cached": row["num_cached_tokens"],
+            "external_prefix_cache_queries": (size - hit) * self.is_connected,
+            "external_prefix_cache_hits": external,
+        }
+        for name, count in counts.items():
+            self._counters[name].inc(count)
         first, begun, end = row["first_token_time"], row["first_scheduled_time"], row["finish_time"]
         outputs = row["num_output_tokens"]
         seen = {

@@ -15,6 +15,7 @@ from aiohttp import web
 import kvsim
 from kvsim.config import Config
 from kvsim.fleet.pool_setups import pools_of
+from kvsim.serve.admission import admission_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
@@ -27,6 +28,7 @@ from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.recording import Recording
 from kvsim.serve.tokens import OfFile, StandIn
 from kvsim.stepping.engine import Engine
+from kvsim.stepping.growing import FIRST_ROOM
 from kvsim.stepping.remote import RemoteEngine
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class Endpoint:
     record : file for the requests, as a trace
     queue_limit : number of waiting requests at which new ones get status 429
     events : destination of KV cache events, None for no events
-    router : router of the port after the replicas' ports; None for no such port
+    hold_limit : requests of P/D pools that may hold blocks for transfers
+    router : chooses a replica for each request to the port after the replicas'; None for none
     """
 
     names: list[str] = field(default_factory=list)
@@ -68,6 +71,7 @@ class Endpoint:
     queue_limit: int | None = None
     events: Transport | None = None
     router: str | None = None
+    hold_limit: int = FIRST_ROOM
 
     def of_replica(self, number: int) -> Endpoint:
         """Return the endpoint of one of several replicas, with its own ports and record."""
@@ -93,7 +97,10 @@ def make_server(
     """
     speed = speed_of(endpoint.clock)
     tokenizer = StandIn() if endpoint.tokenizer is None else OfFile(endpoint.tokenizer)
-    engine = Engine(**deployment) if role == "mixed" else RemoteEngine(role, **deployment)
+    if role == "mixed":
+        engine = Engine(**deployment)
+    else:
+        engine = RemoteEngine(role, endpoint.hold_limit, **deployment)
     engine.run_until(0.0)  # compiles the rules, before the clock starts
     facts = facts_of(engine, deployment, endpoint.names[0])
     metrics = Metrics(engine, endpoint.names[0], facts["max_model_len"], facts["cache_config"])
@@ -105,6 +112,7 @@ def make_server(
         longest=facts["max_model_len"],
         recording=recording,
         most_waiting=endpoint.queue_limit,
+        admission=admission_of(deployment),
     )
     return Server(live, tokenizer, endpoint.names, facts, api_key=endpoint.api_key)
 
@@ -203,7 +211,8 @@ def handing_over(
         if given is not None:
             raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")
     clock, pairs = Clock(speed_of(endpoint.clock)), list[tuple[Endpoint, Server]]()
-    handover = Handover(clock, deployment.get("kv_transfer_fabric", DEFAULT_FABRIC))
+    fabric = deployment.get("kv_transfer_fabric", DEFAULT_FABRIC)
+    handover = Handover(clock, fabric, endpoint.hold_limit)
     for pool in (prefill, decode):
         options = options_of(deployment, pool)
         for _ in range(pool.replicas):
@@ -211,6 +220,7 @@ def handing_over(
             server = make_server(one, options, pool.role, clock)
             live = server.live
             live.handover, live.role = handover, pool.role
+            live.metrics.is_connected = True
             live.place = {
                 "remote_engine_id": f"kvsim-{len(pairs)}",
                 "remote_host": endpoint.host,
@@ -218,6 +228,7 @@ def handing_over(
                 "tp_size": options.get("tensor_parallel_size", 1),
             }
             pairs.append((one, server))
+    clock.restart()  # what the engines compiled has taken no time
     return pairs
 
 

@@ -51,6 +51,7 @@ class Reply:
     num_cached_tokens: int = 0
     kv_transfer_params: dict[str, Any] | None = None
     num_output_tokens: int = 0
+    has_begun: bool = False
     samples: list[Sample] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -93,17 +94,24 @@ class Reply:
             tail = b'],"usage":null}\n\n'
         return self._head + choice + tail
 
-    def begin(self) -> None:
-        """Send the first chunk of a chat: the role."""
-        if self.send is not None and self.is_chat:
-            for sample in self.samples:
-                choice = {
-                    "index": sample.index,
-                    "delta": {"role": "assistant", "content": ""},
-                    "logprobs": None,
-                    "finish_reason": None,
-                }
-                self.send(self.chunk(msgspec.json.encode(choice)))
+    def begin(self) -> bytes:
+        """Return the first chunks of a chat, the roles, which come with its first token. Mutates.
+
+        As in vLLM, so that a client that takes the first chunk for the first token measures TTFT.
+        """
+        if self.has_begun or not self.is_chat:
+            return b""
+        self.has_begun = True
+        heads = [
+            {
+                "index": sample.index,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+            for sample in self.samples
+        ]
+        return b"".join(self.chunk(msgspec.json.encode(one)) for one in heads)
 
     def end(self) -> list[bytes]:
         """Return the usage and the end of a stream once all samples have ended. Mutates."""
@@ -192,7 +200,7 @@ class Sample:
             self.count += 1
             self.reply.num_output_tokens += 1
             return False
-        parts = []
+        parts = [self.reply.begin()] if self.reply.send is not None else []
         for left in range(count - 1, -1, -1):
             text = output_text(output_id(self.content, self.count))
             self.count += 1

@@ -23,7 +23,7 @@ from kvsim.results.tables import FinishReason
 from kvsim.rules.kv import num_free
 from kvsim.rules.recorder import num_waiting
 from kvsim.stepping.events import StepNames, has_events
-from kvsim.stepping.growing import LISTS, GrowingContents, GrowingTrace
+from kvsim.stepping.growing import FIRST_ROOM, LISTS, GrowingContents, GrowingTrace
 from kvsim.stepping.looks import block_table, cached_blocks, free_queue, place_of, reset_cache
 from kvsim.stepping.outcome import Run, result_of
 from kvsim.stepping.ranks import MOST_RANKED, id_rank
@@ -72,6 +72,8 @@ class Engine:
     ([[1, 2, 3]], [[1, 2, 4]])
     """
 
+    _room = FIRST_ROOM  # requests
+
     def __init__(self, **options: Unpack[Options]) -> None:
         config = of_engine(Config.build(**options))
         check_options(config)
@@ -81,7 +83,7 @@ class Engine:
         self._plan, self._setup = make_plan(config, setup), setup
         self._reason = choose_backend(setup)
         self._requests = GrowingTrace()
-        self._rows = GrowingContents(list_names(config))
+        self._rows = GrowingContents(list_names(config), self._room)
         self._replica = Replica(
             *(0, setup, self._rows, self._rows.table),
             start_time=0.0,

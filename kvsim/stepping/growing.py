@@ -102,16 +102,17 @@ class GrowingContents(Contents):
     Parameters
     ----------
     names : lists that the replica reads
+    room : requests for which there is room at first
 
     Attributes
     ----------
     table : the requests table, with room for more rows
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        lists = {name: np.zeros(FIRST_ROOM, np.int64) for name in names}
-        super().__init__(lists, np.zeros(FIRST_ROOM, Segment.dtype()))
-        self.table = blank_rows(FIRST_ROOM)
+    def __init__(self, names: Sequence[str], room: int = FIRST_ROOM) -> None:
+        lists = {name: np.zeros(room, np.int64) for name in names}
+        super().__init__(lists, np.zeros(room, Segment.dtype()))
+        self.table = blank_rows(room)
         self._count = self._num_segments = 0
         self._memory: Memory
         self._state: Replica

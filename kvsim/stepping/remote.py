@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.fleet.disaggregation.connectors import connected
 from kvsim.fleet.disaggregation.transfer_size import num_descriptors, transfer_bytes
 from kvsim.stepping.engine import Engine
+from kvsim.stepping.growing import FIRST_ROOM
 from kvsim.stepping.looks import block_table
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ class RemoteEngine(Engine):
     Parameters
     ----------
     role : ``prefill`` or ``decode``
+    most_held : requests that may hold blocks without running
     """
 
-    def __init__(self, role: Role, **options: Any) -> None:
+    def __init__(self, role: Role, most_held: int = FIRST_ROOM, **options: Any) -> None:
         self._role: Role = role
+        self._room = max(most_held, FIRST_ROOM)
         super().__init__(**options)
 
     def _resolve(self, config: Config) -> Setup:
