@@ -89,10 +89,11 @@ def streamed(counts, **fields):
     sample.prepare()
     for step, count in enumerate(counts):
         is_last = step == len(counts) - 1
-        if count == 1 and not is_last:
-            sample.send_next()
         ended = FinishReason.FINISHED if is_last else None
-        if sample.add(count, ended) or is_last:
+        if count == 1 and not is_last and sample.next:
+            sample.send(sample.next)
+            sample.count += 1
+        elif sample.add(count, ended) or is_last:
             break
         sample.prepare()
     return writes, sample

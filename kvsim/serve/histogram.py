@@ -40,7 +40,10 @@ class Histogram:
         registry.register(self)
 
     def observe(self, value: float) -> None:
-        self._waiting.append(value)
+        self.observe_all([value])
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        self._waiting += values
         if len(self._waiting) >= MOST_WAITING:
             self._count()
 

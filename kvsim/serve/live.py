@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -85,12 +84,17 @@ class Live:
 
     async def run(self) -> None:
         """Advance the engine until the task is cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             self.advance()
             delay = self.clock.delay(self.engine.next_event_time)
             self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), delay)
+            timer = None if delay is None else loop.call_later(delay, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def advance(self, until: float | None = None) -> None:
         """Process every step that has ended by a time, or now, and send its tokens. Mutates.
@@ -111,25 +115,34 @@ class Live:
     def _advance(self, until: float) -> None:
         begin = time.monotonic()
         for step in self.engine.steps_until(until):
-            self._send_next(step)
-            for request, count in step.num_new_tokens.items():
-                self._note(request, count, step.time + step.duration, step.finished.get(request))
-            for request in step.finished.keys() - step.num_new_tokens.keys():
-                self._note(request, 0, step.time + step.duration, step.finished[request])
+            end, sent = step.time + step.duration, self._send_next(step)
+            others = dict.fromkeys(step.finished, 0) | step.num_new_tokens
+            others = {one: count for one, count in others.items() if one not in sent}
+            for request, count in others.items():
+                self._note(request, count, end, step.finished.get(request))
+            self.metrics.note_next(sent, end)
             self.metrics.note_step(step)
             self.publish()
             for request in step.finished:
                 self._prompts.pop(request, None)
-            for request in step.num_new_tokens.keys() & self._samples.keys():
-                self._samples[request].prepare()
+            for sample in sent.values():
+                sample.count += 1
+                sample.prepare()
+            for request in others:
+                if request in self._samples:
+                    self._samples[request].prepare()
             if time.monotonic() - begin > LONGEST:
                 break
 
-    def _send_next(self, step: EngineStep) -> None:
-        """Send the tokens whose chunks are prepared, before anything is counted. Mutates."""
+    def _send_next(self, step: EngineStep) -> dict[int, Sample]:
+        """Send the tokens that have a chunk, before anything is counted; return who got one."""
+        sent, samples, finished = dict[int, Sample](), self._samples, step.finished
         for request, count in step.num_new_tokens.items():
-            if count == 1 and request not in step.finished and request in self._samples:
-                self._samples[request].send_next()
+            sample = samples.get(request)
+            if sample is not None and sample.next and count == 1 and request not in finished:
+                sample.send(sample.next)
+                sent[request] = sample
+        return sent
 
     def publish(self) -> None:
         """Send the KV cache events since the last step. Mutates."""

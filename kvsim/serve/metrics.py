@@ -163,6 +163,14 @@ class Metrics:
         self._last_token[request] = time
         self._new_tokens += count
 
+    def note_next(self, requests: Iterable[int], time: float) -> None:
+        """Count one output token of each of some requests, which is not its first. Mutates."""
+        last = self._last_token
+        gaps = [time - last[request] for request in requests]
+        last.update(dict.fromkeys(requests, time))
+        self._histograms["inter_token_latency_seconds"].observe_all(gaps)
+        self._new_tokens += len(gaps)
+
     def note_end(self, row: dict[str, Any], reason: str) -> None:
         request = row["request_id"]
         self._last_token.pop(request, None)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from kvsim.results.tables import FinishReason
-from kvsim.serve.tokens import output_id, output_text
+from kvsim.serve.tokens import INDEX_BITS, output_id, output_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,11 @@ REASONS = {
     FinishReason.REJECTED: "abort",
 }
 DONE = b"data: [DONE]\n\n"
+LAST_INDEX = (1 << INDEX_BITS) - 1
+
+
+def nothing(data: bytes) -> None:
+    """Take bytes, and send none."""
 
 
 def chunked(data: bytes) -> bytes:
@@ -50,7 +55,6 @@ class Reply:
     arrived: float = field(default_factory=time.monotonic)
     num_cached_tokens: int = 0
     kv_transfer_params: dict[str, Any] | None = None
-    num_output_tokens: int = 0
     has_begun: bool = False
     samples: list[Sample] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,12 +76,18 @@ class Reply:
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
 
     @property
+    def num_output_tokens(self) -> int:
+        """Tokens so far of all samples."""
+        return sum(sample.count for sample in self.samples)
+
+    @property
     def usage(self) -> dict[str, Any]:
-        """Tokens so far, summed over all samples."""
+        """Tokens so far, those of every sample counted."""
+        count = self.num_output_tokens
         return {
             "prompt_tokens": self.num_prompt_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
-            "completion_tokens": self.num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + count,
+            "completion_tokens": count,
             "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
 
@@ -145,8 +155,13 @@ class Sample:
 
     Parameters
     ----------
-    content : content number of its output, a part of its token ids
-    echoed : text of the prompt, sent before the answer
+    content : number of its output's content, which the ids of its tokens hold
+    echoed : text before the answer
+
+    Attributes
+    ----------
+    next : the chunk of the next token, if that does not end the answer; empty if it is not made
+    send : takes bytes for the client
     """
 
     def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
@@ -163,10 +178,14 @@ class Sample:
         self._middle += b'"logprobs":null,"finish_reason":'
         # All chunks but the last differ in their text only.
         self._is_plain = not (self.stop or reply.each_usage or reply.common.return_token_ids)
-        self._next, self._is_sent = b"", False
-        plain = reply.data(self._before + b"\0" + self._middle + b'null,"stop_reason":null}')
-        self._before_text, _, self._after_text = plain.partition(b"\0")
-        self._num_plain = len(plain) - 1
+        self.next, self.send = b"", nothing
+        first = output_text(output_id(content, 0))
+        # Texts of a content differ in four digits, unless leading zeros are left out.
+        self._is_plain &= len(first) > len(" ~0000")
+        after = self._middle + b'null,"stop_reason":null}'
+        plain = reply.chunk(self._before + first.encode() + after)
+        self._before_digits, _, rest = plain.rpartition(b"0000" + after)
+        self._after_digits = after + rest
 
     @property
     def token_ids(self) -> list[int]:
@@ -177,34 +196,25 @@ class Sample:
         """The answer so far."""
         return self._echoed + "".join(map(output_text, self.token_ids))
 
-    def send_next(self) -> None:
-        """Send the next token, which does not end the answer, if its chunk is prepared. Mutates."""
-        if self._next and self.reply.send is not None:
-            self.reply.send(self._next)
-            self._next, self._is_sent = b"", True
-
     def prepare(self) -> None:
         """Make the chunk of the next token before it is due. Mutates."""
         if self._is_plain and self.reply.send is not None:
-            text = output_text(output_id(self.content, self.count)).encode()
-            size = self._num_plain + len(text)
-            self._next = b"%x\r\n%b%b%b\r\n" % (size, self._before_text, text, self._after_text)
+            self.send = self.reply.send
+            self.next = b"%b%04x%b" % (
+                self._before_digits,
+                self.count & LAST_INDEX,
+                self._after_digits,
+            )
 
     def add(self, count: int, ended: FinishReason | None) -> bool:
         """Add new tokens, and possibly the end; True if a stop text ends the sample.
 
         All tokens of a step are sent in one write to the connection. Mutates.
         """
-        if self._is_sent:
-            self._is_sent = False
-            self.count += 1
-            self.reply.num_output_tokens += 1
-            return False
         parts = [self.reply.begin()] if self.reply.send is not None else []
         for left in range(count - 1, -1, -1):
             text = output_text(output_id(self.content, self.count))
             self.count += 1
-            self.reply.num_output_tokens += 1
             if self.stop and self._is_stopped(text):
                 self.reason = "stop"
             elif ended is not None and not left:
