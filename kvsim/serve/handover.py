@@ -110,7 +110,7 @@ class Handover:
             live.remote.offer(request, num_tokens)
 
     def ended(self, live: Live, request: int, name: str, num_tokens: int) -> dict[str, Any] | None:
-        """Return what the answer says of the blocks that a request holds, if any. Mutates.
+        """Return the answer's kv_transfer_params if an ended request holds blocks. Mutates.
 
         Parameters
         ----------

@@ -43,7 +43,7 @@ class Live:
     Parameters
     ----------
     longest : max_model_len
-    most_waiting : requests in the queue from which new ones are refused; None for no limit
+    most_waiting : number of waiting requests at which new ones are refused; None for no limit
     admission : limits of the server, checked on arrival
     """
 
@@ -99,8 +99,8 @@ class Live:
     def advance(self, until: float | None = None) -> None:
         """Process every step that has ended by a time, or now, and send its tokens. Mutates.
 
-        An engine that falls behind its clock stops after a while, so that clients are heard. What
-        an output causes within its step, such as blocks that are let go, advances nothing.
+        An engine behind its clock returns after a while, so that other clients are served. A call
+        from within a step, as the release of blocks makes it, does nothing.
         """
         if self._is_advancing:
             return
@@ -135,7 +135,7 @@ class Live:
                 break
 
     def _send_next(self, step: EngineStep) -> dict[int, Sample]:
-        """Send the tokens that have a chunk, before anything is counted; return who got one."""
+        """Send the tokens with prepared chunks, and return their samples by request. Mutates."""
         sent, samples, finished = dict[int, Sample](), self._samples, step.finished
         for request, count in step.num_new_tokens.items():
             sample = samples.get(request)

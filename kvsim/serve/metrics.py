@@ -54,7 +54,7 @@ COUNTERS = (
     *("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries"),
     *("prefix_cache_hits", "prompt_tokens_cached", "nixl_num_kv_expired_reqs"),
     *("external_prefix_cache_queries", "external_prefix_cache_hits"),
-    # Nothing of these is served, and dashboards ask for them.
+    # Always 0; dashboards query them.
     *("mm_cache_queries", "mm_cache_hits"),
 )
 

@@ -58,7 +58,7 @@ class Endpoint:
     queue_limit : number of waiting requests at which new ones get status 429
     events : destination of KV cache events, None for no events
     hold_limit : requests of P/D pools that may hold blocks for transfers
-    router : chooses a replica for each request to the port after the replicas'; None for none
+    router : router of the port after the replicas' ports; None for no such port
     """
 
     names: list[str] = field(default_factory=list)

@@ -82,7 +82,7 @@ class Reply:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens so far, those of every sample counted."""
+        """Tokens so far, summed over all samples."""
         count = self.num_output_tokens
         return {
             "prompt_tokens": self.num_prompt_tokens,
@@ -155,12 +155,12 @@ class Sample:
 
     Parameters
     ----------
-    content : number of its output's content, which the ids of its tokens hold
-    echoed : text before the answer
+    content : content number of its output, a part of its token ids
+    echoed : text of the prompt, sent before the answer
 
     Attributes
     ----------
-    next : the chunk of the next token, if that does not end the answer; empty if it is not made
+    next : prepared chunk of the next token, valid unless that ends the answer; may be empty
     send : takes bytes for the client
     """
 
