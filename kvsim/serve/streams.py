@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -178,7 +178,7 @@ class Sample:
         self._middle += b'"logprobs":null,"finish_reason":'
         # All chunks but the last differ in their text only.
         self._is_plain = not (self.stop or reply.each_usage or reply.common.return_token_ids)
-        self.next, self.send = b"", nothing
+        self.next, self.send = b"", cast("Callable[[bytes], None]", nothing)
         first = output_text(output_id(content, 0))
         # Texts of a content differ in four digits, unless leading zeros are left out.
         self._is_plain &= len(first) > len(" ~0000")
