@@ -46,7 +46,7 @@ FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or "
     "waiting requests, the operation will not be performed.)\n"
 )
-#: Of a request: the moment at which its body was complete.
+#: Key for the moment at which the body of a request was complete.
 ARRIVED = web.RequestKey("arrived", float)
 
 
