@@ -69,8 +69,22 @@ class Options(TypedDict, total=False):
     mm_ipc_gpu_memory_gb: float
     """GiB of GPU memory for images on their way from the front end."""
 
+    cpu_offload_gb: float
+    """GiB of layers' weights per GPU that kernels read in host memory."""
+
+    offload_group_size: int
+    """layers of a group, of which the last have weights in host memory that are copied ahead; 0:
+    none.
+    """
+
+    offload_num_in_group: int
+    """layers of each group with weights in host memory."""
+
+    offload_prefetch_step: int
+    """copied layers ahead, each with a buffer on the GPU."""
+
     decode_context_parallel_size: int
-    """only for kvsim capacity: tensor-parallel ranks over which the KV tokens are split."""
+    """tensor-parallel ranks over which the tokens of a KV block are split."""
 
     engine: str | None
     """engine whose scheduler, KV cache and defaults to simulate [vllm]."""

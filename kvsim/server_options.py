@@ -82,10 +82,23 @@ class ServerOptions(BaseModel, defer_build=True):
     mm_ipc_gpu_memory_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="GiB of GPU memory for images on their way from the front end"
     )
+    cpu_offload_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="GiB of layers' weights per GPU that kernels read in host memory"
+    )
+    offload_group_size: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="layers of a group, of which the last have weights in host memory that are "
+        "copied ahead; 0: none",
+    )
+    offload_num_in_group: Annotated[int, Field(ge=1)] = Field(
+        1, description="layers of each group with weights in host memory"
+    )
+    offload_prefetch_step: Annotated[int, Field(ge=1)] = Field(
+        1, description="copied layers ahead, each with a buffer on the GPU"
+    )
     decode_context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = Field(
         1,
-        description="only for kvsim capacity: tensor-parallel ranks over which the KV tokens are "
-        "split",
+        description="tensor-parallel ranks over which the tokens of a KV block are split",
     )
 
     @field_validator("cudagraph_capture_sizes", mode="before")

@@ -62,6 +62,7 @@ TESTS = (
     "tensorrt_llm",
     "hits",
     "sessions",
+    "context_parallel",
 )
 
 

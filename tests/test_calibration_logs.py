@@ -273,7 +273,8 @@ def test_what_is_not_modelled_is_said() -> None:
     }
     server = server_of(Startup("vllm", "0.6.3", args), {"gpu": "h100-sxm"})
     assert [text.partition(":")[0] for text in server.unmodelled] == [
-        *("cpu-offload-gb", "num-scheduler-steps", "speculative-config"),
+        "num-scheduler-steps",
+        "speculative-config",
     ]
     sglang = server_of(
         read_startup(LOGS / "sglang-0.4.3.log"), {"gpu": "l4", "model": "qwen2.5-32b"}

@@ -419,13 +419,6 @@ def test_a_drafter_beside_shared_tokens_has_all_of_them() -> None:
     assert {(group.num_shares, group.num_layers) for group in groups} == {(2, 1), (1, 1)}
 
 
-def test_a_run_under_context_parallelism_is_refused_in_one_line() -> None:
-    trace = kvsim.Trace.from_arrays([0.0], [10], [2])
-    options = {"model": "kimi-k2-thinking", "gpu": "h200-sxm", "tensor_parallel_size": 8}
-    with pytest.raises(ValueError, match="steps are not priced under context parallelism"):
-        kvsim.simulate(trace, decode_context_parallel_size=8, **options)
-
-
 @pytest.mark.parametrize(
     ("blocks", "tokens", "concurrency"), [(153, 79_648, 4.03), (304, 159_296, 8.0)]
 )

@@ -13,6 +13,7 @@ from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.encoder import encoder_profile
 from kvsim.budget.exchange import exchange_bytes
 from kvsim.budget.graphs import graph_bytes, graphs_of
+from kvsim.budget.host_weights import HostWeights, host_weights
 from kvsim.budget.interval import kv_cache_interval
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
@@ -33,7 +34,13 @@ from kvsim.budget.settings import (
     state_cache,
 )
 from kvsim.budget.versions import GRAPHS_COUNTED, precedes
-from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
+from kvsim.budget.weights import (
+    DTYPE_BYTES,
+    check_quantization,
+    num_end_params,
+    weight_bytes,
+    weight_dtype,
+)
 from kvsim.catalog import get_gpu
 from kvsim.display import Displayed
 from kvsim.server_options import AUTO
@@ -70,6 +77,7 @@ class Memory(NamedTuple):
     budget: Budget
     num_gpu_blocks: int
     block_size: int
+    host_weights: HostWeights
 
 
 def resolve_memory(config: Config, **what_if: int | None) -> Memory:
@@ -110,22 +118,11 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         num_shares=config.decode_context_parallel_size,
     )
     reserved = int(config.mm_ipc_gpu_memory_gb * GIB)
+    weights, on_host = _weights(config, model, gpu, dtype, quantization)
     budget = inference_budget(
         model,
         gpu,
-        weights=weight_bytes(
-            model,
-            dtype=dtype,
-            quantization=quantization,
-            expert_parallel_size=expert_parallel_size(config),
-            expert_replicas=expert_replicas(config),
-            expert_padding=padded_experts(
-                model, gpu.name, quantization, ranks_per_expert=ranks_per_expert(config)
-            ),
-            towers=not config.language_model_only,
-            **shape,
-        )
-        + replicated_bytes(model, dtype=dtype, quantization=quantization, **shape),
+        weights=weights,
         **_beside(config, model, dtype, quantization),
         encoder=encoder_profile(config, model, limits, DTYPE_BYTES[dtype]),
         exchange=exchange_bytes(config, model, limits, gpu.name, quantization),
@@ -155,8 +152,32 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         num_gpu_blocks = num_blocks_of(config, plan, budget.kv_cache)
     block_size = aligned_block_size(layout.layers, asked)
     return Memory(
-        model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
+        *(model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks),
+        *(block_size, on_host),
     )
+
+
+def _weights(
+    config: Config, model: ModelSpec, gpu: GpuSpec, dtype: str, quantization: str | None
+) -> tuple[int, HostWeights]:
+    """Return the bytes of weights on one GPU, and the weights that are in host memory instead."""
+    tp, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    shape: dict[str, Any] = {"tensor_parallel_size": tp, "pipeline_parallel_size": stages}
+    shape |= {"dtype": dtype, "quantization": quantization}
+    towers = not config.language_model_only
+    weights = weight_bytes(
+        model,
+        expert_parallel_size=expert_parallel_size(config),
+        expert_replicas=expert_replicas(config),
+        expert_padding=padded_experts(
+            model, gpu.name, quantization, ranks_per_expert=ranks_per_expert(config)
+        ),
+        towers=towers,
+        **shape,
+    ) + replicated_bytes(model, **shape)
+    ends = num_end_params(model, stages, towers=towers) * DTYPE_BYTES[dtype] // tp
+    on_host = host_weights(config, model, weights - ends)
+    return weights - on_host.saved, on_host
 
 
 def _beside(

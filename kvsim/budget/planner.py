@@ -86,6 +86,22 @@ class KVPlan(NamedTuple):
         return sum(g.reserved_blocks(max_in_flight_tokens, max_model_len) for g in self.groups)
 
     @property
+    def of_all_ranks(self) -> KVPlan:
+        """The plan with blocks of all tokens, of which each rank of context parallelism has some.
+
+        A rank's bytes per token are rounded down; the rest of a block's counts as waste.
+        """
+        groups = tuple(
+            group._replace(
+                block_size=group.block_tokens,
+                slot_bytes=group.slot_bytes // group.num_shares,
+                num_shares=1,
+            )
+            for group in self.groups
+        )
+        return self._replace(groups=groups)
+
+    @property
     def scheduler_block_size(self) -> int:
         """Smallest number of tokens at whose multiples the blocks of all groups end."""
         return lcm(*(group.block_tokens for group in self.groups))

@@ -87,6 +87,17 @@ def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, i
     return (params["experts"] if "experts" in parts else 0), others
 
 
+def num_end_params(model: ModelSpec, num_stages: int, *, towers: bool) -> int:
+    """Return the parameters of a stage outside its layers: embedding, LM head and towers."""
+    padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
+    embedding = model.num_embedding_params + padded * model.hidden_size
+    head = 0
+    if not model.tie_word_embeddings:
+        head = model.num_lm_head_params + padded * model.hidden_size
+    ends = embedding + head if num_stages == 1 else max(embedding, head)
+    return ends + model.num_tower_params if towers else ends
+
+
 def weight_bytes(
     model: ModelSpec,
     *,
@@ -109,11 +120,6 @@ def weight_bytes(
     ``expert_padding`` is the padded size of routed experts over their size.
     """
     element = DTYPE_BYTES[dtype]
-    padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
-    embedding = model.num_embedding_params + padded * model.hidden_size
-    head = 0
-    if not model.tie_word_embeddings:
-        head = model.num_lm_head_params + padded * model.hidden_size
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     body_bytes = float(body * element)
     routed_bytes = float(model.num_routed_expert_params * element)
@@ -124,9 +130,7 @@ def weight_bytes(
         body_bytes += (touched + others) * narrower
     stages = pipeline_parallel_size
     share = -(-model.num_layers // stages) / model.num_layers
-    ends = embedding + head if stages == 1 else max(embedding, head)
-    if towers:
-        ends += model.num_tower_params
+    ends = num_end_params(model, stages, towers=towers)
     if not model.is_moe:
         return int((body_bytes * share + ends * element) / tensor_parallel_size)
     experts = 1 / (tensor_parallel_size * expert_replicas)

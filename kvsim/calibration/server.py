@@ -23,15 +23,14 @@ TAKEN = (
     *("enable_expert_parallel", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
     *("max_cudagraph_capture_size", "long_prefill_token_threshold", "scheduling_policy"),
     *LORA_FLAGS,
-    "disable_hybrid_kv_cache_manager",
+    *("disable_hybrid_kv_cache_manager", "decode_context_parallel_size"),
+    *("cpu_offload_gb", "offload_group_size", "offload_num_in_group", "offload_prefetch_step"),
 )
 #: Quantization methods with a weight format that the model's name or its config.json determines.
 OF_MODEL = frozenset(("compressed-tensors", "modelopt", "modelopt_fp4", "inc", "auto-round"))
 #: Server features that a simulation lacks, by option.
 NOT_MODELLED = {
-    "cpu_offload_gb": "weights in host memory",
     "num_scheduler_steps": "multi-step scheduling",
-    "decode_context_parallel_size": "context parallelism",
     "prefill_context_parallel_size": "context parallelism",
     "enable_dbo": "dual batch overlap",
     "max_num_partial_prefills": "several partial prefills at once",

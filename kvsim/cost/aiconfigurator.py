@@ -94,6 +94,10 @@ def _refuse(config: CostConfig) -> None:
     model = config.model
     if len(config.layout.layers) != model.num_layers:
         raise ValueError("cost model aiconfigurator: pipeline stages are not modelled")
+    if config.decode_context_parallel_size > 1:
+        raise ValueError("cost model aiconfigurator: context parallelism is not modelled")
+    if config.host_weights.share > 0 or config.host_weights.layer_bytes > 0:
+        raise ValueError("cost model aiconfigurator: weights in host memory are not modelled")
     plain = kv_layout(
         model, kv_dtype(config.dtype), tensor_parallel_size=config.tensor_parallel_size
     )

@@ -79,7 +79,7 @@ class CostRules(RulePart, ABC):
         """Fill an empty record with the constants that count work, and with the rules."""
         counted = self.counter.record
         copy_numbers(counted, record)
-        for name in ("wide", "narrow", "experts"):
+        for name in ("wide", "narrow", "experts", "host"):
             copy_numbers(getattr(counted, name), getattr(record, name))
         self.counter.lay_out(record, memory)
         record.python = self.twin()  # each replica has its own state

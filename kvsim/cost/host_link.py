@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 FAULT_SECONDS = 3e-5
 
 
+def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
+    """Write weights in host memory into a record; copies run at the link's peak rate."""
+    given, host = config.host_weights, record.host
+    host.share = given.share
+    if given.layer_bytes == 0:
+        return
+    host.num_layers, host.group_size = given.num_layers, given.group_size
+    host.num_in_group, host.num_buffers = given.num_in_group, given.num_buffers
+    host.copy_time = given.layer_bytes / config.gpu.pcie_bytes_per_s
+
+
 def lay_out_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
     """Write the link's constants into a record."""
     record.link_bytes_per_s = config.gpu.pcie_bytes_per_s

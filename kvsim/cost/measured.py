@@ -125,6 +125,8 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
     for is_so, what in (
         (model.is_moe, "experts"),
         (model.is_mla, "latent attention"),
+        (config.decode_context_parallel_size > 1, "context parallelism"),
+        (config.host_weights.share > 0 or config.host_weights.layer_bytes > 0, "host memory"),
         (other_attention, "attention with windows"),
         (config.quantization is not None, "quantised weights"),
         (len(config.layout.layers) != model.num_layers, "pipeline stages"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from kvsim.budget.host_weights import NO_HOST_WEIGHTS, HostWeights
 from kvsim.records.cost import PRICED_IN_PYTHON
 from kvsim.registry import Registry
 
@@ -56,6 +57,7 @@ class CostConfig:
     piece_bytes : bytes of all layers that one round of copies to the host moves, one copy per
         tensor; None if the fixed time of a copy does not matter
     expert_parallel_size : ranks that hold whole experts, 1 if every rank holds slices of all
+    decode_context_parallel_size : ranks that split the tokens of the KV cache
     num_attention_ranks : replicas that attend separately and share the experts
     captured_tokens : most tokens of a step that a CUDA graph covers
     host_waits : the host schedules a step only when the previous one has ended (vLLM without
@@ -63,6 +65,7 @@ class CostConfig:
     host_counts : the GPU waits for the host's work per request in any case (vLLM up to 0.12)
     encoder_params : parameters of the vision and audio encoders, 0 if they are not used
     adapter : a LoRA adapter on one GPU, None if requests have none
+    host_weights : weights of layers in host memory
     speculation : settings of speculative decoding, None without it
     """
 
@@ -76,12 +79,14 @@ class CostConfig:
     block_size: int | None = None
     piece_bytes: int | None = None
     expert_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     num_attention_ranks: int = 1
     captured_tokens: int = 512
     host_waits: bool = False
     host_counts: bool = False
     encoder_params: int = 0
     adapter: Adapter | None = None
+    host_weights: HostWeights = NO_HOST_WEIGHTS
     speculation: SpeculativeConfig | None = None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from kvsim.budget.weights import DTYPE_BYTES
+from kvsim.cost.context_parallel import lay_out_context_exchange
 from kvsim.cost.drafter import lay_out_drafter
 from kvsim.cost.efficiency import (
     Efficiency,
@@ -67,6 +68,7 @@ class StepTimes(NamedTuple):
     elementwise: float
     all_reduce: float
     launch_wait: float
+    copy_wait: float
 
     @property
     def total(self) -> float:
@@ -114,6 +116,7 @@ class RooflineCost:
         #: Record with which the compiled rules price steps.
         self.record = self.work.record
         record, layers, heads = self.record, model.num_layers, model.num_heads / tp
+        heads *= config.decode_context_parallel_size
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         rate_gemms(record, config, rate)
         rate_experts(record, config, rate)
@@ -163,6 +166,7 @@ class RooflineCost:
         fixed, token = _exchange(config, rate)
         record.one_shot, record.one_shot_token = one + fixed, one_token + token
         record.two_shot, record.two_shot_token = two + fixed, two_token + token
+        lay_out_context_exchange(record, config, rate)
 
     @property
     def runs_by_rules(self) -> bool:
@@ -172,7 +176,7 @@ class RooflineCost:
     def lay_out_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants and tables."""
         copy_numbers(self.record, record)
-        for name in ("wide", "narrow", "experts"):
+        for name in ("wide", "narrow", "experts", "host"):
             copy_numbers(getattr(self.record, name), getattr(record, name))
         self.work.lay_out(record, memory)
 
@@ -198,9 +202,11 @@ class RooflineCost:
             rules.elementwise_time(self.record, work),
             self.all_reduces(work),
             0.0,
+            0.0,
         )
         wait = rules.launch_wait(self.record, work, times.total)
-        return times._replace(launch_wait=wait)
+        times = times._replace(launch_wait=wait)
+        return times._replace(copy_wait=rules.copy_wait(self.record, work, times.total))
 
     def gemms(self, work: Work) -> float:
         """Seconds of the layers' GEMMs without their launches."""
@@ -219,7 +225,7 @@ class RooflineCost:
         return rules.prefill_time(self.record, work)
 
     def all_reduces(self, work: Work) -> float:
-        """Seconds of the all-reduces of a tensor-parallel group."""
+        """Seconds of the all-reduces of a tensor-parallel group, and of exchanges."""
         return rules.all_reduce_time(self.record, work)
 
 

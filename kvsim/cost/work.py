@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.budget.layout import ROTARY_DIM
 from kvsim.cost.experts import count_experts, touched_by_tokens
 from kvsim.cost.gemms import count_gemms
+from kvsim.cost.host_link import lay_out_host_weights
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
@@ -51,15 +52,18 @@ class WorkCounter:
         record = Cost(price=ROOFLINE, has_samples=True)
         count_gemms(record, config)
         count_experts(record, config)
+        lay_out_host_weights(record, config)
         #: Experts of a layer that a step of m tokens uses, for m = 0, 1, ...
         self.touched_experts = touched_by_tokens(config)
-        record.kv_token_bytes = config.layout.bytes_per_token
+        shares = config.decode_context_parallel_size
+        record.kv_token_bytes = config.layout.bytes_per_token // shares
+        record.splits_context = shares > 1
         # The layout holds one pipeline stage; a step passes through all stages.
         keeping = sum(mixer is not None for mixer in config.model.mixers)
         keeping -= config.model.num_kv_shared_layers
         own = [layer for layer in config.layout.layers if not layer.is_index]
         record.num_stages = keeping / len(own)
-        self.record = record
+        self.record, self.num_shares = record, shares
         self.lay_out(record, Objects())
 
     def lay_out(self, record: Cost, memory: Memory) -> None:
@@ -67,8 +71,10 @@ class WorkCounter:
         record.layers = memory.records(Layers, len(self.classes))
         for layers, given in zip(record.layers, self.classes, strict=True):
             layers.kind, layers.window = ATTENTION[given.kind], given.window
-            layers.kv_bytes, layers.pair_flops = given.kv_bytes, given.pair_flops
+            layers.kv_bytes = given.kv_bytes // self.num_shares
+            layers.pair_flops = given.pair_flops
             layers.prompt_pair_flops = given.prompt_pair_flops
+        record.host.ready = memory.floats(self.record.host.num_buffers)
         record.experts.touched = memory.list_of(self.touched_experts)
 
     def count(self, plan: StepPlan) -> Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.host_weights import NO_HOST_WEIGHTS
 from kvsim.budget.kernels import unsupported
 from kvsim.budget.limits import length_by_memory, refused_by_vllm
 from kvsim.budget.settings import ignored_overrides
@@ -137,6 +138,13 @@ def _not_priced(setup: Setup) -> Iterator[str]:
         yield (
             "image encoder: only its GEMMs are priced, not the attention among patches; "
             "no measured run checks it"
+        )
+    if setup.config.decode_context_parallel_size > 1:
+        yield "context parallelism: no measured run checks the time of its exchanges"
+    if setup.memory.host_weights != NO_HOST_WEIGHTS:
+        yield (
+            "weights in host memory: read at the peak rate of PCIe, layers taken to be alike; no "
+            "measured run checks it"
         )
     if model.moe_latent_size:
         yield "latent experts: the kernels between their widths are not priced"

@@ -25,7 +25,6 @@ from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SCHEDULED_IN_PYTHON, VLLM
 from kvsim.engines.registry import all_engines, engine_by_policy, get_engine
-from kvsim.errors import FieldError
 from kvsim.kv.allocator_rules import AllocatorRules, OwnManager
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
@@ -236,12 +235,6 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     if allocator.speculation is not None:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
-    if config.decode_context_parallel_size > 1:
-        raise FieldError(
-            "decode_context_parallel_size",
-            f"is {config.decode_context_parallel_size}: steps are not priced under "
-            "context parallelism; only kvsim capacity supports it",
-        )
     memory = resolve_memory(config)
     check_states(config, memory, allocator)
     limits, what_if = memory.limits, allocator.what_if
@@ -354,6 +347,7 @@ def _kv_config(
         events=tells_events(config),
         hybrid=keeps_groups(config),
         packed=config.kv_cache_layout == "BLNHC",
+        num_cache_shards=config.decode_context_parallel_size,
     )
 
 

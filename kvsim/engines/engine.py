@@ -71,6 +71,7 @@ class Engine:
     has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
+    offloads_weights : takes ``cpu_offload_gb`` and ``offload_group_size``
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
@@ -87,6 +88,7 @@ class Engine:
     has_own_loop = False
     has_auto_length = False
     has_context_parallel = False
+    offloads_weights = False
     shares_experts = False
     checks_block_size = False
     reads_store_itself = False

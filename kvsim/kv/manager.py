@@ -148,7 +148,8 @@ class KVCacheConfig(DraftSlots):
                 "align" if self.enable_prefix_caching else "none", self.num_draft_tokens
             ),
             max_model_len=self.max_model_len,
-        )
+            num_shares=self.num_cache_shards,
+        ).of_all_ranks
 
 
 class KVCacheManager(Parametric, ABC):

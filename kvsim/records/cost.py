@@ -82,6 +82,23 @@ class Experts(Record):
 
 
 @dataclass(slots=True)
+class HostWeights(Record):
+    """Weights of layers in host memory: a share that kernels read there, or copied layers.
+
+    Of each ``group_size`` layers of a stage the last ``num_in_group`` are copied, each into one of
+    ``num_buffers`` buffers in ``copy_time``, which is free at ``ready``.
+    """
+
+    share: float = 0.0
+    num_layers: int = 0  # of a stage; 0: none is copied
+    group_size: int = 1
+    num_in_group: int = 0
+    num_buffers: int = 1
+    copy_time: float = 0.0
+    ready: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Work(Record):
     """The work of a step, summed over the pipeline stages, on one GPU of each.
 
@@ -101,6 +118,7 @@ class Work(Record):
     touched: float = 0.0  # experts of a layer that the step reads
     num_encoded: int = 0  # tokens that an encoder computes
     num_adapters: int = 0  # different LoRA adapters of the running requests
+    num_prompt_context_tokens: int = 0  # before the chunks of prompts, if ranks split the tokens
     draft_pairs: int = 0  # query-key pairs of drafts; those of other tokens are not counted here
     draft_keys: int = 0  # tokens whose KV the drafter reads
     weight_bytes: float = 0.0
@@ -140,6 +158,7 @@ class Cost(Record):
     wide: Gemms = field(default_factory=Gemms)  # 16-bit weights, as the LM head has
     narrow: Gemms = field(default_factory=Gemms)  # quantised weights
     experts: Experts = field(default_factory=Experts)
+    host: HostWeights = field(default_factory=HostWeights)
     num_stages: float = 1.0
     kv_token_bytes: int = 0  # written per token
     head_flops: float = 0.0
@@ -163,6 +182,11 @@ class Cost(Record):
     one_shot_token: float = 0.0
     two_shot: float = 0.0
     two_shot_token: float = 0.0
+    splits_context: bool = False  # ranks of context parallelism hold the KV of some tokens each
+    exchanges_prompts: bool = False  # prompts after some context exchange as decodes do
+    exchange_launch: float = 0.0
+    exchange_token: float = 0.0
+    gather_token: float = 0.0  # per token of context that a chunk of a prompt gathers
     encoder_launch: float = 0.0  # least time of a pass of an image or audio encoder
     encoder_bytes: float = 0.0  # bytes of the encoder's weights
     encoder_token_flops: float = 0.0

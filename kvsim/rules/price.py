@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, PRICED_BY_OWN_RULES, PRICED_IN_PYTHON
+from kvsim.rules.costs.host_weights import copying_time, reading_time
 from kvsim.rules.python import python_price, python_price_work
 from kvsim.rules.work import count_work
 
@@ -45,6 +46,8 @@ def gemms_time(cost: Cost, work: Work) -> float:
         time += format_time(cost.narrow, num_tokens)
     if cost.experts.num_layers > 0.0:
         time += experts_time(cost, work)
+    if cost.host.share > 0.0:
+        time += reading_time(cost, work, time)
     return time
 
 
@@ -134,11 +137,27 @@ def elementwise_time(cost: Cost, work: Work) -> float:
 
 
 def all_reduce_time(cost: Cost, work: Work) -> float:
-    """Seconds of the all-reduces of a tensor-parallel group: the faster of two algorithms."""
-    return min(
+    """Seconds of the all-reduces of a tensor-parallel group: the faster of two algorithms, and exchanges."""
+    time = min(
         cost.one_shot + work.num_tokens * cost.one_shot_token,
         cost.two_shot + work.num_tokens * cost.two_shot_token,
     )
+    return time + exchange_time(cost, work) if cost.splits_context else time
+
+
+def exchange_time(cost: Cost, work: Work) -> float:
+    """Seconds that ranks exchange queries and partial outputs, for tokens with some context.
+
+    Prompts of latent attention gather the context's latents instead. A first chunk alone
+    exchanges nothing.
+    """
+    context, num_tokens = work.num_prompt_context_tokens, work.num_decodes + work.num_drafts
+    if num_tokens == 0 and context == 0:
+        return 0.0
+    if cost.exchanges_prompts:
+        num_tokens = work.num_tokens
+    exchanged = num_tokens * cost.exchange_token + context * cost.gather_token
+    return cost.exchange_launch + exchanged
 
 
 def work_time(cost: Cost, work: Work) -> float:
@@ -154,6 +173,7 @@ def work_time(cost: Cost, work: Work) -> float:
     time += elementwise_time(cost, work)
     time += all_reduce_time(cost, work)
     time += launch_wait(cost, work, time)
+    time += copy_wait(cost, work, time)
     if cost.has_drafts:
         time += draft_time(cost, work, time)
     return time
@@ -165,6 +185,14 @@ def launch_wait(cost: Cost, work: Work, time: float) -> float:
         return 0.0
     least = cost.uncaptured_time + work.num_requests * cost.request_time
     return max(least - time, 0.0)
+
+
+def copy_wait(cost: Cost, work: Work, time: float) -> float:
+    """Seconds that a step of a given time waits for copies of weights from the host."""
+    if cost.host.num_layers == 0:
+        return 0.0
+    layer = (time - head_time(cost, work)) / (cost.host.num_layers * cost.num_stages)
+    return cost.num_stages * copying_time(cost, layer)
 
 
 def draft_time(cost: Cost, work: Work, time: float) -> float:

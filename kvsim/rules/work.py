@@ -52,6 +52,8 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
     work.num_sampled = num_sampled + (work.num_drafts if cost.has_drafts else 0)
     work.num_decodes = num_decodes
     work.num_context_tokens = decode_keys
+    if cost.splits_context:
+        count_prompt_context(work, batch)
     if cost.has_samples:
         has_samples = count_samples(work, requests, batch)
     for k in range(cost.num_layers):
@@ -85,6 +87,16 @@ def count_drafts(work: Work, batch: Batch) -> None:
     work.draft_pairs = pairs
     work.draft_keys = keys
     work.num_drafted = batch.num_drafts
+
+
+def count_prompt_context(work: Work, batch: Batch) -> None:
+    """Count the tokens before the chunks of prompts."""
+    num_tokens = 0
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        if entry.num_tokens > 1 + entry.num_drafts:
+            num_tokens += entry.end - entry.num_tokens
+    work.num_prompt_context_tokens = num_tokens
 
 
 def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool:

@@ -12,11 +12,13 @@ def transfer_bytes(setup: Setup, num_tokens: int) -> int:
     """Return the bytes of KV that all GPUs of a replica read for ``num_tokens`` tokens.
 
     KV heads that are replicated (more ranks than heads) are read once per copy; a latent, which
-    every rank has, is read once.
+    every rank has, is read once. Ranks of context
+    parallelism hold some tokens each.
     """
-    config, total = setup.config, 0
+    config, total = setup.config, 0.0
+    copies = config.tensor_parallel_size / config.decode_context_parallel_size
     for layer in setup.kv_config.layout.layers:
-        ranks = 1 if layer.num_tensors == 1 else config.tensor_parallel_size
+        ranks = 1.0 if layer.num_tensors == 1 else copies
         tokens = num_tokens if layer.window is None else min(num_tokens, layer.window)
         total += ranks * (layer.bytes_per_token * tokens + layer.state_bytes)
     return round(total * _stages(setup))

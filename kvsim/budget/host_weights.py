@@ -1,0 +1,76 @@
+"""Weights of layers in host memory: vLLM's two ways of offloading them (its ``OffloadConfig``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.budget import GIB
+from kvsim.engines.registry import get_engine
+from kvsim.errors import FieldError
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import ModelSpec
+    from kvsim.config import Config
+
+
+class HostWeights(NamedTuple):
+    """Weights of layers that a GPU lacks, on the stage with most layers.
+
+    Parameters
+    ----------
+    saved : bytes that they free on the GPU, less those of buffers
+    share : share of the layers' weights that kernels read in host memory
+    layer_bytes : bytes of a layer that is copied ahead of its use, 0 if none is
+    num_layers : of the stage; of each ``group_size`` the last ``num_in_group`` are copied
+    num_buffers : copied layers for which the GPU has room at once
+    """
+
+    saved: int = 0
+    share: float = 0.0
+    layer_bytes: float = 0.0
+    num_layers: int = 0
+    group_size: int = 1
+    num_in_group: int = 0
+    num_buffers: int = 1
+
+
+NO_HOST_WEIGHTS = HostWeights()
+
+
+def host_weights(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeights:
+    """Place weights of layers in host memory as a configuration says.
+
+    Parameters
+    ----------
+    layer_bytes : weights of all layers on one GPU. The layers are taken to be alike, and the last
+        tensor that exceeds ``cpu_offload_gb`` to be cut.
+
+    Raises
+    ------
+    ValueError
+        For groups with fewer layers than are offloaded, and for engines without these rules.
+    """
+    group, number = config.offload_group_size, config.offload_num_in_group
+    if not group and not config.cpu_offload_gb:
+        return NO_HOST_WEIGHTS
+    if not get_engine(config.engine).offloads_weights:
+        name = "offload_group_size" if group else "cpu_offload_gb"
+        raise FieldError(name, f"is {getattr(config, name)}: only engine vllm supports it")
+    if not group:
+        moved = min(config.cpu_offload_gb * GIB, layer_bytes)
+        return HostWeights(int(moved), moved / layer_bytes)
+    if number > group:
+        raise FieldError(
+            "offload_num_in_group", f"is {number}: must be at most offload_group_size, {group}"
+        )
+    layers, buffers = (
+        -(-model.num_layers // config.pipeline_parallel_size),
+        config.offload_prefetch_step,
+    )
+    moved_layers = sum(place % group >= group - number for place in range(layers))
+    one = layer_bytes / layers
+    if not moved_layers:
+        return NO_HOST_WEIGHTS
+    saved = int((moved_layers - buffers) * one)
+    used = min(buffers, moved_layers)
+    return HostWeights(saved, 0.0, one, layers, group, number, used)

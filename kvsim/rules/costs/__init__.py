@@ -1,0 +1,1 @@
+"""Rules of the time of a step that few configurations have."""

@@ -1,0 +1,119 @@
+"""Weights in host memory: vLLM's --cpu-offload-gb and --offload-group-size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from refused import refused
+
+import kvsim
+from kvsim.budget.weights import num_end_params
+from kvsim.catalog import get_model
+from kvsim.config import Config
+from kvsim.cost.roofline import RooflineCost
+from kvsim.engine.setup import resolve
+from kvsim.records.cost import Cost, Work
+from kvsim.rules.costs.host_weights import copying_time, reading_time
+from kvsim.testing import equal_tables
+
+GIB = 2**30
+LLAMA: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "rtx-4090", "max_model_len": 8192}
+LAYER = 436_224_000  # of Llama-3.1-8B: 218,112,000 parameters of 2 bytes
+
+
+def sized(**options: Any) -> kvsim.Capacity:
+    return kvsim.capacity(**LLAMA, **options)
+
+
+def layers_of(pattern: str, buffers: int, copy_time: float) -> Cost:
+    """Return copies for a pattern of one group: C for a layer that is copied."""
+    cost, number = Cost(), pattern.count("C")
+    cost.host.num_layers, cost.host.group_size = 2 * len(pattern), len(pattern)
+    cost.host.num_in_group, cost.host.num_buffers = number, buffers
+    cost.host.copy_time, cost.host.ready = copy_time, [0.0] * buffers
+    return cost
+
+
+def test_the_pool_grows_by_the_weights_in_host_memory() -> None:
+    plain, less = sized(), sized(cpu_offload_gb=4)
+    assert less.budget_bytes["kv_cache"] - plain.budget_bytes["kv_cache"] == 4 * GIB
+    assert plain.budget_bytes["weights"] - less.budget_bytes["weights"] == 4 * GIB
+
+
+def test_no_more_than_the_layers_is_moved() -> None:
+    model = get_model("llama-3.1-8b")
+    ends = 2 * num_end_params(model, 1, towers=True)
+    assert sized(cpu_offload_gb=100).budget_bytes["weights"] == pytest.approx(ends, abs=10**6)
+
+
+def test_copied_layers_have_buffers_instead() -> None:
+    """Layers 7, 15, 23, 31, or the last two of each eight; a buffer each, or three."""
+    plain = sized().budget_bytes["weights"]
+    for options, layers in (
+        ({}, 3),
+        ({"offload_num_in_group": 2}, 7),
+        ({"offload_num_in_group": 2, "offload_prefetch_step": 3}, 5),
+    ):
+        less = sized(offload_group_size=8, **options).budget_bytes["weights"]
+        assert plain - less == pytest.approx(layers * LAYER, rel=1e-3)
+
+
+def test_a_decode_waits_for_the_weights_that_it_reads_over_pcie() -> None:
+    """4 GiB over 25 or 32 GB/s, less the time of the same weights from the GPU's memory."""
+    plain, moved = (
+        resolve(Config(**LLAMA, cpu_offload_gb=gib, kv_cache_memory_bytes="2G")) for gib in (0, 4)
+    )
+    assert isinstance(plain.cost, RooflineCost)
+    assert isinstance(moved.cost, RooflineCost)
+    share = moved.memory.host_weights.share
+    assert share == pytest.approx(4 * GIB / (32 * LAYER), rel=1e-3)
+    work = Work(num_requests=1, num_tokens=1, num_decodes=1, weight_bytes=32.0 * LAYER)
+    before = plain.cost.gemms(work)
+    wanted = 4 * GIB / plain.memory.gpu.pcie_bytes_per_s - share * before
+    assert moved.cost.gemms(work) - before == pytest.approx(wanted, rel=1e-3)
+    long = Work(num_requests=1, num_tokens=65536, weight_bytes=32.0 * LAYER)
+    assert reading_time(moved.cost.record, long, 60.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "buffers", "copy", "wait"),
+    [
+        # Two groups. Layer 1 ends at 2, the copy of layer 3 at 5: it begins 2 late, ends at 6, and
+        # the copy of the next step's layer 1 at 9: 5 beyond the four layers.
+        ("-C", 1, 3.0, 5.0),
+        # Copies of half a layer are hidden, but for the last, which ends with the step.
+        ("-C", 1, 0.5, 0.5),
+        # Both copied layers are there at the start: only their next copies are waited for, of
+        # which the first runs under the layers 2 and 3.
+        ("-C", 2, 3.0, 4.0),
+        # Layers 0 to 3 one by one: each but the first waits for a copy of 3, and one more ends.
+        ("CC", 1, 3.0, 12.0),
+    ],
+)
+def test_copies_run_ahead_of_the_layers(
+    pattern: str, buffers: int, copy: float, wait: float
+) -> None:
+    assert copying_time(layers_of(pattern, buffers, copy), 1.0) == pytest.approx(wait)
+
+
+@pytest.mark.slow
+def test_both_backends_give_the_same_tables() -> None:
+    trace = kvsim.Trace.from_arrays([0.1 * i for i in range(12)], [300] * 12, [30] * 12)
+    kimi: dict[str, Any] = {"model": "kimi-k2-thinking", "gpu": "h200-sxm"}
+    kimi |= {"tensor_parallel_size": 8, "num_gpu_blocks_override": 60}
+    for options in (
+        LLAMA | {"offload_group_size": 4, "offload_prefetch_step": 2},
+        LLAMA | {"cpu_offload_gb": 3},
+        kimi | {"decode_context_parallel_size": 8, "max_num_batched_tokens": 512},
+    ):
+        both = [kvsim.simulate(trace, **options, backend=b) for b in ("python", "compiled")]
+        assert equal_tables(*(one.requests for one in both))
+
+
+def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "capacity llama-3.1-8b --gpu h100-sxm"
+    groups = f"{line} --offload-group-size 2 --offload-num-in-group 3"
+    assert "must be at most offload_group_size, 2" in refused(capsys, groups)
+    other = f"{line} --engine tensorrt-llm --cpu-offload-gb 3"
+    assert "only engine vllm supports it" in refused(capsys, other)
