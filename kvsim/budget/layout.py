@@ -287,7 +287,7 @@ def kv_layout(
     indexed = iter(model.indexed)
     what_if = num_kv_heads is not None or kv_lora_rank is not None
     padded = without_latents and not what_if and model.is_mla
-    for place, mixer in enumerate(model.mixers[:per_stage]):
+    for place, mixer in enumerate(model.mixers_of(per_stage)):
         if mixer is None:
             continue
         if isinstance(mixer, StateLayer):
@@ -304,7 +304,8 @@ def kv_layout(
         if padded:
             layer = layer._replace(num_kv_heads=model.num_heads, num_vectors=2, head_dim=PADDED_DIM)
         has_index = next(indexed) and not what_if
-        if place >= model.num_layers - model.num_kv_shared_layers:
+        shared = model.num_kv_shared_layers
+        if shared and place >= model.num_layers - shared:
             continue  # reads the KV of an earlier layer
         kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
         if not what_if and not padded:

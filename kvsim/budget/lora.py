@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.budget.layout import heads_per_rank
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.catalog.spec import AttentionLayer
+from kvsim.catalog.state import StateLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.catalog.spec import ModelSpec
-    from kvsim.catalog.state import StateLayer
     from kvsim.lora import LoRAConfig
 
 
@@ -40,7 +40,7 @@ def lora_bytes(
     tp = tensor_parallel_size
     per_stage = -(-model.num_layers // pipeline_parallel_size)
     elements = 0.0
-    for index, mixer in enumerate(model.mixers[:per_stage]):
+    for index, mixer in enumerate(model.mixers_of(per_stage)):
         for linear in _linears(model, mixer, index, tp):
             elements += lora.max_lora_rank * (linear.inputs + linear.outputs)
     return int(lora.max_loras * elements * DTYPE_BYTES[dtype])
@@ -54,7 +54,8 @@ def _linears(
     elif mixer is not None:
         yield from _state(model, mixer, tp)
     alone = any(one is None for one in model.mixers)
-    if mixer is None or not alone:
+    beside = isinstance(mixer, StateLayer) and "P" in model.layer_pattern
+    if mixer is None or not (alone or beside):
         yield from _mlp(model, index, tp)
 
 

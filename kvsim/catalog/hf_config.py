@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 #: Families that are known and refused, and why.
 REFUSED = {
     "deepseek_v4": "attention over compressed tokens is not modelled",
-    "lfm2": "layers of short convolutions and their states are not modelled",
-    "lfm2_moe": "layers of short convolutions and their states are not modelled",
-    "mistral4": "its KV cache per token is not known",
-    "falcon_h1": "layers with attention and Mamba side by side are not modelled",
 }
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

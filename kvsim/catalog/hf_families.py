@@ -393,6 +393,13 @@ GEMMA3 = {
 }
 GEMMA4 = {"global_head_dim": 512, "sliding_window_pattern": 6}
 DEEPSEEK = {"moe_layer_freq": 1, "first_k_dense_replace": 0}
+#: Mistral 4's, by transformers' Mistral4Config.
+MISTRAL4 = {
+    **DEEPSEEK,
+    **{"kv_lora_rank": 256, "q_lora_rank": 1024, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 128, "n_routed_experts": 128, "n_shared_experts": 1},
+    **{"num_experts_per_tok": 4, "moe_intermediate_size": 2048},
+}
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(_deepseek, DEEPSEEK),
@@ -410,6 +417,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(
         _mistral, {"num_key_value_heads": 8, "sliding_window": 4096}, null_means_none=WINDOW
     ),
+    "mistral4": Family(_deepseek, MISTRAL4),
     "mixtral": Family(_mixtral, {"num_key_value_heads": 8}),
     "opt": Family(_opt, ties=True),
     "phi": Family(_phi),

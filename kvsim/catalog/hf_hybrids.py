@@ -216,6 +216,72 @@ def _kimi_linear(config: Config) -> Fields:
     )
 
 
+def _falcon_h1(config: Config) -> Fields:
+    """Falcon-H1: attention and Mamba-2 side by side in every layer, then an MLP."""
+    width = config.integer("mamba_d_ssm")
+    heads = config.integer("mamba_n_heads", minimum=1)
+    return FAMILIES["llama"].read(config) | {
+        "layer_pattern": "P",
+        "state_form": "mamba2",
+        "state_num_heads": heads,
+        "state_head_dim": width // heads,
+        "state_num_groups": config.integer("mamba_n_groups"),
+        "state_size": config.integer("mamba_d_state"),
+        "conv_kernel": config.integer("mamba_d_conv"),
+        "state_chunk": config.integer("mamba_chunk_size"),
+        "state_norm": config.flag("mamba_rms_norm"),
+    }
+
+
+def _lfm2(config: Config) -> Fields:
+    """LFM2: short convolutions, and attention in the named layers."""
+    num_layers = config.integer("num_hidden_layers", minimum=1)
+    kinds = [str(kind) for kind in config.entries("layer_types")]
+    named = config.entries("full_attn_idxs")
+    full = [kind == "full_attention" for kind in kinds] or [i in named for i in range(num_layers)]
+    if len(full) != num_layers:
+        raise config.error(f"layer_types has {len(full)} entries for {num_layers} layers")
+    width = config.integer("block_ff_dim", "intermediate_size")
+    if config.flag("block_auto_adjust_ff_dim", "num_experts" not in config.values):
+        unit = config.integer("block_multiple_of", default=256, minimum=1)
+        width = -(-int(_factor(config) * int(2 * width / 3)) // unit) * unit
+    fields = _sizes(config, intermediate_size=width)
+    if config.get("num_experts") is not None:
+        fields |= _routed(config, "num_experts_per_tok", "moe_intermediate_size")
+        fields["num_dense_layers"] = config.integer("num_dense_layers", default=0)
+    return (
+        fields
+        | _pattern("".join("F" if is_full else "M" for is_full in full))
+        | {
+            "qk_norm": True,
+            "state_form": "conv",
+            "state_num_heads": 1,
+            "state_head_dim": fields["hidden_size"],
+            "state_size": 1,
+            "conv_kernel": config.integer("conv_L_cache"),
+        }
+    )
+
+
+def _factor(config: Config) -> float:
+    """Return the factor of the width of LFM2's MLPs."""
+    factor = config.get("block_ffn_dim_multiplier")
+    if factor is None:
+        return 1.0
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+        raise config.error(f"block_ffn_dim_multiplier must be a positive number, not {factor!r}")
+    return float(factor)
+
+
+FALCON_H1 = {
+    **{"mamba_chunk_size": 256, "mamba_d_conv": 4, "mamba_d_ssm": 1024, "mamba_d_state": 256},
+    **{"mamba_n_groups": 1, "mamba_n_heads": 128, "max_position_embeddings": 8192},
+}
+LFM2 = {
+    **{"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8},
+    "vocab_size": 65_536,
+}
+
 JAMBA = {
     "attn_layer_offset": 4,
     "attn_layer_period": 8,
@@ -230,8 +296,11 @@ JAMBA = {
 QWEN_NEXT = {"full_attention_interval": 4}
 
 HYBRIDS: dict[str, Family] = {
+    "falcon_h1": Family(_falcon_h1, FALCON_H1),
     "granitemoehybrid": Family(_granite, ties=True),
     "jamba": Family(_jamba, JAMBA),
+    "lfm2": Family(_lfm2, LFM2, ties=True),
+    "lfm2_moe": Family(_lfm2, LFM2, ties=True),
     "kimi_k3": Family(_kimi_linear),
     "kimi_linear": Family(_kimi_linear),
     "nemotron_h": Family(_nemotron_h),

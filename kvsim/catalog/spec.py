@@ -12,7 +12,10 @@ AttentionKind = Literal["full", "sliding", "chunked"]
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
 #: Letters of ``ModelSpec.layer_pattern``: attention, a state, only an MLP, or only experts.
-LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, "M": "mamba", "-": "mlp", "E": "experts"}
+LAYER_KINDS: dict[str, str] = {
+    **ATTENTION_KINDS,
+    **{"M": "mamba", "P": "attention and mamba", "-": "mlp", "E": "experts"},
+}
 
 
 #: Sizes that must be above 0.
@@ -60,8 +63,9 @@ class ModelSpec:
         Rows of the embedding, and the longest context in tokens.
     layer_pattern, window
         One letter per layer, repeated over the layers: F full, S sliding, C chunked-local, M a
-        Mamba or linear-attention layer, - only an MLP, E only experts. In a pattern with - or E,
-        the other layers have no MLP. ``window`` is the sliding window, or the chunk, in tokens.
+        Mamba or linear-attention layer, P full attention and such a state side by side, - only an
+        MLP, E only experts. In a pattern with - or E, the other layers have no MLP. ``window`` is
+        the sliding window, or the chunk, in tokens.
     full_num_kv_heads, full_head_dim, window_num_heads
         KV heads and head dimension of full-attention layers, and query heads of layers with a
         window, if they differ from those of the other layers.
@@ -84,6 +88,8 @@ class ModelSpec:
         from chunk to chunk.
     state_full_gate
         Kimi delta attention gates its output by one matrix instead of two narrow ones (Kimi K3).
+    state_norm
+        Mamba-2 normalises its gated output; the smallest Falcon-H1 does not.
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
@@ -165,6 +171,7 @@ class ModelSpec:
     state_dtype: str | None = None
     state_chunk: int = 64
     state_full_gate: bool = False
+    state_norm: bool = True
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
@@ -227,7 +234,7 @@ class ModelSpec:
                 f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
             )
 
-        if "M" in kinds and (self.state is None or self.state_chunk < 1):
+        if kinds & {"M", "P"} and (self.state is None or self.state_chunk < 1):
             raise ValueError(
                 f"model {self.name!r}: layers M need state_form ({', '.join(STATE_FORMS)}) and "
                 "positive state_num_heads, state_head_dim, state_size, state_chunk and conv_kernel"
@@ -235,11 +242,16 @@ class ModelSpec:
 
     @cached_property
     def mixers(self) -> tuple[AttentionLayer | StateLayer | None, ...]:
-        """Token mixer of each layer, in order: attention or a state; None for only an MLP."""
-        letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(self.num_layers))
+        """Token mixers in order: attention or a state; None for only an MLP."""
+        return self.mixers_of(self.num_layers)
+
+    def mixers_of(self, num_layers: int) -> tuple[AttentionLayer | StateLayer | None, ...]:
+        """Return the token mixers of the first layers, two of a layer that has both kinds."""
+        letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(num_layers))
+        kinds = "".join("FM" if letter == "P" else letter for letter in letters)
         return tuple(
             self.state if letter == "M" else None if letter in "-E" else self._layer(letter)
-            for letter in letters
+            for letter in kinds
         )
 
     @cached_property
@@ -263,6 +275,7 @@ class ModelSpec:
             kernel,
             self.state_dtype,
             self.state_full_gate,
+            self.state_norm,
         )
 
     @property

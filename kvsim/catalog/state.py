@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 #: Mamba (arXiv 2312.00752), Mamba-2 (arXiv 2405.21060), gated delta net (arXiv 2412.06464), Kimi
-#: delta attention (arXiv 2510.26692).
-StateForm = Literal["mamba1", "mamba2", "gdn", "kda"]
+#: delta attention (arXiv 2510.26692), short convolution alone (LFM2).
+StateForm = Literal["mamba1", "mamba2", "gdn", "kda", "conv"]
 
 STATE_FORMS: tuple[str, ...] = get_args(StateForm)
 
@@ -25,6 +25,7 @@ class StateLayer(NamedTuple):
     conv_kernel : number of inputs of the convolution
     dtype : data type of the matrix; None: that of the weights
     full_gate : the output is gated by one matrix instead of two narrow ones
+    has_norm : Mamba-2's gated output is normalised
     """
 
     form: StateForm
@@ -35,6 +36,7 @@ class StateLayer(NamedTuple):
     conv_kernel: int
     dtype: str | None = None
     full_gate: bool = False
+    has_norm: bool = True
 
     @property
     def width(self) -> int:
@@ -43,8 +45,8 @@ class StateLayer(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        """Number of elements of the matrices of all heads."""
-        return self.width * self.size
+        """Elements of the matrices of all heads; a convolution alone has none."""
+        return 0 if self.form == "conv" else self.width * self.size
 
     def num_conv_channels(self, tensor_parallel_size: int = 1) -> int:
         """Return the channels of the convolution on one rank: values, keys, queries (or B and C).
@@ -52,6 +54,8 @@ class StateLayer(NamedTuple):
         If Mamba-2's groups do not divide evenly over the ranks, every rank has one group.
         """
         groups, tp = self.num_groups, tensor_parallel_size
+        if self.form == "conv":
+            return self.width // tp
         if self.form == "mamba2" and groups % tp:
             groups = tp
         return (self.width + 2 * groups * self.size) // tp
@@ -72,7 +76,7 @@ class StateLayer(NamedTuple):
             If the heads do not divide over the ranks.
         """
         tp = tensor_parallel_size
-        shared = self.width if self.form == "mamba1" else self.num_heads
+        shared = self.width if self.form in ("mamba1", "conv") else self.num_heads
         if shared % tp or (self.form in ("gdn", "kda") and self.num_groups % tp):
             raise ValueError(
                 f"{self.num_heads} heads of linear attention cannot be divided over "
@@ -87,12 +91,15 @@ class StateLayer(NamedTuple):
         h, width, heads, size = hidden_size, self.width, self.num_heads, self.size
         channels = self.num_conv_channels()
         conv, out = channels * self.conv_kernel, width * h
+        if self.form == "conv":  # two gates beside its input
+            return h * 3 * width + conv + out
         if self.form == "mamba1":  # Jamba's, with norms on step, B and C
             rank = -(-h // 16)
             step = width * (rank + 2 * size) + (rank + 1) * width + rank + 2 * size
             return h * 2 * width + conv + width + step + width * size + width + out
         if self.form == "mamba2":
-            return h * (width + channels + heads) + conv + channels + 3 * heads + width + out
+            norm = width if self.has_norm else 0
+            return h * (width + channels + heads) + conv + channels + 3 * heads + norm + out
         if self.form == "gdn":
             return h * (width + channels + 2 * heads) + conv + 2 * heads + self.head_dim + out
         narrow = h * self.head_dim + self.head_dim * width
