@@ -13,16 +13,14 @@ from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.encoder import encoder_profile
 from kvsim.budget.exchange import exchange_bytes
 from kvsim.budget.graphs import graph_bytes, graphs_of
-from kvsim.budget.host_weights import HostWeights, host_weights
+from kvsim.budget.host_weights import HostWeights, weights_of
 from kvsim.budget.interval import kv_cache_interval
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
 from kvsim.budget.limits import Limits, check_context_parallel, length_by_memory, limits_of
 from kvsim.budget.lora import lora_bytes
-from kvsim.budget.padding import padded_experts
 from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
-from kvsim.budget.replicated import replicated_bytes
 from kvsim.budget.settings import (
     expert_parallel_size,
     expert_replicas,
@@ -30,15 +28,12 @@ from kvsim.budget.settings import (
     keeps_groups,
     layout_of,
     model_of,
-    ranks_per_expert,
     state_cache,
 )
 from kvsim.budget.versions import GRAPHS_COUNTED, precedes
 from kvsim.budget.weights import (
     DTYPE_BYTES,
     check_quantization,
-    num_end_params,
-    weight_bytes,
     weight_dtype,
 )
 from kvsim.catalog import get_gpu
@@ -118,7 +113,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         num_shares=config.decode_context_parallel_size,
     )
     reserved = int(config.mm_ipc_gpu_memory_gb * GIB)
-    weights, on_host = _weights(config, model, gpu, dtype, quantization)
+    weights, on_host = weights_of(config, model, gpu, dtype, quantization)
     budget = inference_budget(
         model,
         gpu,
@@ -155,29 +150,6 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         *(model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks),
         *(block_size, on_host),
     )
-
-
-def _weights(
-    config: Config, model: ModelSpec, gpu: GpuSpec, dtype: str, quantization: str | None
-) -> tuple[int, HostWeights]:
-    """Return the bytes of weights on one GPU, and the weights that are in host memory instead."""
-    tp, stages = config.tensor_parallel_size, config.pipeline_parallel_size
-    shape: dict[str, Any] = {"tensor_parallel_size": tp, "pipeline_parallel_size": stages}
-    shape |= {"dtype": dtype, "quantization": quantization}
-    towers = not config.language_model_only
-    weights = weight_bytes(
-        model,
-        expert_parallel_size=expert_parallel_size(config),
-        expert_replicas=expert_replicas(config),
-        expert_padding=padded_experts(
-            model, gpu.name, quantization, ranks_per_expert=ranks_per_expert(config)
-        ),
-        towers=towers,
-        **shape,
-    ) + replicated_bytes(model, **shape)
-    ends = num_end_params(model, stages, towers=towers) * DTYPE_BYTES[dtype] // tp
-    on_host = host_weights(config, model, weights - ends)
-    return weights - on_host.saved, on_host
 
 
 def _beside(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB
+from kvsim.budget.padding import padded_experts
+from kvsim.budget.replicated import replicated_bytes
+from kvsim.budget.settings import expert_parallel_size, expert_replicas, ranks_per_expert
+from kvsim.budget.weights import DTYPE_BYTES, num_end_params, weight_bytes
 from kvsim.engines.registry import get_engine
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
-    from kvsim.catalog.spec import ModelSpec
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
 
@@ -74,3 +78,26 @@ def host_weights(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeig
     saved = int((moved_layers - buffers) * one)
     used = min(buffers, moved_layers)
     return HostWeights(saved, 0.0, one, layers, group, number, used)
+
+
+def weights_of(
+    config: Config, model: ModelSpec, gpu: GpuSpec, dtype: str, quantization: str | None
+) -> tuple[int, HostWeights]:
+    """Return the bytes of weights on one GPU, and the weights that are in host memory instead."""
+    tp, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    shape: dict[str, Any] = {"tensor_parallel_size": tp, "pipeline_parallel_size": stages}
+    shape |= {"dtype": dtype, "quantization": quantization}
+    towers = not config.language_model_only
+    weights = weight_bytes(
+        model,
+        expert_parallel_size=expert_parallel_size(config),
+        expert_replicas=expert_replicas(config),
+        expert_padding=padded_experts(
+            model, gpu.name, quantization, ranks_per_expert=ranks_per_expert(config)
+        ),
+        towers=towers,
+        **shape,
+    ) + replicated_bytes(model, **shape)
+    ends = num_end_params(model, stages, towers=towers) * DTYPE_BYTES[dtype] // tp
+    on_host = host_weights(config, model, weights - ends)
+    return weights - on_host.saved, on_host

@@ -12,11 +12,8 @@ AttentionKind = Literal["full", "sliding", "chunked"]
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
 #: Letters of ``ModelSpec.layer_pattern``: attention, a state, only an MLP, or only experts.
-LAYER_KINDS: dict[str, str] = {
-    **ATTENTION_KINDS,
-    **{"M": "mamba", "P": "attention and mamba", "-": "mlp", "E": "experts"},
-}
-
+STATE_KINDS = {"M": "mamba", "P": "attention and mamba"}
+LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, **STATE_KINDS, "-": "mlp", "E": "experts"}
 
 #: Sizes that must be above 0.
 POSITIVE_FIELDS = (
@@ -233,8 +230,7 @@ class ModelSpec:
             raise ValueError(
                 f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
             )
-
-        if kinds & {"M", "P"} and (self.state is None or self.state_chunk < 1):
+        if kinds & STATE_KINDS.keys() and (self.state is None or self.state_chunk < 1):
             raise ValueError(
                 f"model {self.name!r}: layers M need state_form ({', '.join(STATE_FORMS)}) and "
                 "positive state_num_heads, state_head_dim, state_size, state_chunk and conv_kernel"
