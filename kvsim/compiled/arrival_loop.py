@@ -87,7 +87,7 @@ def is_known(state, place, seen, counts):
 
 @njit(cache=True)
 def num_rest(prompts, row, size):
-    """Return 1 if a prompt ends inside a block, which it shares with no other prompt, else 0."""
+    """Return 1 if a prompt's last block is partly filled, and so not shared, else 0."""
     return np.int64(prompts[5][row] % size > 0)
 
 

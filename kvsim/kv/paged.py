@@ -43,6 +43,7 @@ from kvsim.records.paged import (
 from kvsim.records.record import NONE, Short
 from kvsim.rules.blocks.attention import admission_cap, cdiv
 from kvsim.rules.blocks.window import num_dead
+from kvsim.rules.kv import next_own_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -273,9 +274,7 @@ class PagedManager(RuleManager):
     # -- the protocol ----------------------------------------------------------------------------
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
-        own_blocks = self.kv.request_blocks[
-            self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
-        ]
+        own_blocks = next_own_blocks(self.kv)
         return [
             [table.blocks[place] for place in range(cdiv(num_tokens, spec.block_size))]
             if is_cached(spec)
@@ -284,9 +283,7 @@ class PagedManager(RuleManager):
         ]
 
     def take_hit(self, hit: Hit) -> None:
-        own_blocks = self.kv.request_blocks[
-            self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
-        ]
+        own_blocks = next_own_blocks(self.kv)
         for table, blocks in zip(own_blocks.tables, hit.blocks, strict=False):
             for place, block in enumerate(blocks):
                 table.blocks[place] = block
