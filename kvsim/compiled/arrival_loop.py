@@ -372,8 +372,8 @@ def route(
     paths : 1 if the prompts on each replica are tracked, these prompts, and their numbers
     arrivals : requests in order, their times, the contents of their outputs, the time before the
         first one
-    noted : by request: predicted hit, best hit and branch; every how many requests the best hit is
-        computed, 0 for never
+    noted : by request: predicted hit, best hit and branch; N if the best hit is computed for every
+        N-th request, 0 for none
     scrapes : time of the first scrape, and seconds between scrapes, 0 for none
     kinds : source of predicted hits, tokens of an entry, most entries of a prompt, tokens of a
         block, 1 if pools can be read directly, 1 if requests are tracked, entries that a hash ring

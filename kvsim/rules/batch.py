@@ -28,7 +28,7 @@ def batch_at(state: Replica, k: int) -> Batch:
 
 
 def calls_since_token(state: Replica, request: Request) -> int:
-    """Return the calls of schedule since a request's token in flight was scheduled, 0 without."""
+    """Return the calls of schedule since a request's token in flight was scheduled; 0 for none."""
     if request.num_placeholders == 0:
         return 0
     return state.num_calls + state.limits.num_stages - request.next_call

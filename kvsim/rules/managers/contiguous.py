@@ -45,7 +45,7 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
 
 
 def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
-    """Allocate ``count`` extents of ``asked`` slots; if one does not fit, free all: False."""
+    """Allocate ``count`` extents of ``asked`` slots; False, with none, if one does not fit."""
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
         if pieces.starts[k] == NONE:
