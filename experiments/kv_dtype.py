@@ -1,18 +1,18 @@
-"""Benefit of a smaller KV dtype: capacity, requests in flight, and how much of it as speed.
+"""Benefit of a smaller KV dtype, in capacity, requests in flight and throughput.
 
-Llama-3-8B on an A100-80GB at the same KV bytes: ShareGPT-like lengths, all waiting from the start,
-and as many in flight as memory holds. INT8 has one FP32 scale per token, head and vector, INT4 an
-FP16 scale and a zero point; FP8 has a scale per tensor, which weighs nothing. Bands, stated before
-looking: tokens that fit, over BF16, are 2 for FP8, 2 / (1 + 4/128) for INT8 and 4 / (1 + 4/64) for
-INT4 (0.1 %); the throughput of FP8 is between 1.05 and 1.7 times that of BF16, not 2.
+Llama-3-8B on an A100-80GB with a given KV memory serves ShareGPT-like lengths; all requests arrive
+at once, and as many run as fit. INT8 has one FP32 scale per token, head and vector, INT4 an FP16
+scale and a zero point; FP8 has one scale per tensor, of negligible size. Bands, stated before the
+first run: the tokens that fit, relative to BF16, are 2 for FP8, 2 / (1 + 4/128) for INT8 and
+4 / (1 + 4/64) for INT4 (within 0.1 %); the throughput of FP8 is 1.05 to 1.7 times that of BF16.
 
-Findings. Capacity follows the bytes, minus the scales: INT8 is 1.94x, INT4 3.76x. Requests in
-flight follow capacity while requests wait. Throughput does not: half the bytes per token are read,
-but twice as many requests read them, so a step takes as long as before for attention, and longer
-for the GEMMs of twice the tokens; what is gained is that weights are read half as often per token.
-FP8 is no 2x but 1.2x, INT4 1.45x, and each token takes longer (TPOT 53, 87 and 140 ms). Converting
-FP8 inside the attention kernel is charged as measured, INT8 and INT4 as much; what INT4 costs in
-quality is not.
+Findings. Capacity follows the bytes per token, scales included: INT8 gives 1.94x, INT4 3.76x. The
+number of running requests follows capacity while requests wait. Throughput gains less. With half
+the bytes per token, twice as many requests run, so attention takes as long per step as before, and
+the GEMMs of twice the tokens take longer; the gain is that weights are read half as often per
+token. FP8 gives 1.2x, INT4 1.45x, and TPOT grows (53, 87 and 140 ms). Step times include the
+conversion of FP8 in the attention kernel as measured, and the same for INT8 and INT4. The quality
+of INT4 is not judged.
 
     python -m experiments.kv_dtype [--quick] [--out DIR]
 """
@@ -38,13 +38,13 @@ DEPLOYMENT: dict[str, Any] = {
 
 
 def times_bf16(dtype: str) -> float:
-    """Tokens per byte over those of BF16, from the definition of the format."""
+    """Return the tokens per byte relative to BF16, from the definition of the format."""
     bits, scale_bytes = FORMATS[dtype]
     return 2 * HEAD_DIM / (HEAD_DIM * bits / 8 + scale_bytes)
 
 
 def measure(quick: bool) -> Figure:
-    """Count what fits, and serve one workload by every dtype."""
+    """Count the tokens that fit, and serve one workload with every dtype."""
     trace = workloads.sharegpt(
         num_requests=1500 if quick else 6000, request_rate=float("inf"), seed=0
     )

@@ -1,17 +1,17 @@
 """Benefit of host memory as a second KV tier: good for prefix blocks, not for live KV.
 
-Chats of six turns a minute apart, Llama-3-8B on an A100-40GB with 4 GiB of KV: blocks that are
-evicted to the host and fetched on a hit (`tiered`, vLLM's --kv-offloading-size) raise the hit rate
-from a quarter to what a GPU of unlimited memory has, and cut the mean TTFT to a fifth, since a
-fetch moves a token's KV in far less time than computing it takes. The same memory used to hold more
-requests (`unified`, CUDA's managed memory) loses most of the throughput as soon as the running
-requests exceed the GPU's memory by a tenth: every decode step reads all KV, the least recently used
-pages have always just left, and page faults bring them back at a hundredth of HBM's bandwidth.
+Llama-3-8B on an A100-40GB with 4 GiB of KV serves chats of six turns with pauses of a minute. With
+`tiered` (vLLM's --kv-offloading-size), blocks are evicted to the host and fetched on a hit. That
+raises the hit rate from a quarter to that of a GPU with unlimited memory, and cuts the mean TTFT to
+a fifth, since fetching a token's KV takes far less time than computing it. With `unified` (CUDA's
+managed memory), the same memory holds more running requests. Most of the throughput is lost as soon
+as these exceed the GPU's memory by a tenth: every decode step reads all KV, LRU has always evicted
+the pages that are read next, and page faults fetch them at a hundredth of HBM's bandwidth.
 
-vLLM's own offloading (`native`) stores prompts as they are computed, not as they are evicted. Its
-LRU is arithmetic: in Mooncake's rounds (20 clients, 4,096 tokens more each round, 80 GB) its hit
-rates are those of a plain LRU to a tenth of a point. The published 36 % of the eighth round are not
-met, by native, tiered or plain LRU: the order of the clients decides it, and is not published.
+vLLM's own offloading (`native`) stores prompts when they are computed, not when they are evicted.
+In Mooncake's rounds (20 clients, 4,096 tokens more in each round, 80 GB) its hit rates equal those
+of a plain LRU to a tenth of a point. The published 36 % of the eighth round are not reproduced by
+native, tiered or plain LRU: they depend on the order of the clients, which is not published.
 
     python -m experiments.offload [--quick] [--out DIR]
 """
@@ -39,7 +39,7 @@ PROMPT, OUTPUT, REQUESTS = 1000, 200, 64
 def tier(
     host_gib: float, trace: kvsim.Trace, kv_gib: int = 4, *, native: bool = False
 ) -> dict[str, Any]:
-    """Serve chats with host memory behind some KV; with infinite host memory, a larger GPU."""
+    """Serve chats with host memory; infinite host memory stands for a GPU of unlimited memory."""
     options: dict[str, Any] = {"kv_cache_memory_bytes": kv_gib * GIB}
     if math.isinf(host_gib):
         options = {"kv_cache_memory_bytes": 512 * GIB}
@@ -79,7 +79,7 @@ def oversubscribed(share: float, allocator: str) -> dict[str, Any]:
 
 
 def rounds(num_orders: int) -> list[Check]:
-    """Play Mooncake's rounds, and hold them against arithmetic and the publication."""
+    """Simulate Mooncake's rounds, and compare with a plain LRU and the published hit rates."""
     orders = [visits(seed) for seed in range(num_orders)]
     lru = [serve(order, **native("lru")) for order in orders]
     arc = [serve(order, **native("arc")) for order in orders]
@@ -96,7 +96,7 @@ def rounds(num_orders: int) -> list[Check]:
 
 
 def measure(quick: bool) -> Figure:
-    """Sweep the host's memory, then how far a batch exceeds the GPU's."""
+    """Vary the host memory, then the KV memory of the GPU as a share of a batch's."""
     trace = workloads.multi_turn(
         num_requests=400 if quick else 1500, request_rate=3, seed=0, think_time=60, turns=6
     )

@@ -84,7 +84,7 @@ def _hours(value: float) -> str:
 
 
 def _store(store: Mapping[str, Any]) -> str:
-    """Describe the KV read from a store."""
+    """Return a line on the prefixes read from a KV store."""
     line = (
         "KV store: had a longer prefix than the replica for "
         f"{number(store['num_found'])} requests; {number(store['num_fetches'])} read it"

@@ -111,5 +111,5 @@ def _round(value: float, digits: int = 2) -> str:
 
 
 def sentence(options: Sequence[Mapping[str, str]]) -> str:
-    """Name the baseline of the differences."""
+    """Return a phrase that names the baseline of the differences."""
     return f"differences from {title_of(options[0])}, paired by seed"

@@ -78,7 +78,11 @@ def _legend(figure: Figure, causes: list[Cause]) -> None:
 
 def waste(runs: Runs) -> Figure:
     """Draw stacked bars of the KV memory held, by cause: the PagedAttention paper's Fig. 2."""
-    named = {k: r for k, r in _named(runs).items() if _fractions(r) is not None}
+    named = {
+        name: run
+        for name, run in _named(runs).items()
+        if run.summary["kv_cache"]["token_states"] is not None
+    }
     figure = Figure(figsize=(1.5 + 1.25 * max(len(named), 4), 4.2), layout="constrained")
     axes = figure.subplots()
     base = np.zeros(len(named))
@@ -115,11 +119,6 @@ def _numbers(axes: Axes, x: int, heights: list[float]) -> None:
             y = min(y, highest_label)
             axes.text(x + 0.37, y, f"{height:.1f}", va="center", fontsize=8)
             highest_label = y - 4.0  # the height of a label
-
-
-def _fractions(result: Result) -> float | None:
-    tokens: float | None = result.summary["kv_cache"]["token_states"]
-    return tokens
 
 
 def memory(runs: Runs) -> Figure:

@@ -112,7 +112,7 @@ class Result(Displayed):
         import pandas as pd
 
         array = self._table(table)
-        if not _is_pinned(table, self.config):
+        if not _is_recorded(table, self.config):
             raise ValueError(f"{table}: not recorded; run with {ON_REQUEST[table]}=True")
         columns: dict[str, Any] = {name: array[name] for name in array.dtype.names or ()}
         if "finish_reason" in columns:
@@ -144,7 +144,7 @@ class Result(Displayed):
         with writing(directory), whole_folder(folder, OWNED) as new:
             for name in TABLES:
                 array = self._table(name)
-                if not _is_pinned(name, self.config) or (name == "samples" and not len(array)):
+                if not _is_recorded(name, self.config) or (name == "samples" and not len(array)):
                     continue  # an empty file would mean: recorded, and without rows
                 table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
                 table = table.replace_schema_metadata(LEGENDS.get(name))
@@ -183,7 +183,7 @@ def load(directory: str | Path) -> Result:
     config = RunConfig.from_toml(run.find("config.toml"))
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
-    written = [name for name in TABLES if _is_pinned(name, config)]
+    written = [name for name in TABLES if _is_recorded(name, config)]
     for name in ("token_gaps", "samples"):  # absent in older runs, or in runs without samples
         if not run.has(f"{name}.parquet"):
             written.remove(name)
@@ -197,7 +197,7 @@ def load(directory: str | Path) -> Result:
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 
-def _is_pinned(table: str, config: Config) -> bool:
+def _is_recorded(table: str, config: Config) -> bool:
     """Return True if a run records a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 
