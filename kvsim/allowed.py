@@ -99,7 +99,6 @@ def _list(values: list[Any]) -> str:
 
 
 def _bounds(metadata: list[Any]) -> list[str]:
-    """Return the bounds in words."""
     parts = [one for item in metadata for one in (item, *getattr(item, "metadata", ()))]
     found = []
     for name, words in _BOUNDS.items():

@@ -344,7 +344,6 @@ class Config(Validated, EngineOptions, ServerOptions):
     @field_validator("speculative_config", "kv_transfer_config", "kv_events_config", mode="before")
     @classmethod
     def _objects(cls, value: object, info: ValidationInfo) -> object:
-        """Read vLLM's JSON objects."""
         kind = get_args(cls.model_fields[str(info.field_name)].annotation)[0]
         return None if value in (None, NONE) else kind.of(value)
 

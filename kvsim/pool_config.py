@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from kvsim.errors import unknown_name
@@ -57,7 +57,7 @@ class PoolConfig:
         options = tuple((key, value) for key, value in values.items() if key not in own)
         pool = cls(**{k: v for k, v in values.items() if k in own}, options=options)
         pool.check()
-        return pool if pool.name else cls(**{**vars_of(pool), "name": pool.role})
+        return pool if pool.name else replace(pool, name=pool.role)
 
     def check(self) -> None:
         """Check the values.
@@ -81,9 +81,5 @@ class PoolConfig:
 
     def to_toml(self) -> dict[str, Any]:
         """Return the pool as a TOML table."""
-        values = {k: v for k, v in vars_of(self).items() if v is not None and k != "options"}
+        values = {k: v for k, v in vars(self).items() if v is not None and k != "options"}
         return values | dict(self.options)
-
-
-def vars_of(pool: PoolConfig) -> dict[str, Any]:
-    return {f.name: getattr(pool, f.name) for f in fields(pool)}

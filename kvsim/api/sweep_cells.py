@@ -182,7 +182,6 @@ def _writing(out: str | Path) -> Iterator[None]:
 
 
 def _failed(errors: Sequence[Row]) -> list[str]:
-    """Return a note about the cells that could not run."""
     if not errors:
         return []
     also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-    """Read whole numbers, separated by commas."""
     if text is None:
         return None
     try:

@@ -320,7 +320,6 @@ def run(
 
 
 def _named(what: str | None, config_file: str | None) -> str | None:
-    """Return the file or model of a run."""
     if config_file is None:
         return what
     if what is not None:

@@ -349,7 +349,6 @@ class _Reader:
         self.line.assumed.setdefault(about, []).append(said)
 
     def _level(self, level: str, said: str) -> None:
-        """Read vLLM's ``-O``."""
         name = "--optimization-level"
         if name in self.own and level.isdecimal():
             self.line.words += [name, level]

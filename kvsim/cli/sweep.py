@@ -79,7 +79,6 @@ def sweep(
 
 
 def _study(what: str | None, replications: int | None, options: dict[str, Any]) -> Study:
-    """Combine the options of a file with those of the command line."""
     from dataclasses import replace
 
     from kvsim.study.plan import Study as Asked
@@ -113,7 +112,6 @@ def _run(planned: Planned, workers: int | None, dask: str | None, json_file: str
 def _answer(
     found: Sweep, folder: Path, figures: bool, report_file: str | None, json_file: str | None
 ) -> None:
-    """Print the table, and write the figure and the page."""
     from kvsim.api.sweep_cells import was_cut
     from kvsim.report.sweep import overload_lines, sweep_table
 

@@ -15,7 +15,7 @@ from kvsim.results.cost import RULE
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvsim.config import RunConfig
     from kvsim.results.result import Result
@@ -96,7 +96,8 @@ def compare_options(
         "versions": [*upgrade_notes(map(attrgetter("vllm_version"), configs))],
     }
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
-    notes += _interval_notes(number, has_seeds) + answer["versions"] + _cost_notes(prices)
+    notes += _interval_notes(number, has_seeds) + answer["versions"]
+    notes += [f"cost: {RULE}"] if prices else []
     notes += bound_notes(answer["bounds"]) if bounds else []
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
@@ -124,10 +125,6 @@ def _space(
 def _interval_notes(number: int, has_seeds: bool) -> list[str]:
     why = "" if has_seeds else "a trace has no seed: "
     return [f"{why}one run per configuration, without an interval"] if number == 1 else []
-
-
-def _cost_notes(prices: Mapping[str, float]) -> list[str]:
-    return [f"cost: {RULE}"] if prices else []
 
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:

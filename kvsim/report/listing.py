@@ -129,7 +129,6 @@ def _first_words(part: Callable[..., Any]) -> str:
 
 
 def _parameters(part: Callable[..., Any], leave_out: Collection[str] = ()) -> str:
-    """Return the parameters of a part with their defaults."""
     found = []
     for one in inspect.signature(part).parameters.values():
         if one.default is not one.empty and one.name not in leave_out:

@@ -290,7 +290,6 @@ def _gaps(one: _Seen, end: float) -> Observed:
 
 
 def _ended(one: _Seen) -> dict[str, Observed]:
-    """Return the observations of finished requests."""
     done = one.requests["finish_reason"] == FinishReason.FINISHED
     rows, scheduled = one.requests[done], one.scheduled[done]
     finish, token, arrival = rows["finish_time"], rows["first_token_time"], rows["arrival_time"]

@@ -52,7 +52,6 @@ def _with(options: Mapping[str, str]) -> str:
 
 
 def _cost(answer: Mapping[str, Any]) -> list[str]:
-    """Describe the cost of the answer, if prices are known."""
     if "cost_per_hour" not in answer:
         return []
     hourly, each = answer["cost_per_hour"], answer["cost_per_1000_requests"]

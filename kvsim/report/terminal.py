@@ -119,7 +119,6 @@ def _schedulers(comparison: Comparison) -> Text | None:
 
 
 def _pools(rows: Sequence[Row]) -> Text:
-    """Describe the KV memory of each engine."""
     sizes = ", ".join(f"{row['engine']} {gib(row['kv_cache']['bytes'])}" for row in rows)
     return Text(
         f"KV memory by the rule of each engine: {sizes}; --kv-cache-memory-bytes fixes "
@@ -163,7 +162,6 @@ def _moved(name: str, summary: Row) -> Text | None:
 
 
 def _fragmentation(name: str, summary: Row) -> Text | None:
-    """Give PyTorch's figure for a caching allocator."""
     fragmentation = summary["kv_cache"].get("fragmentation")
     if fragmentation is None:
         return None

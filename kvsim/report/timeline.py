@@ -116,7 +116,6 @@ class _Scene:
 
 
 def _process(result: Result, row: dict[str, Any]) -> Iterator[Event]:
-    """Name a replica."""
     config, number = result.config, row["replica"]
     model = config.model if isinstance(config.model, str) else config.model.name
     letter = LETTERS.get(row.get("role") or "mixed", "R")

@@ -198,7 +198,6 @@ def load(directory: str | Path) -> Result:
 
 
 def _is_recorded(table: str, config: Config) -> bool:
-    """Return True if a run records a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.config import Config
-    from kvsim.pool_config import PoolConfig
 
 #: Fields that are flags of ``vllm serve`` 0.33, in the order of its help.
 FLAGS = (
@@ -93,7 +92,8 @@ def vllm_line(config: Config) -> Line:
     'vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1 --max-num-seqs 64'
     """
     if config.pool is not None and len(config.pool) > 1:
-        lines = [vllm_line(config.model_copy(update=_of_pool(pool))) for pool in config.pool]
+        servers = [dict(pool.options) | {"pool": None} for pool in config.pool]
+        lines = [vllm_line(config.model_copy(update=server)) for server in servers]
         told = dict.fromkeys(note for line in lines for note in line.notes)
         return Line("\n".join(line.command for line in lines), (*told, SERVERS))
     words, notes, left_out = ["vllm", "serve", model_name(config)], [], []
@@ -120,11 +120,6 @@ def _flags_given(config: Config) -> Iterator[tuple[str, Any]]:
         is_told = name == "tensor_parallel_size" or name in config.model_fields_set
         if is_told and not is_off and value is not None:
             yield name, NAMES.get((name, value), value) if isinstance(value, str) else value
-
-
-def _of_pool(pool: PoolConfig) -> dict[str, Any]:
-    """Return the changes to the configuration that make it one server of a pool."""
-    return dict(pool.options) | {"pool": None}
 
 
 def model_name(config: Config) -> str:

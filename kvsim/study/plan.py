@@ -99,7 +99,6 @@ def _point(study: Study, given: Mapping[str, Any], rows: Slice | None, config: R
 
 
 def _check(study: Study) -> None:
-    """Refuse options that cannot be crossed or zipped."""
     for name, values in [*study.crossed.items(), *study.zipped.items()]:
         if not values:
             raise FieldError(name, "has no value: give at least one")
@@ -125,7 +124,6 @@ def _config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _replicated(config: RunConfig, replications: int) -> list[RunConfig]:
-    """Return the configuration once per seed."""
     if replications > 1 and config.trace is not None:
         raise ValueError("replications: a trace has no seed; replicate a generated workload")
     seeds = range(config.seed, config.seed + replications)

@@ -48,7 +48,7 @@ def answer_of(
     answer |= _best(met[0], slo, seeds) if met else _nothing(outcomes, wish)
     if met:
         answer |= _costs(met[0], wish)
-    answer["notes"] += shared({_title(one): _notes(one) for one in outcomes})
+    answer["notes"] += shared({one.candidate.title or "as given": _notes(one) for one in outcomes})
     runner_up = _entry(met[1], wish) if len(met) > 1 else None
     answer["runner_up"] = runner_up
     answer["lead"] = _lead(met[0], met[1], wish) if len(met) > 1 else None
@@ -158,10 +158,6 @@ def _why_not(one: Outcome, wish: Wish) -> str:
     said[REACHED] = "sessions come at a lower rate, as their later turns keep their own times"
     told += [said[name] for name in lowest.missed if name in said]
     return f"{most or 'no rate meets it'}: at {lowest.request_rate:.3g}/s {', '.join(told)}"
-
-
-def _title(outcome: Outcome) -> str:
-    return outcome.candidate.title or "as given"
 
 
 def _notes(outcome: Outcome) -> list[str]:

@@ -96,7 +96,6 @@ def _sliced(trace: Trace, rows: tuple[int, int] | None) -> Trace:
 
 
 def _replicas(config: RunConfig) -> int:
-    """Return the number of replicas at the start of a run."""
     apart = (config.num_prefill_workers or 0) + (config.num_decode_workers or 0)
     pools = sum(pool.replicas for pool in config.pool or ())
     return pools or apart or config.data_parallel_size

@@ -77,7 +77,6 @@ def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish
 
 
 def _check_prices(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish) -> None:
-    """Refuse cards without a price."""
     for options in combinations({k: values for k, values in space.items() if k.endswith("gpu")}):
         made = config.model_copy(update={k: v for k, v in options.items() if "." not in k})
         if any("." in name for name in options):

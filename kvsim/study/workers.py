@@ -47,7 +47,6 @@ def num_workers(asked: int | None, num_cells: int) -> int:
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -116,7 +115,6 @@ def _pooled(
 
 
 def _is_compiled() -> bool:
-    """Return True if the compiled rules are in the cache."""
     from kvsim.compiled.cache import cache_folder
 
     return any(cache_folder().rglob("*.nbi"))

@@ -75,7 +75,6 @@ def check_allocator(
 
 
 def _drive(options: dict[str, Any], trace: Trace, rng: np.random.Generator) -> None:
-    """Call the methods of the manager directly."""
     setup = _resolved(options)
     if setup.kv.needs_scheduler is None:
         drive = Drive(setup, trace, rng)
@@ -96,7 +95,6 @@ def _resolved(options: dict[str, Any]) -> Setup:
 
 
 def _schedulers(options: dict[str, Any]) -> list[str]:
-    """Return the schedulers that support an allocator."""
     default = _resolved(options).scheduler  # raises for wrong options
     if options.get("scheduler"):
         return [default]

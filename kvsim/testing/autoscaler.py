@@ -46,7 +46,8 @@ def _cold_start(rng: np.random.Generator, number: int) -> dict[str, Any]:
 
 def _check(run: Run) -> None:
     pools = list(_draw_pools(run.rng))
-    first, second = ([_ask(scaler, pool) for pool in pools] for scaler in _two(run.name))
+    scalers = make_autoscaler(run.name), make_autoscaler(run.name)
+    first, second = ([_ask(scaler, pool) for pool in pools] for scaler in scalers)
     for pool, one, other in zip(pools, first, second, strict=True):
         if one != other:
             _fail(
@@ -58,10 +59,6 @@ def _check(run: Run) -> None:
     peak = result.summary["scaling"]["peak_replicas"]
     if peak > most:
         raise AssertionError(f"it has {peak} replicas at once, at most {most} are allowed")
-
-
-def _two(name: str) -> list[Autoscaler]:
-    return [make_autoscaler(name) for _ in range(2)]
 
 
 def _draw_pools(rng: np.random.Generator) -> list[PoolLoad]:

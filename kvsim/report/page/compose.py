@@ -56,7 +56,8 @@ def comparison_page(comparison: Comparison) -> str:
     compared = (by,) if by == "allocator" else ("engine", "allocator", "scheduler")
     page = Document(f"{len(comparison)} {COMPARED[by]} on {deployment(first)}", served(first))
     page.words(of_comparison(comparison.rows, by), "lead")
-    _overloads(page, {row[by]: row.get("load") for row in comparison.rows})
+    for said in overloads({row[by]: row.get("load") for row in comparison.rows}):
+        page.words(said, "note")
     rows = [[row[by], *comparison_cells(row)] for row in comparison.rows]
     page.table(Table("comparison", (by, *HEADINGS), rows))
     page.words(
@@ -101,12 +102,6 @@ def _varied_flags(answer: Mapping[str, Any]) -> str:
         walked = ",".join(":".join(row["options"].values()) for row in answer["rows"])
         return f"{':'.join(values).replace('_', '-')}={walked}"
     return " ".join(f"{k.replace('_', '-')}={','.join(v)}" for k, v in values.items())
-
-
-def _overloads(page: Document, loads: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Name the runs that do not keep up with their arrivals."""
-    for said in overloads(loads):
-        page.words(said, "note")
 
 
 def sweep_page(
