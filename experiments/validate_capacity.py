@@ -168,7 +168,7 @@ def scored(logs: Any) -> list[dict[str, Any]]:
 
 
 def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return whether the errors of all scored logs meet the bands; empty with fewer logs."""
+    """Return the verdict of each band over all scored logs; empty if some logs are missing."""
     if len(rows) < len(SCORED):
         return []
     verdicts = []

@@ -68,7 +68,7 @@ def held_out(data: Path) -> list[Held]:
 
 
 def judged(held: Held) -> dict[str, Any]:
-    """Return the errors of a kind of kernels, and whether they meet its band."""
+    """Return the error of a kind of kernels, its band, and the verdict."""
     median, band = float(np.median(held.errors)), BANDS[held.kind]
     return {
         "card": held.card,

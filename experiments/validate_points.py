@@ -156,7 +156,7 @@ def record(
 
 
 def judged(pairs: Sequence[Pair], engine: str) -> list[dict[str, Any]]:
-    """Return whether groups meet their bands; only vLLM's points have bands."""
+    """Return the verdicts of groups with bands; only vLLM's points have any."""
     return verdicts(pairs) if engine == "vllm" else []
 
 

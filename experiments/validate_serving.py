@@ -109,7 +109,7 @@ def pair(run: Run) -> Pair:
 
 
 def verdicts(pairs: list[Pair]) -> list[dict[str, Any]]:
-    """Return whether the errors of held-out runs meet the bands; rows without runs are left out."""
+    """Return the verdict of each band over held-out runs; rows without runs are left out."""
     judged = []
     for start, what, mean_band, worst_band in BANDS:
         found = [

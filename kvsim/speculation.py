@@ -61,7 +61,7 @@ class DraftSlots:
     num_unnamed_tokens : last computed tokens of a request that no key covers yet
     num_prefill_lookahead_tokens : tokens that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
-    draft_groups : KV-cache groups of the drafter, which alone drop it; if empty, all groups do
+    draft_groups : KV-cache groups of the drafter; only these drop a block, or all if it is empty
     """
 
     num_lookahead_tokens: int = 0

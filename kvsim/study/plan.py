@@ -113,7 +113,7 @@ def _check(study: Study) -> None:
         said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"zip: lists must have equal lengths; {said}")
     if study.replications > 1 and len(study.crossed.get("seed", study.zipped.get("seed", ()))) > 1:
-        raise ValueError("replications: the seed is varied already; leave one of the two out")
+        raise ValueError("replications: the seed is varied already; give only one of the two")
 
 
 def _config(values: Mapping[str, Any]) -> RunConfig:

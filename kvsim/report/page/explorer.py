@@ -151,7 +151,7 @@ def _samples(result: Result, replica: int) -> dict[str, Any]:
 
 
 def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the indices of samples at evenly spaced instants, all if they are few."""
+    """Return the indices of samples at evenly spaced instants; all indices if they are few."""
     if len(times) <= MOST_SAMPLES:
         return np.arange(len(times))
     instants = np.linspace(times[0], times[-1], MOST_SAMPLES)
