@@ -81,7 +81,7 @@ def test_counts_shown_are_those_of_the_tables(opened: Open, runs: kvsim.Comparis
     events = runs["paged"].block_events
     counted = {kind: int((events["kind"] == kind).sum()) for kind in BlockEvent}
     assert shown(page, "totals") == (
-        f"{counted[BlockEvent.ALLOC]:,} blocks taken, {counted[BlockEvent.HIT]:,} hits, "
+        f"{counted[BlockEvent.ALLOC]:,} blocks allocated, {counted[BlockEvent.HIT]:,} hits, "
         f"{counted[BlockEvent.EVICT]:,} evictions, {counted[BlockEvent.PREEMPT]:,} preemptions"
     )
     assert counted[BlockEvent.PREEMPT] == runs["paged"].summary["num_preemptions"] > 0
@@ -120,7 +120,7 @@ def test_a_click_on_a_request_shows_its_blocks(opened: Open, runs: kvsim.Compari
     events = result.block_events
     takes = events[(events["request"] == 20) & np.isin(events["kind"], (0, 1, 2))]
     held = set(takes["block"].tolist())
-    assert f"{len(held)} blocks over its life" in shown(page, "said")
+    assert f"{len(held)} blocks over its lifetime" in shown(page, "said")
     assert set(page.evaluate("[...kvsim.explorer.request_blocks().keys()]")) == held
     rows = page.locator("#block-table tbody tr").all_text_contents()
     time = page.evaluate("kvsim.explorer.time") / 1e6

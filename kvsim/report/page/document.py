@@ -103,7 +103,7 @@ class Document:
         """Add the memory-map explorer over its data."""
         self.data = data
         self.parts.append(asset("explorer.html"))
-        self.parts += [f'<p class="note">Not all is in this page: {escape(one)}.</p>'
+        self.parts += [f'<p class="note">This page is not complete: {escape(one)}.</p>'
                        for one in data["notes"]]  # fmt: skip
 
     def html(self) -> str:

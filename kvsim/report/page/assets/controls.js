@@ -1,4 +1,4 @@
-// Hands on the explorer: pointer, wheel, keyboard, fields.
+// Input of the explorer: pointer, wheel, keyboard, fields.
 
 function wire(explorer) {
   const { root, find } = explorer;

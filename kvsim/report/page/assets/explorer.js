@@ -115,7 +115,7 @@ class Explorer {
     return Math.max(1, this.view.duration / 4);
   }
 
-  /** Return when the chosen request held which block. */
+  /** Return the intervals in which the chosen request held each block. */
   holdings() {
     if (this.heldBy === this.chosen && this.heldIn === this.view) return this.held;
     const held = new Map();
@@ -193,7 +193,7 @@ class Explorer {
     return `At ${seconds(this.time)}: ${blocks}${queue && `; ${queue}`}.`;
   }
 
-  /** Count who is here at the instant; nothing is said where the page does not hold all requests. */
+  /** Return the numbers of requests at the instant; empty unless the page has all requests. */
   queue() {
     const { facts, replica } = this.view;
     if (!facts || !facts.complete) return "";
@@ -207,13 +207,13 @@ class Explorer {
       if (begun >= 0 && begun <= this.time) served++;
       else if (begun >= 0) waiting++;
     }
-    return `${served} requests begun and not ended, ${waiting} waiting to begin`;
+    return `${served} requests started and not ended, ${waiting} waiting to start`;
   }
 
   totals() {
     const { counts, history } = this.view;
     const shown = history
-      ? `${counts.alloc.toLocaleString("en")} blocks taken, ${counts.hit.toLocaleString("en")} hits, ` +
+      ? `${counts.alloc.toLocaleString("en")} blocks allocated, ${counts.hit.toLocaleString("en")} hits, ` +
         `${counts.evict.toLocaleString("en")} evictions, ${counts.preempt.toLocaleString("en")} preemptions`
       : this.view.why;
     this.find("totals").textContent = shown;
@@ -273,7 +273,7 @@ class Explorer {
         `${facts.num_output_tokens[request]} out, arrives at ${seconds(facts.arrival_time[request])}, ` +
         `preempted ${facts.num_preemptions[request]} times`;
     }
-    this.say(`${text}; ${this.holdings().size} blocks over its life.`);
+    this.say(`${text}; ${this.holdings().size} blocks over its lifetime.`);
     return undefined;
   }
 
@@ -328,7 +328,7 @@ class Explorer {
     this.draw();
   }
 
-  /** Go to the next or the previous event; of the chosen request, if one is. */
+  /** Go to the next or the previous event, of the chosen request if there is one. */
   step(by) {
     const { history } = this.view;
     if (!history) return;
@@ -348,7 +348,7 @@ class Explorer {
     this.say(`${seconds(events.time[at])}: ${what}${request >= 0 && block >= 0 ? ` block ${block}` : ""}.`);
   }
 
-  // -- looking -----------------------------------------------------------------------------------
+  // -- coordinates -------------------------------------------------------------------------------
 
   frame(t0, t1) {
     const { duration } = this.window;
@@ -391,7 +391,7 @@ class Explorer {
 
 const root_only_with_history = ["pool", "pool-title", "blocks-part"];
 
-/** Microseconds as seconds: to the millisecond, or as fine as a span that is looked at asks for. */
+/** Microseconds as seconds: to the millisecond, or finer if the shown interval is short. */
 function seconds(microseconds, span = 1e7) {
   const digits = Math.min(6, Math.max(1, 10 - Math.ceil(Math.log10(span))));
   return `${(microseconds / 1e6).toLocaleString("en", { maximumFractionDigits: digits })} s`;

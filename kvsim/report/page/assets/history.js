@@ -1,10 +1,10 @@
-// From events to what every block was when: stretches by block, in order of time.
+// From events to the state of every block over time: intervals by block, in order of time.
 
 const [ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, ADMIT, RECV, SEND, LOAD, COPY] =
   Array.from({ length: 13 }, (_, k) => k);
 const EVENT_NAMES = [
-  "takes", "hits", "shares", "lets go of", "frees", "gets a key", "loses its key",
-  "is preempted", "is admitted", "waits for KV in", "keeps for a reader",
+  "allocates", "hits", "shares", "releases", "frees", "gets a key", "loses its key",
+  "is preempted", "is admitted", "waits for KV", "keeps its blocks until they are read",
   "is loaded from the host", "is copied to the host",
 ];
 const [S_FREE, S_RUNNING, S_SHARED, S_CACHED, S_TRANSFER, S_HOST_COPY] = [0, 1, 2, 3, 4, 5];
