@@ -190,7 +190,7 @@ def main() -> None:
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="fit other cards and formats, too, on the tables of aiconfigurator-core (its "
+        help="also fit other GPUs and formats to the tables of aiconfigurator-core (its "
         "systems/data; default: where it is installed), then on measured points; half an hour",
     )
     parser.add_argument("--write", action="store_true", help=f"replace {TABLE.name}")

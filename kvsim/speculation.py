@@ -130,7 +130,7 @@ class SpeculativeConfig:
         if values["method"] == "mtp":
             values.setdefault("num_speculative_tokens", values.get("mtp_modules", 1))
         if "num_speculative_tokens" not in values:
-            raise ValueError("num_speculative_tokens is missing: the drafts per step and request")
+            raise ValueError("num_speculative_tokens is missing: give the drafts per step")
         for key in ("synthetic_acceptance_rates", "num_speculative_tokens_per_batch_size"):
             values[key] = _tuples(key, values.get(key, ()))
         try:
@@ -159,7 +159,7 @@ class SpeculativeConfig:
                 _whole("num_speculative_tokens_per_batch_size", number, least, 2**31)
             _whole("num_speculative_tokens_per_batch_size: drafts", row[2], 0, most)
         if self.method == "draft_model" and self.model is None:
-            raise ValueError("model is missing: the drafter")
+            raise ValueError("model is missing: name the drafter")
         self._check_acceptance()
 
     def _check_acceptance(self) -> None:

@@ -155,7 +155,7 @@ def test_a_request_needs_room_for_its_drafts() -> None:
         (ngram(2, synthetic_acceptance_rate=1, synthetic_acceptance_length=2), "give one"),
         (ngram(2, num_speculative_tokens_per_batch_size=[[1, 2]]), "first, last, drafts"),
         (ngram(2, num_speculative_tokens_per_batch_size=[[1, 2, 3]]), "0 to 2"),
-        ({"method": "draft_model", "num_speculative_tokens": 2}, "model is missing: the drafter"),
+        ({"method": "draft_model", "num_speculative_tokens": 2}, "name the drafter"),
     ],
 )
 def test_a_wrong_configuration_is_one_line(given: object, said: str) -> None:

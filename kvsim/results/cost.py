@@ -34,7 +34,7 @@ def read_prices(given: Prices, cards: Collection[str] = ()) -> dict[str, float]:
     Raises
     ------
     ValueError
-        If a text is not ``GPU=DOLLARS``, a card is unknown or priced twice.
+        If a text is not ``GPU=DOLLARS``, a GPU is unknown or priced twice.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def prices_of(given: Prices | None, configs: Iterable[Config]) -> dict[str, floa
     Raises
     ------
     ValueError
-        As :func:`read_prices`, and for a card without a price.
+        As :func:`read_prices`, and for a GPU without a price.
     """
     if given in (None, ()):
         return {}
@@ -121,7 +121,7 @@ def cost_of(
     ----------
     summary, config : summary and configuration of the run
     num_cached : see :func:`num_cached_tokens`
-    prices : dollars per GPU-hour of each card
+    prices : dollars per GPU-hour of each GPU type
     """
     cards = _cards(config)
     only = next(iter(cards.values()))
