@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Most flags that affect memory or schedule and are refused, by server.
-MOST_REFUSED = {"vllm": 12, "sglang": 18}
+MOST_REFUSED = {"vllm": 12, "sglang": 17}
 GIB = 2**30
 
 
@@ -120,6 +120,7 @@ def test_the_newer_name_of_attention_by_ranks_is_the_same() -> None:
         ("--enable-decoder-swa-bounded-replay", "no layers of compressed KV"),
         ("--moe-dp-size 2", "no context parallelism"),
         ("--prefill-only-disable-kv-cache", "admission counts the tokens of a pool"),
+        ("--enable-session-radix-cache", "no request carries the server's session_id"),
         ("--enable-streaming-session", "no request belongs to a session of the server's"),
     ],
 )

@@ -47,6 +47,8 @@ OVER_RANKS = {
     "--enable-expert-parallel": (),
     "--enable-dp-attention": ("--data-parallel-size", "{}"),
 }
+#: Stores behind a server's host memory that are modelled.
+BACKENDS = ("mooncake", "file")
 #: LMCache's default host memory.
 LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
@@ -333,6 +335,11 @@ class _Reader:
             self.line.unused.append(said)
         elif name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:
             self._lmcache(said)
+        elif name == "--kv-store" and value not in BACKENDS:
+            raise ValueError(
+                f"{flag.names[0]} {value} is not modelled: the store evicts and reads by rules of "
+                f"its own; {' and '.join(BACKENDS)} are"
+            )
         elif name == "--quantization" and value.replace("_", "-") in CONTAINERS:
             self.line.assumed.setdefault(OF_THE_MODEL, []).append(said)
         else:

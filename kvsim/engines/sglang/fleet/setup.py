@@ -31,7 +31,7 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
     if not isinstance(settings, SglangSettings) or not setup.kv_config.host_slots:
         raise ValueError("kv_store: needs enable_hierarchical_cache under sglang")
     if not store.serves_hosts:
-        raise ValueError(f"kv_store {config.kv_store!r}: must be mooncake under sglang")
+        raise ValueError(f"kv_store {config.kv_store!r}: must be mooncake or file under sglang")
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull has no effect under sglang; omit it")
     stop_rule = StopRule[config.hicache_storage_prefetch_policy.upper()]
