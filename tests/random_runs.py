@@ -261,6 +261,17 @@ def sglang_drafts(draw: random.Random) -> Options:
     return options
 
 
+def sglang_drafts_on_hosts(draw: random.Random) -> Options:
+    """Return options of SGLang with speculation and a host tier."""
+    return sglang_drafts(draw) | one(
+        draw,
+        speculative_algorithm=("EAGLE3", "NEXTN", "NGRAM"),
+        enable_hierarchical_cache=(True,),
+        hicache_ratio=(1.1, 2.0),
+        hicache_write_policy=("write_through", "write_through_selective", "write_back"),
+    )
+
+
 def fleet(draw: random.Random) -> Options:
     """Return a fleet whose replicas do everything."""
     routers = ("round-robin", "least-outstanding", "vllm-dp", "llm-d", "dynamo", "session")
@@ -357,6 +368,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     "sglang states": sglang_states,
     "sglang adapters": sglang_adapters,
     "sglang drafts": sglang_drafts,
+    "sglang drafts on hosts": sglang_drafts_on_hosts,
     "fleet": fleet,
     "apart": apart,
     "failing": failing,

@@ -93,8 +93,8 @@ def test_the_drafter_takes_memory() -> None:
         ("gpt-oss-20b --speculative-algorithm EAGLE", "a pool of sliding windows"),
         ("qwen3-next-80b-a3b -tp 4 --speculative-algorithm NEXTN", "a pool of states"),
         (
-            "llama-3-8b --speculative-algorithm EAGLE --enable-hierarchical-cache",
-            "a host tier",
+            "llama-3-8b --speculative-algorithm EAGLE --enable-hierarchical-cache --kv-store file",
+            "storage behind a host tier",
         ),
         (
             'llama-3-8b --speculative-config {"method":"ngram","num_speculative_tokens":3}',

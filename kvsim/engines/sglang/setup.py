@@ -204,8 +204,8 @@ def _asked_running(config: Config) -> int | None:
     return None if asked is None else max(asked // ranks_of(config), 1)
 
 
-def host_slots_of(config: Config, pools: Pools) -> int:
-    """Return the tokens of the host tier, 0 without one."""
+def host_slots_of(config: Config, pools: Pools, token_bytes: int) -> int:
+    """Return the tokens of the host tier, 0 without one; a drafter has host memory of its own."""
     if not config.enable_hierarchical_cache:
         return 0
     flag = "enable_hierarchical_cache"
@@ -216,7 +216,7 @@ def host_slots_of(config: Config, pools: Pools) -> int:
         raise ValueError(f"{flag}: the host tier is not modelled with pools of {kind}")
     num_tokens = int(pools.tokens * config.hicache_ratio)
     if config.hicache_size > 0:
-        num_tokens = int(config.hicache_size * GB) * pools.tokens // pools.num_bytes
+        num_tokens = int(config.hicache_size * GB) // token_bytes
     return host_tokens(num_tokens, page_size_of(config))
 
 
@@ -367,7 +367,6 @@ def check_drafts(config: Config, pools: Pools) -> None:
     others = {
         "a pool of sliding windows": pools.windows,
         "a pool of states": pools.states,
-        "a host tier": config.enable_hierarchical_cache,
     }
     for what, has in others.items():
         if has:
@@ -383,6 +382,7 @@ def with_sglang(
 ) -> tuple[KVCacheConfig, SchedulerConfig]:
     """Return settings with SGLang's pools and scheduler."""
     check_layers(config, memory, layout)
+    of_model = pool_bytes_of(layout, hybrid=not config.disable_hybrid_kv_cache_manager)
     layout = kv_config.layout  # includes the drafter's layers
     pools = pools_of(config, memory, layout)
     check_drafts(config, pools)
@@ -393,7 +393,7 @@ def with_sglang(
         block_size=settings.page_size,
         num_bytes=pools.num_bytes,
         window_slots=pools.windows or None,
-        host_slots=host_slots_of(config, pools),
+        host_slots=host_slots_of(config, pools, of_model[1]),
         write_policy=config.hicache_write_policy,
         enable_prefix_caching=not settings.disable_radix_cache,
     )

@@ -32,6 +32,11 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
         raise ValueError("kv_store: needs enable_hierarchical_cache under sglang")
     if not store.serves_hosts:
         raise ValueError(f"kv_store {config.kv_store!r}: must be mooncake or file under sglang")
+    if settings.speculation is not None:
+        raise ValueError(
+            "kv_store: storage behind a host tier is not modelled with drafts, whose pages it would "
+            "have to name; leave out speculative_algorithm"
+        )
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull has no effect under sglang; omit it")
     stop_rule = StopRule[config.hicache_storage_prefetch_policy.upper()]
