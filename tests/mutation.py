@@ -26,6 +26,8 @@ TESTS = (
     "sglang_rules",
     "sglang_pools",
     "sglang_delayer",
+    "sglang_drafts_of_states",
+    "sglang_drafts_on_hosts",
     "storage",
     "fairness",
     "planner",

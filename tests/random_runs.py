@@ -261,6 +261,19 @@ def sglang_drafts(draw: random.Random) -> Options:
     return options
 
 
+def sglang_drafts_of_states(draw: random.Random) -> Options:
+    """Return options of SGLang with speculation for a model with states."""
+    return sglang_states(draw) | one(
+        draw,
+        speculative_algorithm=("EAGLE", "NEXTN", "NGRAM"),
+        speculative_num_steps=(1, 3),
+        mamba_radix_cache_strategy=("extra_buffer",),
+        mamba_track_interval=(8, 16),
+        max_mamba_cache_size=(7, 12, 30),
+        enable_mixed_chunk=(False,),
+    )
+
+
 def sglang_drafts_on_hosts(draw: random.Random) -> Options:
     """Return options of SGLang with speculation and a host tier."""
     return sglang_drafts(draw) | one(
@@ -368,6 +381,7 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     "sglang states": sglang_states,
     "sglang adapters": sglang_adapters,
     "sglang drafts": sglang_drafts,
+    "sglang drafts of states": sglang_drafts_of_states,
     "sglang drafts on hosts": sglang_drafts_on_hosts,
     "fleet": fleet,
     "apart": apart,

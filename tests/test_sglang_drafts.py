@@ -91,7 +91,11 @@ def test_the_drafter_takes_memory() -> None:
     ("line", "text"),
     [
         ("gpt-oss-20b --speculative-algorithm EAGLE", "a pool of sliding windows"),
-        ("qwen3-next-80b-a3b -tp 4 --speculative-algorithm NEXTN", "a pool of states"),
+        (
+            "qwen3-next-80b-a3b -tp 4 --speculative-algorithm NEXTN "
+            "--mamba-radix-cache-strategy extra_buffer_lazy",
+            "only with extra_buffer",
+        ),
         (
             "llama-3-8b --speculative-algorithm EAGLE --enable-hierarchical-cache --kv-store file",
             "storage behind a host tier",

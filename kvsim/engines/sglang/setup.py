@@ -18,7 +18,12 @@ from kvsim.engines.sglang.budget import (
     pool_bytes,
     split_pool,
 )
-from kvsim.engines.sglang.drafting import MIX_NOTHING, MOST_RUNNING, speculation_settings
+from kvsim.engines.sglang.drafting import (
+    MIX_NOTHING,
+    MOST_RUNNING,
+    shape_of,
+    speculation_settings,
+)
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import page_size_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
@@ -188,6 +193,7 @@ def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | N
         ratio=config.mamba_full_memory_ratio,
         slots=slots and max(slots // ranks_of(config), 1),
         max_running=_asked_running(config),
+        num_drafts=shape_of(config).num_draft_tokens if config.speculative_algorithm else 0,
     )
     if pool.slots < pool.per_request:
         raise ValueError(
@@ -304,6 +310,8 @@ def _state_settings(
         return None
     size, chunk = page_size_of(config), memory.model.state_chunk
     strategy = strategy_of(config, memory.model, page_size=size)
+    if config.speculative_algorithm is not None:
+        check_states_with_drafts(config, memory, strategy)
     if strategy == "no_buffer" and overlap and _has_tree(config):
         raise ValueError(
             f"async_scheduling: conflicts with {memory.model.name}, which caches only the last "
@@ -321,6 +329,20 @@ def _state_settings(
         track_interval=config.mamba_track_interval,
         max_states_per_path=config.mamba_max_states_per_path,
     )
+
+
+def check_states_with_drafts(config: Config, memory: Memory, strategy: str) -> None:
+    """Refuse strategies whose states a verification cannot go back to, by the known rules."""
+    if strategy != "extra_buffer" and _has_tree(config):
+        raise ValueError(
+            f"speculative_algorithm: drafts are not modelled with {memory.model.name} and "
+            f"mamba_radix_cache_strategy {strategy}, only with extra_buffer"
+        )
+    if config.enable_mixed_chunk:
+        raise ValueError(
+            "speculative_algorithm: drafts are not modelled with a pool of states and "
+            "enable_mixed_chunk"
+        )
 
 
 def _delayer_settings(config: Config, pools: Pools, *, overlap: bool) -> DelayerSettings | None:
@@ -366,7 +388,6 @@ def check_drafts(config: Config, pools: Pools) -> None:
         )
     others = {
         "a pool of sliding windows": pools.windows,
-        "a pool of states": pools.states,
     }
     for what, has in others.items():
         if has:

@@ -34,8 +34,8 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
         raise ValueError(f"kv_store {config.kv_store!r}: must be mooncake or file under sglang")
     if settings.speculation is not None:
         raise ValueError(
-            "kv_store: storage behind a host tier is not modelled with drafts, whose pages it would "
-            "have to name; leave out speculative_algorithm"
+            "kv_store: storage behind a host tier is not modelled with drafts, whose pages it "
+            "would have to name; leave out speculative_algorithm"
         )
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull has no effect under sglang; omit it")

@@ -76,7 +76,9 @@ def add_decodes(state: Replica, batch: Batch) -> None:
             state.totals.num_recomputed_tokens += 1
         if not scheduler.speculation.is_on:
             extend_slots(tree, request, mine, end)
-        if tree.has_states:
+        if tree.has_states and scheduler.speculation.is_on:
+            scheduler.held[k].hit_place = scheduler.held[k].next
+        elif tree.has_states:
             track_decode(tree.states, scheduler.held[k], end, batch.num_extends > 0)
         batch.size += 1
         entry.request = k

@@ -17,7 +17,7 @@ from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_co
 from kvsim.engines.sglang.rules.pacing import count_pass, decodes_first
 from kvsim.engines.sglang.rules.prefill import choose_prefills
 from kvsim.engines.sglang.rules.speculation import commit
-from kvsim.engines.sglang.rules.states import note_decode
+from kvsim.engines.sglang.rules.states import note_decode, note_verification
 from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
 from kvsim.engines.sglang.rules.waiting import leave_waiting
 from kvsim.records.record import NONE
@@ -28,7 +28,7 @@ from kvsim.rules.price import price
 from kvsim.rules.recorder import note_gap, record_step, write_step
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Batch, Entry, Replica
 
 
 def pass_sglang(state: Replica) -> bool:
@@ -194,6 +194,16 @@ def reject_head(state: Replica) -> None:
     reuse_record(state, k)
 
 
+def note_step(state: Replica, k: int, entry: Entry, is_mixed: bool) -> None:
+    """Record the state that a decode, or a verification, has written."""
+    states, held = state.kv.radix.states, state.engines.sglang.held[k]
+    if state.engines.sglang.speculation.is_on:
+        end = state.requests[k].num_computed_tokens
+        note_verification(states, held, end, 1 + entry.num_accepted)
+    else:
+        note_decode(states, held, entry.end, is_mixed)
+
+
 def waits_for_read(state: Replica) -> bool:
     """Return True if a request waits for a read and can continue later."""
     now, time = max(state.clock, state.kv.radix.held_until), next_read(state)
@@ -240,7 +250,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         if request.num_tokens + 1 >= mine.most:
             scheduler.may_finish = True
         if state.kv.radix.has_states and at >= batch.num_extends:
-            note_decode(state.kv.radix.states, scheduler.held[k], entry.end, batch.num_extends > 0)
+            note_step(state, k, entry, batch.num_extends > 0)
         if request.num_tokens >= request.end:
             scheduler.has_ended = True
             release_request(state, k, True)

@@ -141,6 +141,21 @@ def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> Non
     held.hit_place = held.next
 
 
+def note_verification(states: States, held: Holding, end: int, num_tokens: int) -> None:
+    """Record the state that a verification has written: the last one at a whole interval.
+
+    ``end`` are the tokens up to its last accepted one, ``num_tokens`` of which are new.
+    """
+    depth = end // states.interval * states.interval
+    if states.num_places == 0 or depth <= end - num_tokens:
+        return
+    held.last = held.hit_place
+    held.depth_before = held.depth
+    held.depth = depth
+    if states.num_places > 1:
+        held.next = 1 - held.last
+
+
 def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
     """Record the state that a decode has written as the last one."""
     if states.num_places == 0:
@@ -184,6 +199,8 @@ def slot_at_end(state: Replica, k: int, owned: int) -> int:
     held, states = state.engines.sglang.held[k], state.kv.radix.states
     if states.num_places == 0:
         return held.own
+    if held.depth > owned and states.num_places > 1:  # drafts beyond the end were accepted
+        held.depth, held.last = held.depth_before, 1 - held.last
     if held.depth == 0 or held.depth > owned:
         return 0
     is_lost = states.is_lazy and held.is_hit and not held.is_given_back

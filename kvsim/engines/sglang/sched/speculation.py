@@ -40,4 +40,6 @@ class SpeculationSettings:
         state.accept_rates = memory.list_of(self.accept_rates or [0.0] * MOST_DRAFTS)
         state.limits.draw_seed = self.seed
         speculation.reserve = 2 * max(slots, self.num_draft_tokens)
-        state.kv.radix.ahead = int(self.algorithm in READ_THE_NEXT)
+        # Nodes with states have keys of single tokens under every algorithm.
+        has_pairs = self.algorithm in READ_THE_NEXT and not state.kv.radix.has_states
+        state.kv.radix.ahead = int(has_pairs)
