@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 VLLM = "vllm serve meta-llama/Llama-3.1-8B"
 SGLANG = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B"
 #: Values that a flag of kvsim takes, by its kind.
-SOME = {"--hf-overrides": "{}", "--kv-transfer-config": "none", "--speculative-config": "none"}
+SOME = {
+    "--hicache-storage-backend": "mooncake",
+    "--hf-overrides": "{}",
+    "--kv-transfer-config": "none",
+    "--speculative-config": "none",
+}
 SOME |= {"--kv-events-config": "none", "--compilation-config": "{}", "--optimization-level": "2"}
 
 
