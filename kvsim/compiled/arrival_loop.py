@@ -1,6 +1,6 @@
 """One compiled loop over the arrivals of a fleet: replicas advance, and a router's rule chooses.
 
-For a fleet with one gateway, whose router is a rule, the loop replaces clients, gateway and clock.
+For a fleet with one gateway and a router with a rule, it replaces clients, gateway and clock.
 It returns to the host for work that needs memory or Python.
 """
 
@@ -32,7 +32,7 @@ from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
 #: Reasons to return to the host: all arrivals are routed; call again; advance a replica without
-#: compiled rules; submit a request to a replica whose list is full; draw random words; enlarge the
+#: compiled rules; submit a request to a replica with a full list; draw random words; enlarge the
 #: prefix index; enlarge the lists of prompts; refuse an invalid choice of the rule.
 DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = range(8)
 #: Sources of predicted hits: none, the requests that were sent, the replicas' pools and events.

@@ -64,7 +64,7 @@ def refill(keys, values, new_keys, new_values):
 def count(keys, values, key, change):
     """Add ``change`` to the count of a key; return the change of the number of rows.
 
-    A row whose count falls to 0 is removed.
+    A row is removed when its count falls to 0.
     """
     row = find(keys, key)
     if keys[row] == EMPTY:
@@ -164,7 +164,7 @@ def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, ro
 
     The first ``taken`` events of a log have been applied before; a log that is applied to its end
     is emptied. ``rows`` has the number of rows of both tables, and a scratch value. Returns -1, or
-    the replica for whose events the tables lack room; ``rows[2]`` is then the number of keys.
+    the replica with events for which the tables lack room: ``rows[2]`` is then the number of keys.
     """
     for place in range(first, len(addresses)):
         if addresses[place] == 0:
@@ -211,7 +211,7 @@ def match(keys, holders, path, matched):
 
 @njit(cache=True)
 def end_at(matched, word, lost, depth):
-    """Set ``matched`` to ``depth`` for the replicas whose bits are set in a word."""
+    """Set ``matched`` to ``depth`` for the replicas with their bits set in ``lost``."""
     for place in range(64 * word, min(64 * word + 64, len(matched))):
         if lost & (np.int64(1) << np.int64(place % 64)):
             matched[place] = depth

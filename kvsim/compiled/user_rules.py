@@ -79,7 +79,7 @@ def _load(cls: type[Any]) -> list[int]:
 
 
 def _text(cls: type[Any]) -> str:
-    """Return the source of the entries, whose first argument is the address of the state."""
+    """Return the source of the entries; their first argument is the address of the state."""
     lines = []
     for name in cls.OPERATIONS:
         if _is_own(cls, name):

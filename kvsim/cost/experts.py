@@ -32,7 +32,7 @@ FEW_EXPERTS = 16
 #: Exponent of the soft maximum of memory and arithmetic time of such GEMMs: nearly a maximum.
 DENSE_POWER = 8.0
 
-#: By weight format: the format with timed kernels whose constants it takes.
+#: By weight format: the format with timed kernels that provides its constants.
 KERNELS = {
     None: "16-bit",
     "fp8": "fp8-block",

@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 
 def tested(card: str) -> str:
-    """Return the card whose tests a card uses: usually itself."""
+    """Return the card that provides the tests of a card: usually itself."""
     return TESTED.get(card, card)
 
 

@@ -189,7 +189,7 @@ class RooflineCost:
         return StepCost(time, *self.work.totals(work))
 
     def times(self, work: Work) -> StepTimes:
-        """Return the seconds of each part of a step, whose sum is that of the compiled rule."""
+        """Return the seconds of each part of a step; the sum is that of the compiled rule."""
         times = StepTimes(
             rules.host_time(self.record, work),
             self.gemms(work),

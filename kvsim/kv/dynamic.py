@@ -63,7 +63,7 @@ def sample_layers(
     Parameters
     ----------
     num_bytes : KV memory of all layers
-    layers : layers to simulate; None for the fewest whose share is :data:`SAMPLE_BYTES`, or all
+    layers : layers to simulate; None for the fewest with a share of :data:`SAMPLE_BYTES`, or all
 
     Returns
     -------

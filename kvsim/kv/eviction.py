@@ -67,7 +67,7 @@ class EvictionPolicy(Parametric, ABC):
     foresees = False
     #: True if the policy uses whether the session of a request continues.
     tracks_sessions = False
-    #: The :class:`~kvsim.records.eviction.Eviction` whose rules run; PYTHON for a Python policy.
+    #: The rules that run, by :class:`~kvsim.records.eviction.Eviction`; PYTHON for a Python policy.
     rules_of: ClassVar[int] = PYTHON_POLICY
     #: Returns the time in seconds; a replica sets its own clock.
     clock: Callable[[], float] = staticmethod(lambda: 0.0)

@@ -286,7 +286,7 @@ class KVCacheManager(Parametric, ABC):
     def cache_computed(self, request: Request, num_tokens: int) -> None:
         """Record that the first ``num_tokens`` tokens are computed and known. Mutates.
 
-        Only asynchronous scheduling calls it, when it learns a token whose slots were allocated
+        Only asynchronous scheduling calls it, when it learns a token with slots that were allocated
         before. Otherwise all tokens are known when their slots are allocated.
         """
         del request, num_tokens

@@ -1,4 +1,4 @@
-"""Base of KV-cache managers whose rules run as Python or compiled."""
+"""Base of KV-cache managers with rules that run as Python or compiled."""
 
 from __future__ import annotations
 

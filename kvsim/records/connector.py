@@ -60,13 +60,13 @@ class Connector(Record):
     keeps: list[int] = field(default_factory=list)  # by row: 1 if its KV is read after its end
     threshold: int = 0  # fewer offered tokens than this are computed, not loaded
 
-    received: list[int] = field(default_factory=list)  # rows whose loads have ended
+    received: list[int] = field(default_factory=list)  # rows with ended loads
     num_received: int = 0
-    sent: list[int] = field(default_factory=list)  # rows whose pinned blocks have been read
+    sent: list[int] = field(default_factory=list)  # rows with pinned blocks that have been read
     num_sent: int = 0
     bad_blocks: list[int] = field(default_factory=list)  # blocks of the pool that failed to load
     num_bad_blocks: int = 0
-    bad_requests: list[int] = field(default_factory=list)  # rows whose whole load failed
+    bad_requests: list[int] = field(default_factory=list)  # rows of loads that failed completely
     num_bad_requests: int = 0
 
     waiting_for_kv: Queue = field(default_factory=Queue)  # drained before the other queue
@@ -82,9 +82,9 @@ class Connector(Record):
     external: int = 0  # tokens after the hit that the connector has
     num_queried: int = 0  # tokens after the hit; 0 if the connector was not queried
     is_async: bool = False  # the external tokens arrive after the step
-    loads: list[int] = field(default_factory=list)  # places of requests whose load starts now
+    loads: list[int] = field(default_factory=list)  # places of requests that start a load
     num_loads: int = 0
-    begun: list[int] = field(default_factory=list)  # rows whose answered look-ups go to the host
+    begun: list[int] = field(default_factory=list)  # rows of look-ups to report to the host
     begun_tokens: list[int] = field(default_factory=list)  # tokens that they load, 0 for none
     begun_times: list[float] = field(default_factory=list)
     num_begun: int = 0

@@ -120,7 +120,7 @@ class Work(Record):
     num_adapters: int = 0  # different LoRA adapters of the running requests
     num_prompt_context_tokens: int = 0  # before the chunks of prompts, if ranks split the tokens
     draft_pairs: int = 0  # query-key pairs of drafts; those of other tokens are not counted here
-    draft_keys: int = 0  # tokens whose KV the drafter reads
+    draft_keys: int = 0  # tokens of which the drafter reads the KV
     weight_bytes: float = 0.0
     gemm_flops: float = 0.0
     head_bytes: float = 0.0

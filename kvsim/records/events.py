@@ -29,7 +29,7 @@ class Event(Record):
 
     kind: Short = 0
     group: Short = 0
-    row: Short = 0  # the request whose tokens are stored, as a row of the trace
+    row: Short = 0  # the request of the stored tokens, as a row of the trace
     block_size: Short = 0
     first: int = 0  # its first stored token, and the end of the stored ones
     stop: int = 0

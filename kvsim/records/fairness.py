@@ -41,7 +41,7 @@ class Shares(Record):
 
     tenants: list[Tenant] = field(default_factory=list)
     num_tenants: int = 0
-    last_active: int = NONE  # the tenant whose queue became empty last
+    last_active: int = NONE  # the tenant that emptied its queue last
     refused: int = NONE  # the request that was refused last
     quantum: int = 0  # DLPM: tokens that a refill adds to a tenant's deficit
     matched: list[int] = field(default_factory=list)  # DLPM: cached tokens, by place of the request

@@ -97,7 +97,7 @@ class KV(Record):
     watermark_blocks: int = 0
     num_lookahead_tokens: int = 0  # slots to allocate beyond the scheduled tokens
     num_hash_lookahead_tokens: int = 0  # tokens after a block that its key covers
-    num_unnamed_tokens: int = 0  # last computed tokens whose blocks get no key yet
+    num_unnamed_tokens: int = 0  # last computed tokens, for which no keys are set yet
     drops_last_block: bool = False  # the last block of a hit is not reused: a drafter lacks it
     segment: int = 0  # retention interval: tokens between cached window ends, 0 for none
     keeps_boundaries: bool = False  # the window before a prompt's end stays cached, too

@@ -30,7 +30,7 @@ ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
 #: Most records in a list of Python objects: that many take ten seconds to make, and gigabytes.
 MOST_OBJECTS = 20_000_000
-#: Arrays of at least so many bytes are mapped from the operating system.
+#: Arrays of at least this number of bytes are mapped from the operating system.
 MAPPED = 1 << 20
 
 

@@ -161,7 +161,7 @@ class RequestBlocks(Record):
     has_numbers: bool = False  # output tokens are numbered, those dropped included
     numbers: list[int] = field(default_factory=list)  # as in the trace
     number_offsets: list[int] = field(default_factory=list)
-    num_cached_tokens: Short = 0  # leading tokens whose blocks have been offered to the cache
+    num_cached_tokens: Short = 0  # leading tokens in blocks that were offered to the cache
     num_processed_tokens: int = 0  # tokens known to be computed when windows were last moved
     dead_bytes: int = 0  # bytes before the windows, in the blocks that the windows are leaving
     dead_rate: int = 0  # growth of ``dead_bytes`` per processed token

@@ -135,14 +135,14 @@ def paint_contiguous(state: Replica, first: int) -> None:
 
 
 def paint_slots(state: Replica, first: int, start: int, stop: int, cause: int) -> None:
-    """Paint the bins whose middle is in a range of slots."""
+    """Paint the bins with their middle in a range of slots."""
     end = first_bin(state, stop)
     for b in range(first_bin(state, start), end):
         state.maps[first + b] = cause
 
 
 def first_bin(state: Replica, slot: int) -> int:
-    """Return the first bin whose middle is at or after a slot of contiguous memory."""
+    """Return the first bin with its middle at or after a slot of contiguous memory."""
     num_slots = state.kv.contiguous.num_slots
     return cdiv(2 * slot * state.num_bins - num_slots, 2 * num_slots)
 

@@ -52,7 +52,7 @@ def gemms_time(cost: Cost, work: Work) -> float:
 
 
 def format_time(gemms: Gemms, num_tokens: int) -> float:
-    """Seconds of the GEMMs whose weights have one format."""
+    """Seconds of the GEMMs with weights of one format."""
     moved = gemms.num_bytes + num_tokens * gemms.token_bytes
     return gemm_time(gemms, moved, num_tokens * gemms.token_flops, num_tokens)
 
@@ -255,7 +255,7 @@ def accepted_time(cost: Cost, time: float) -> float:
 
 
 def computing_time(cost: Cost) -> float:
-    """Seconds of a step whose work is counted: the swaps before it, and its computation."""
+    """Seconds of a step with counted work: the swaps before it, and its computation."""
     if cost.price == PRICED_BY_OWN_RULES:
         time = accepted_time(cost, python_price_work(cost))
         return time + swap_time(cost, cost.work.swapped_bytes)

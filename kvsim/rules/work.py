@@ -74,7 +74,7 @@ def is_verified(cost: Cost, entry: Entry) -> bool:
 
 
 def count_drafts(work: Work, batch: Batch) -> None:
-    """Count the drafts of a step, and the tokens whose KV the drafter reads after it."""
+    """Count the drafts of a step, and the tokens of which the drafter then reads the KV."""
     num_drafts, pairs, keys = 0, 0, 0
     for at in range(batch.size):
         entry = batch.entries[at]

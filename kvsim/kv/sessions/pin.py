@@ -9,7 +9,7 @@ from kvsim.records.queue import Neighbours, Queue
 from kvsim.records.record import NONE
 from kvsim.rules.links import append, remove
 
-#: The retention priority of a request whose blocks are pinned.
+#: The retention priority at which a request's blocks are pinned.
 PINNED = 100
 
 

@@ -52,7 +52,7 @@ def mix_span(key: int, content: int, start: int, length: int) -> int:
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
-    """Draw the beam whose tokens a beam continues at length ``end``: usually its own."""
+    """Draw the beam that a beam continues at length ``end``: usually itself."""
     draw = fold(fold(fold(request_id, end), beam), 1)
     if not (draw >> 11) & (2**53 - 1) < beam_switch * 2.0**53:  # exact in both engines
         return beam

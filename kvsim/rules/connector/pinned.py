@@ -83,7 +83,7 @@ def free_or_fence(state: Replica, request: Request) -> None:
 
 
 def lift_fences(state: Replica, number: int) -> None:
-    """Free the blocks whose fence waited for step ``number`` or an earlier one."""
+    """Free the blocks with a fence that waited for step ``number`` or an earlier one."""
     connector, kv = state.connector, state.kv
     lifted = 0
     while lifted < connector.num_fenced and connector.fences[lifted] <= number:

@@ -65,7 +65,7 @@ def count_forked(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int)
 def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> bool:
     """Allocate the blocks of a waiting request; False, with nothing changed, if too few are free.
 
-    A request that is recomputed after a preemption has output, whose blocks are not shared.
+    A request that is recomputed after a preemption has output; blocks of outputs are not shared.
     """
     group, pool, size = kv.groups[0], kv.pool, kv.groups[0].block_size
     needed = num_blocks_for(kv, request, num_tokens)

@@ -77,7 +77,7 @@ def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
 
 
 def launch_load(offloading: Offloading, j: int, due: float) -> None:
-    """Start a load whose blocks and chunks are complete; a timed one waits for the link."""
+    """Start a load that has all its blocks and chunks; a timed one waits for the link."""
     job = offloading.jobs[j]
     job.is_load = True
     if offloading.timed:
@@ -92,7 +92,7 @@ def launch_load(offloading: Offloading, j: int, due: float) -> None:
 
 
 def launch_store(offloading: Offloading, j: int, due: float) -> None:
-    """Start a store whose blocks and chunks are complete; watch its blocks of windows at once.
+    """Start a store that has all its blocks and chunks; watch its blocks of windows from now on.
 
     With timed copies, ``due`` is the earliest start in seconds.
     """
@@ -231,7 +231,7 @@ def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Watch the blocks of a finished request's stores; flush stores whose blocks a step reuses."""
+    """Watch the blocks of a finished request's stores; flush stores of reused blocks."""
     j = offloading.states[s].first_job
     while j != NONE:
         b = offloading.jobs[j].first_block

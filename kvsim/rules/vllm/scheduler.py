@@ -124,7 +124,7 @@ def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int)
 
 
 def schedule_next(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
-    """Schedule tokens of a running request whose slots are allocated."""
+    """Schedule tokens of a running request after their slots were allocated."""
     request, num_drafts = state.requests[k], 0
     if request.is_chunk > 0:
         state.carries_prefill = True

@@ -28,7 +28,7 @@ NO_SESSION, OPEN, CLOSED = 0, 1, 2
 
 
 def goes_on(state: Replica, request: Request) -> bool:
-    """Return True if a request whose turn has ended may get, or has, another input."""
+    """Return True if a request has, or may get, another input after its turn."""
     trace, row = state.trace, request.request_id
     return trace.session[row] == OPEN or trace.next_input[row] < trace.num_inputs[row]
 
@@ -57,7 +57,7 @@ def end_turn(state: Replica, k: int) -> None:
 
 
 def queue_turns(state: Replica, num_turns: int) -> None:
-    """Queue the requests whose turns ended with a step, in the order of the step."""
+    """Queue the requests that ended a turn with a step, in the order of the step."""
     for at in range(num_turns):
         k = state.skipped[at]
         if state.requests[k].num_computed_tokens > 0:
