@@ -358,9 +358,9 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
     """Set the keys of full blocks, with a separate limit for each group.
 
-    A group with a drafter's layers sets the key of one more block, whose tokens its drafter has
-    seen. Token counts are rounded per group first, then limited by the known tokens. If hits may
-    end inside a block, keys are also set for states and prompt ends inside blocks.
+    A group with a drafter's layers sets the key of one more block, which the drafter has processed.
+    Token counts are rounded per group first, then limited by the known tokens. If hits may end
+    inside a block, keys are also set for states and prompt ends inside blocks.
     """
     ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
