@@ -48,6 +48,13 @@ def test_throughput_doubles_the_defaults_of_a_step() -> None:
     assert any("max_num_batched_tokens 4096 " in note for note in more.assumptions)
 
 
+def test_a_size_of_blocks_that_the_server_replaces_is_passed_over() -> None:
+    line = "capacity vllm serve nemotron-h-8b --gpu h100-sxm --mamba-block-size 1024"
+    made = translate(line.split(), cli)
+    assert "--mamba-block-size" not in made.words
+    assert "blocks of states are those of attention" in " ".join(made.notes())
+
+
 def test_memory_for_images_on_their_way_is_missing_from_the_pool() -> None:
     plain, less = of(model="llama-3-8b"), of(model="llama-3-8b", mm_ipc_gpu_memory_gb=2)
     assert plain.budget_bytes["kv_cache"] - less.budget_bytes["kv_cache"] == 2 * GIB
