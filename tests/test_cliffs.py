@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import re
 from functools import partial
 
 import pytest
@@ -153,15 +155,54 @@ def test_a_rising_load_is_not_a_cliff(capsys: pytest.CaptureFixture[str]) -> Non
     assert answer["cliffs"] == []
 
 
+@pytest.mark.parametrize(
+    ("reported", "steps", "verdict"),
+    [
+        ("528", [(527, 528)], "inside"),
+        ("528", [(528, 529)], "outside: 0.2 % higher"),
+        ("1,500 to 1,600", [(1583, 1584)], "inside"),
+        ("34,000 to 38,000", [(32700, 33000)], "outside: 2.9 % lower"),
+        ("34,000 to 38,000", [(30000, 30100), (41800, 42000)], "outside: 11.5 % lower"),
+        ("34,000 to 38,000", [(30000, 30100), (35000, 35100)], "inside"),
+        ("48 or more", [(50, 51)], "inside"),
+        ("48 or more", [(40, 41)], "outside: 14.6 % lower"),
+        ("1 to 2", [], "not served"),
+    ],
+)
+def test_a_collapse_is_inside_or_outside_what_was_reported(reported, steps, verdict) -> None:  # type: ignore[no-untyped-def]
+    made = [published.Step(*values, (0.9, 0.1)) for values in steps]
+    assert published.verdict(reported, made) == verdict
+
+
+def test_several_jumps_of_a_search_are_shown_one_by_one() -> None:
+    report = published.REPORTS[0]._replace(reported="15 to 20", note="as logged")
+    steps = [published.Step(10, 11, (0.9, 0.5)), published.Step(18, 19, (0.4, 0.0))]
+    assert published.row_of(report, steps * 2)[4] == "4 steps from 10 to 19"
+    assert published.row_of(report, steps)[4:] == [
+        *("10 / 11; 18 / 19", "inside", "90 / 50 %; 40 / 0 % hits; as logged")
+    ]
+
+
+def test_the_record_has_the_verdict_of_each_row() -> None:
+    with (published.RECORDS / published.FILE).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["report"] for row in rows] == [one.name for one in published.REPORTS]
+    for row in rows:
+        found = re.sub(r"\d+ steps from (.*) to ", r"\1 / ", row["found"])
+        pairs = [pair.split(" / ") for pair in found.split("; ") if pair]
+        steps = [published.Step(*(int(n.replace(",", "")) for n in p), (0, 0)) for p in pairs]
+        assert row["verdict"] == published.verdict(row["reported"], steps)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"), [("vllm#45238", (1583, 1584)), ("sglang#38000", (47, 48))]
 )
 def test_a_published_collapse_is_found(name: str, values: tuple[int, int]) -> None:
     (report,) = [one for one in published.REPORTS if one.name == name]
-    found, (below, above) = published.found_of(report)
-    assert found == values
-    assert below < above - 0.25
+    (step,) = published.steps_of(report)
+    assert (step.below, step.above) == values
+    assert step.hits[0] < step.hits[1] - 0.25
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ says where that moves the value, or why kvsim cannot serve a report.
 from __future__ import annotations
 
 import csv
-from typing import Any, NamedTuple
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +20,14 @@ from kvsim.api.requests import requests_of
 from kvsim.cliffs.cliffs import find_cliffs
 from kvsim.trace import Trace
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 FILE = "cliffs.csv"
 RUNS = 20
-HEADINGS = ("report", "model", "setting", "reported", "found", "note")
+#: Most jumps of a search that are listed one by one.
+LISTED = 3
+HEADINGS = ("report", "model", "setting", "reported", "found", "verdict", "note")
 HERE = "experiments.validation.cliffs"
 ALONE = {"max_concurrency": 1, "request_rate": "inf"}
 #: States of Mamba and linear-attention layers stay at the ends of blocks: `align`.
@@ -258,27 +265,68 @@ def _trace(request_rate: float, segments: list[list[tuple[int, int, int]]], outp
     return Trace.from_arrays(times, prompts, np.full(len(segments), output), segments=segments)
 
 
-def found_of(report: Report) -> tuple[tuple[int, int], tuple[float, float]]:
-    """Return the values between which hits collapse, and the shares of hits at both."""
+class Step(NamedTuple):
+    """Neighbouring values between which hits jump, and the shares of hits at both."""
+
+    below: int
+    above: int
+    hits: tuple[float, float]
+
+
+def steps_of(report: Report) -> list[Step]:
+    """Return the jumps of one search, each by itself, in order of value."""
     given = {"model": report.model, **report.options}
     cliffs = find_cliffs(str(report.vary), given, requests_of, most=RUNS)["cliffs"]
     if not cliffs:
         raise RuntimeError(f"{report.name}: no jump of hits was found")
-    first, last = cliffs[0], cliffs[-1]
-    values = round(report.scale * first["below"]), round(report.scale * last["above"])
-    return values, (first["hits"][0], last["hits"][1])
+    return [
+        Step(
+            round(report.scale * one["below"]),
+            round(report.scale * one["above"]),
+            (one["hits"][0], one["hits"][1]),
+        )
+        for one in cliffs
+    ]
+
+
+def verdict(reported: str, steps: Sequence[Step]) -> str:
+    """Compare jumps with a published value, a range of values, or a least value.
+
+    Returns
+    -------
+    "not served" without jumps; "inside" if a jump is at the value or within the range; else
+    "outside", and by which share of the nearest end
+    """
+    if not steps:
+        return "not served"
+    ends = [int(text.replace(",", "")) for text in re.findall(r"[\d,]+", reported)]
+    low, high = ends[0], math.inf if reported.endswith("or more") else ends[-1]
+    if any(low <= one.above and one.below < high for one in steps):
+        return "inside"
+    below = max((one.above for one in steps if one.above < low), default=0)
+    above = min((one.above for one in steps if one.below >= high), default=math.inf)
+    if above == math.inf or low - below <= above - high:
+        return f"outside: {100 * (low - below) / low:.1f} % lower"
+    return f"outside: {100 * (above - high) / high:.1f} % higher"
+
+
+def row_of(report: Report, steps: Sequence[Step]) -> list[str]:
+    """Return the cells of a report; many jumps are the steps of a decline."""
+    found = "; ".join(f"{one.below:,} / {one.above:,}" for one in steps)
+    hits = "; ".join(f"{100 * one.hits[0]:.0f} / {100 * one.hits[1]:.0f} %" for one in steps)
+    if len(steps) > LISTED:
+        first, last = steps[0], steps[-1]
+        found = f"{len(steps)} steps from {first.below:,} to {last.above:,}"
+        hits = f"{100 * first.hits[0]:.0f} to {100 * last.hits[1]:.0f} %"
+    note = "; ".join(filter(None, [f"{hits} hits" if steps else "", report.note]))
+    return [*report[:4], found, verdict(report.reported, steps), note]
 
 
 def main() -> None:
     """Write the values found beside the published ones."""
     rows = []
     for report in REPORTS:
-        found, notes = "", [report.note]
-        if report.vary is not None:
-            (below, above), hits = found_of(report)
-            found = f"{below:,} / {above:,}"
-            notes.insert(0, f"{100 * hits[0]:.0f} / {100 * hits[1]:.0f} % hits")
-        rows.append([*report[:4], found, "; ".join(filter(None, notes))])
+        rows.append(row_of(report, [] if report.vary is None else steps_of(report)))
         print(*rows[-1], sep=" | ", flush=True)
     with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([HEADINGS, *rows])
