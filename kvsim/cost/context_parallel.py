@@ -1,4 +1,4 @@
-"""Cost of decode context parallelism: exchanges among ranks with some tokens of the KV each."""
+"""Cost of decode context parallelism: exchanges between ranks that split the tokens of the KV."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
     from kvsim.records.cost import Cost
 
-#: Per layer: queries are gathered, then log-sums, and outputs are reduced as they scatter.
+#: Collectives per layer: all-gathers of queries and of log-sums, a reduce-scatter of outputs.
 NUM_COLLECTIVES = 3
 #: Bytes of the log-sum of a token and head, FP32.
 LOG_SUM_BYTES = 4
 
 
 def lay_out_context_exchange(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write the time of the exchanges of a step into a record.
+    """Write the constants of a step's exchanges into a record.
 
-    Every rank attends with the heads of all ranks over its own tokens. Of each token it receives
-    the queries of the other ranks' heads, their log-sums, and partial outputs of its own heads.
-    Latent attention exchanges queries and outputs of the latent's width; chunks of its prompts
-    gather latents instead. No measured run checks this.
+    Every rank computes attention with the heads of all ranks over its own tokens. For each token it
+    receives the queries and log-sums of the other ranks' heads, and partial outputs of its own
+    heads. In latent attention these have the latent's width, and prompt chunks gather latents
+    instead. No measured run checks this.
     """
     model, shares = config.model, config.decode_context_parallel_size
     if shares == 1:

@@ -83,14 +83,14 @@ class Experts(Record):
 
 @dataclass(slots=True)
 class HostWeights(Record):
-    """Weights of layers in host memory: a share that kernels read there, or copied layers.
+    """Weights of layers in host memory: a share that kernels read there, or layers to copy.
 
-    Of each ``group_size`` layers of a stage the last ``num_in_group`` are copied, each into one of
-    ``num_buffers`` buffers in ``copy_time``, which is free at ``ready``.
+    In each group of ``group_size`` layers of a stage, the last ``num_in_group`` are copied. A copy
+    takes ``copy_time`` seconds, into one of ``num_buffers`` buffers that are free at ``ready``.
     """
 
-    share: float = 0.0
-    num_layers: int = 0  # of a stage; 0: none is copied
+    share: float = 0.0  # share of the weights that kernels read from host memory
+    num_layers: int = 0  # layers of a stage; 0 if none is copied
     group_size: int = 1
     num_in_group: int = 0
     num_buffers: int = 1
@@ -182,11 +182,11 @@ class Cost(Record):
     one_shot_token: float = 0.0
     two_shot: float = 0.0
     two_shot_token: float = 0.0
-    splits_context: bool = False  # ranks of context parallelism hold the KV of some tokens each
-    exchanges_prompts: bool = False  # prompts after some context exchange as decodes do
-    exchange_launch: float = 0.0
-    exchange_token: float = 0.0
-    gather_token: float = 0.0  # per token of context that a chunk of a prompt gathers
+    splits_context: bool = False  # ranks of context parallelism split the tokens of the KV
+    exchanges_prompts: bool = False  # prompt chunks exchange queries and outputs, as decodes do
+    exchange_launch: float = 0.0  # fixed time of a step's exchanges
+    exchange_token: float = 0.0  # time of the exchanges per token of the step
+    gather_token: float = 0.0  # time per token of context that a prompt chunk gathers
     encoder_launch: float = 0.0  # least time of a pass of an image or audio encoder
     encoder_bytes: float = 0.0  # bytes of the encoder's weights
     encoder_token_flops: float = 0.0

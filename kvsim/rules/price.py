@@ -146,10 +146,10 @@ def all_reduce_time(cost: Cost, work: Work) -> float:
 
 
 def exchange_time(cost: Cost, work: Work) -> float:
-    """Seconds that ranks exchange queries and partial outputs, for tokens with some context.
+    """Seconds in which ranks of context parallelism exchange queries and partial outputs.
 
-    Prompts of latent attention gather the context's latents instead. A first chunk alone
-    exchanges nothing.
+    Prompt chunks of latent attention gather the latents of their context instead. A step with only
+    first chunks exchanges nothing.
     """
     context, num_tokens = work.num_prompt_context_tokens, work.num_decodes + work.num_drafts
     if num_tokens == 0 and context == 0:
@@ -188,7 +188,7 @@ def launch_wait(cost: Cost, work: Work, time: float) -> float:
 
 
 def copy_wait(cost: Cost, work: Work, time: float) -> float:
-    """Seconds that a step of a given time waits for copies of weights from the host."""
+    """Seconds that a step of ``time`` seconds waits for copies of weights from the host."""
     if cost.host.num_layers == 0:
         return 0.0
     layer = (time - head_time(cost, work)) / (cost.host.num_layers * cost.num_stages)
