@@ -26,6 +26,7 @@ TESTS = (
     "sglang_rules",
     "sglang_pools",
     "sglang_delayer",
+    "host_weights",
     "sglang_drafts_of_states",
     "sglang_drafts_on_hosts",
     "storage",

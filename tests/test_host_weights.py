@@ -9,7 +9,7 @@ from refused import refused
 
 import kvsim
 from kvsim.budget.weights import num_end_params
-from kvsim.catalog import get_model
+from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
@@ -116,4 +116,23 @@ def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     groups = f"{line} --offload-group-size 2 --offload-num-in-group 3"
     assert "must be at most offload_group_size, 2" in refused(capsys, groups)
     other = f"{line} --engine tensorrt-llm --cpu-offload-gb 3"
-    assert "only engine vllm supports it" in refused(capsys, other)
+    assert "engine tensorrt-llm does not support it" in refused(capsys, other)
+
+
+def test_a_server_that_copies_weights_before_each_layer_waits_for_all_of_them() -> None:
+    """3 GiB more for the pool, and 3 GiB over PCIe in every step, of prompts and decodes."""
+    options: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "sglang"}
+    plain, moved = (kvsim.capacity(**options, cpu_offload_gb=gib) for gib in (0, 3))
+    grown = moved.budget_bytes["kv_cache"] - plain.budget_bytes["kv_cache"]
+    assert grown == pytest.approx(3 * GIB, abs=2 * plain.bytes_per_token)
+    trace = kvsim.Trace.from_arrays([0.0], [600], [20])
+    steps = [
+        kvsim.simulate(trace, **options, cpu_offload_gb=gib, record_steps=True, backend="python")
+        .steps["duration"]
+        .tolist()
+        for gib in (0, 3)
+    ]
+    wait = 3 * GIB / get_gpu("h100-sxm").pcie_bytes_per_s
+    assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([wait] * len(steps[0]))
+    with pytest.raises(ValueError, match="engine sglang does not support it"):
+        kvsim.capacity(**options, offload_group_size=4)

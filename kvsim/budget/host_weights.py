@@ -1,4 +1,4 @@
-"""Weights of layers in host memory: vLLM's two ways of offloading them (its ``OffloadConfig``)."""
+"""Weights of layers in host memory: read there, copied ahead of their layer, or just before it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class HostWeights(NamedTuple):
     layer_bytes : bytes of a layer that is copied ahead of its use, 0 if none is
     num_layers : of the stage; of each ``group_size`` the last ``num_in_group`` are copied
     num_buffers : copied layers for which the GPU has room at once
+    copied : bytes that every step copies while nothing else runs
     """
 
     saved: int = 0
@@ -36,6 +37,7 @@ class HostWeights(NamedTuple):
     group_size: int = 1
     num_in_group: int = 0
     num_buffers: int = 1
+    copied: int = 0
 
 
 NO_HOST_WEIGHTS = HostWeights()
@@ -57,11 +59,15 @@ def host_weights(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeig
     group, number = config.offload_group_size, config.offload_num_in_group
     if not group and not config.cpu_offload_gb:
         return NO_HOST_WEIGHTS
-    if not get_engine(config.engine).offloads_weights:
+    way = get_engine(config.engine).offloads_weights
+    if way is None or (group and way == "copied"):
         name = "offload_group_size" if group else "cpu_offload_gb"
-        raise FieldError(name, f"is {getattr(config, name)}: only engine vllm supports it")
+        wrong = f"is {getattr(config, name)}: engine {config.engine} does not support it"
+        raise FieldError(name, wrong)
     if not group:
         moved = min(config.cpu_offload_gb * GIB, layer_bytes)
+        if way == "copied":
+            return HostWeights(int(moved), copied=int(moved))
         return HostWeights(int(moved), moved / layer_bytes)
     if number > group:
         raise FieldError(

@@ -12,6 +12,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.host_weights import NO_HOST_WEIGHTS
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
@@ -96,7 +97,7 @@ def _refuse(config: CostConfig) -> None:
         raise ValueError("cost model aiconfigurator: pipeline stages are not modelled")
     if config.decode_context_parallel_size > 1:
         raise ValueError("cost model aiconfigurator: context parallelism is not modelled")
-    if config.host_weights.share > 0 or config.host_weights.layer_bytes > 0:
+    if config.host_weights != NO_HOST_WEIGHTS:
         raise ValueError("cost model aiconfigurator: weights in host memory are not modelled")
     plain = kv_layout(
         model, kv_dtype(config.dtype), tensor_parallel_size=config.tensor_parallel_size

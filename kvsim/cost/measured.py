@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.budget.host_weights import NO_HOST_WEIGHTS
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.model import COST_MODELS, CostConfig
@@ -126,7 +127,7 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
         (model.is_moe, "experts"),
         (model.is_mla, "latent attention"),
         (config.decode_context_parallel_size > 1, "context parallelism"),
-        (config.host_weights.share > 0 or config.host_weights.layer_bytes > 0, "host memory"),
+        (config.host_weights != NO_HOST_WEIGHTS, "host memory"),
         (other_attention, "attention with windows"),
         (config.quantization is not None, "quantised weights"),
         (len(config.layout.layers) != model.num_layers, "pipeline stages"),

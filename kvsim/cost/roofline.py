@@ -152,6 +152,7 @@ class RooflineCost:
             record.uncaptured_time += routed_layers(config) * own
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.step_time += _other_launches(config, rate)
+        record.step_time += config.host_weights.copied / config.gpu.pcie_bytes_per_s
         lay_out_encoder(record, config, rate)
         if config.adapter is not None:
             record.adapter_bytes = float(config.adapter.num_bytes)

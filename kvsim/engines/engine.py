@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +71,8 @@ class Engine:
     has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
-    offloads_weights : takes ``cpu_offload_gb`` and ``offload_group_size``
+    offloads_weights : what a step does with the weights of ``cpu_offload_gb``: kernels read them in
+        host memory, and ``offload_group_size`` is taken, too; or a layer's are copied before it
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
@@ -88,7 +89,7 @@ class Engine:
     has_own_loop = False
     has_auto_length = False
     has_context_parallel = False
-    offloads_weights = False
+    offloads_weights: Literal["read", "copied"] | None = None
     shares_experts = False
     checks_block_size = False
     reads_store_itself = False

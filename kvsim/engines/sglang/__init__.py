@@ -38,6 +38,7 @@ class Sglang(Engine):
     scheduler = "sglang"
     policies = frozenset((SGLANG,))
     launchers = ("sglang.launch_server", "sglang serve")
+    offloads_weights = "copied"
     flags = Path(__file__).parent / "flags.tsv"
     has_own_loop = True
     reads_store_itself = True

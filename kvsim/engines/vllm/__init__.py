@@ -23,7 +23,7 @@ class Vllm(Engine):
     flags = Path(__file__).parent / "flags.tsv"
     has_auto_length = True
     has_context_parallel = True
-    offloads_weights = True
+    offloads_weights = "read"
     shares_experts = True
     checks_block_size = True
 
