@@ -99,7 +99,7 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what : name of the kind in errors, e.g. ``"scheduler"``
-    package : package whose modules register components. They, and those of the engines' packages
+    package : package of modules that register components. They, and those of the engines' packages
         of the same name, are imported before the first look-up.
     kind : class of the components; a factory that makes anything else is refused
     group : group of the entry points by which installed packages add names; such a component is
@@ -199,7 +199,7 @@ class Registry(Generic[T]):
         ------
         ValueError
             For an unknown name, with similar names; for a part of an installed package that cannot
-            be imported or whose name is taken, with the package.
+            be imported or has a name that is taken, with the package.
         """
         self._load()
         if name in self._offers:

@@ -43,7 +43,7 @@ def search(
 
     Parameters
     ----------
-    requests : a trace, whose gaps are scaled; a workload, ``"sharegpt"``; or None, if options
+    requests : a trace, with its gaps scaled; a workload, ``"sharegpt"``; or None, if options
         name a workload or a trace file
     slo : bounds on the summary, in its units: ``"p99_ttft_ms<=1000"``, ``"mean_tpot_ms<=30"``
     attain : share of requests that meet the targets of the option ``goodput`` [0.95]

@@ -50,7 +50,7 @@ def sweep(
     replications : number of runs, with seed, seed + 1, ...
     out : directory that keeps the runs; the same call continues an interrupted sweep
     workers : processes; None: one per core
-    dask : address of a Dask scheduler, whose workers replace the processes
+    dask : address of a Dask scheduler; its workers replace the processes
     retry_failed : run cells again that could not run before
     price : dollars per GPU-hour by card, as for :func:`kvsim.simulate`: ``cost...`` in the tables
     **shared : options of all runs

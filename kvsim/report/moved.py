@@ -57,7 +57,7 @@ def value_of(row: Mapping[str, Any], key: str) -> Any:
 
 
 def moved(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns of :data:`MOVED` whose values differ enough between the rows."""
+    """Return the columns of :data:`MOVED` with values that differ enough between rows."""
     found = []
     for column in MOVED:
         values = [value for row in rows if (value := column.of(row)) is not None]

@@ -60,7 +60,7 @@ def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
 
 
 def _shown(result: Result) -> int:
-    """Return the replica whose memory is drawn: the first one that ran a request."""
+    """Return the replica that memory figures show: the first one that ran a request."""
     return int(result.memory["replica"].min()) if len(result.memory) else 0
 
 

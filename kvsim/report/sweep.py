@@ -66,7 +66,7 @@ def sweep_table(
 def with_short_names(
     rows: Sequence[Mapping[str, Any]], varied: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return rows whose varied options name parts without their files or modules."""
+    """Return rows in which varied options name parts without their files or modules."""
     made = [dict(row) for row in rows]
     for name in varied:
         values = [row[name] for row in rows]

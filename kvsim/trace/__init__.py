@@ -251,7 +251,7 @@ class Trace:
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
             Each 1 to ``num_output_tokens``; empty if all samples have ``num_output_tokens``.
         after : n lists of earlier rows, optional
-            Rows whose end the request waits for; ``[k, "start"]`` waits for the sending of row k.
+            Rows that must have ended first; ``[k, "start"]`` waits for the sending of row k.
         think_time : seconds, at least 0, shape (n,), optional
         hint_ttl, hint_priority : shape (n,), optional
             At least 0, the priority at most 100; -1 means none.

@@ -97,5 +97,5 @@ def by_program(trace: Trace, ttl: float) -> Trace:
 
 
 def holds(turns: Turns, ttl: float) -> NDArray[np.bool_]:
-    """Return True for turns whose blocks Continuum holds: a turn follows, and pauses are short."""
+    """Return True where Continuum holds a turn's blocks: a turn follows, and pauses are short."""
     return (turns.goes_on > 0) & (turns.past_pause <= ttl)

@@ -68,7 +68,7 @@ def sweep(
     ----------
     rows : rows of the sweep's table, or of its means over seeds
     x : option along the horizontal axis; its values are numbers
-    lines : option whose values get a line each
+    lines : option with one line per value
     head : title of the figure: model, GPU and requests
     """
     figure = Figure(figsize=(10, 3.8), layout="constrained")
