@@ -25,7 +25,7 @@ class File(Store):
     A block is written when its step has ended. With replicas that have a host tier, the files are
     HiCache's third level: they hold its host copies.
 
-    Source: SGLang 0.5.23, ``--hicache-storage-backend file``.
+    Source: HiCache 0.5.23, ``--hicache-storage-backend file``.
 
     Parameters
     ----------
