@@ -66,6 +66,7 @@ TESTS = (
     "hits",
     "sessions",
     "context_parallel",
+    "host_weights",
 )
 
 
