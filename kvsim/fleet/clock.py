@@ -38,7 +38,7 @@ class Watcher(Protocol):
     def next_scrape(self, now: float, limit: float) -> float:
         """Return the next time up to ``limit`` at which all replicas must be scraped; else inf."""
 
-    def look(self, time: float) -> None:
+    def scrape(self, time: float) -> None:
         """Scrape the replicas, all of which have reached a time."""
 
     def unblock(self) -> bool:
@@ -101,7 +101,7 @@ class FleetClock:
             if not self._reach(target):
                 continue
             if look <= limit and look < math.inf:
-                self._watcher.look(look)
+                self._watcher.scrape(look)
                 continue
             if limit < math.inf or not self._is_idle:
                 return limit
@@ -116,7 +116,7 @@ class FleetClock:
         if not self._coupled:
             for place in self.replica_set.bring(target):
                 if self._members[place].is_followed:
-                    self._tell_ended(self._members[place])
+                    self._notify_ended(self._members[place])
             return self._world.peek() >= target
         ahead = self._watcher.ahead()
         waits = np.zeros(len(self._members), np.bool_)
@@ -124,17 +124,17 @@ class FleetClock:
             place, num_ended = self.replica_set.take_turn(target, ahead, waits)
             if place < 0:
                 return True
-            self._tell(place, num_ended)
+            self._notify(place, num_ended)
             if self._world.peek() < target:
                 return False
 
-    def _tell(self, place: int, num_ended: int) -> None:
+    def _notify(self, place: int, num_ended: int) -> None:
         """Notify the watcher of the requests that ended, or need KV, in a replica's advance."""
         member = self._members[place]
         if num_ended:
-            self._tell_ended(member)
+            self._notify_ended(member)
         for row, num_tokens, time in member.replica.take_begun():
             self._watcher.begun(member, row, num_tokens, time)
 
-    def _tell_ended(self, member: Member) -> None:
+    def _notify_ended(self, member: Member) -> None:
         self._watcher.ended(member, member.take_ended(), member.replica.clock)

@@ -44,7 +44,7 @@ class Host(Protocol):
     def place_again(self, rows: list[int]) -> None:
         """Place the requests of a lost replica, and all requests without a replica. Mutates."""
 
-    def tell_ended(self, rows: list[int], time: float) -> None:
+    def notify_ended(self, rows: list[int], time: float) -> None:
         """Notify the clients that requests end at a time. Mutates."""
 
 

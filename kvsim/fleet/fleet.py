@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.fleet.admission.admissibility import begin_anew
+from kvsim.fleet.admission.admissibility import reset_requests
 from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
@@ -137,7 +137,7 @@ class Fleet:
         """Handle a request that is sent now. Mutates."""
         now = self._world.now
         if not self._admissible[row]:
-            self.tell_ended([row], now)
+            self.notify_ended([row], now)
         elif not any(feature.on_send(row) for feature in self.features):
             self.place(row, now)
 
@@ -161,11 +161,11 @@ class Fleet:
     def turn_away(self, row: int) -> None:
         """Answer a request without serving it, and reset its earlier attempts. Mutates."""
         self.turned_away[row] = True
-        begin_anew(self._main.table, [row])
+        reset_requests(self._main.table, [row])
         self._main.table["num_output_tokens"][row] = 0
         for feature in self.features:
             feature.on_turned_away(row)
-        self.tell_ended([row], self._world.now)
+        self.notify_ended([row], self._world.now)
 
     def place_again(self, rows: list[int]) -> None:
         """Place the requests of a lost replica, and all requests without a replica. Mutates."""
@@ -173,7 +173,7 @@ class Fleet:
         for row in rows:
             self.send(row)
 
-    def tell_ended(self, rows: list[int], time: float) -> None:
+    def notify_ended(self, rows: list[int], time: float) -> None:
         """Notify the clients that requests end at a time. Mutates."""
         self.clients.ended(rows, time)
         for feature in self.features:
@@ -201,7 +201,7 @@ class Fleet:
     def ended(self, member: Member, rows: list[int], time: float) -> None:
         """Handle requests that have ended on a replica; see :class:`kvsim.fleet.clock.Watcher`."""
         if not any(feature.on_ended(member, rows, time) for feature in self.features):
-            self.tell_ended(rows, time)
+            self.notify_ended(rows, time)
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Handle a request that has blocks for external KV, or needs none."""
@@ -228,10 +228,10 @@ class Fleet:
         every = self._coupled and self.ahead() <= 0.0
         return min(pool.gateways.next_scrape(now, limit, every=every) for pool in self.pools)
 
-    def look(self, time: float) -> None:
+    def scrape(self, time: float) -> None:
         """Scrape the replicas, all of which have reached a time. Mutates."""
         for pool in self.pools:
-            pool.gateways.look(time)
+            pool.gateways.scrape(time)
 
     def unblock(self) -> bool:
         """Release requests that wait for each other; see :class:`kvsim.fleet.clock.Watcher`."""

@@ -106,7 +106,7 @@ class Gateways:
             )
         self._scrapers: dict[float, Scraper] = {}
         self._readers: dict[float, EventReader] = {}
-        self._looked = -math.inf
+        self._scraped = -math.inf
         #: See :class:`kvsim.fleet.facts.Facts`; None if no store reports its tiers.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
@@ -344,17 +344,17 @@ class Gateways:
 
         Routers read only the last scrape before their next request. Without ``every`` this is the
         last one up to the limit; with it, a request may come earlier, and this is the next one. All
-        replicas are scraped then; see :meth:`look`.
+        replicas are scraped then; see :meth:`scrape`.
         """
         if limit == math.inf and not every:
             return math.inf
-        since = max(now, self._looked)
+        since = max(now, self._scraped)
         ask = [s.next_time(since) if every else s.last_time(limit) for s in self._scrapers.values()]
         return min((time for time in ask if since < time <= limit), default=math.inf)
 
-    def look(self, time: float) -> None:
+    def scrape(self, time: float) -> None:
         """Scrape all replicas, which have advanced to ``time``, if a scrape is due. Mutates."""
-        self._looked = time
+        self._scraped = time
         for place in range(len(self._replicas)):
             self.reached(place, time)
 

@@ -232,4 +232,4 @@ class LockStepClock(FleetClock):
 
     def _bring_all(self, horizon: float) -> None:
         for place in range(len(self._members)):
-            self._tell(place, self.replica_set.advance_one(place, horizon))
+            self._notify(place, self.replica_set.advance_one(place, horizon))

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import UnfinishedError, shown_numbers
-from kvsim.fleet.admission.admissibility import begin_anew
+from kvsim.fleet.admission.admissibility import reset_requests
 from kvsim.fleet.feature import Feature
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Standstill(Feature):
             else:
                 member.withdraw(row, now)
                 self._host.drive.touch(member)
-                begin_anew(self._table, [row])
+                reset_requests(self._table, [row])
                 if handoffs is not None and handoffs.has_stayed(row):
                     handoffs.leave(row)
         if handoffs is not None:

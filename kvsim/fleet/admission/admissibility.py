@@ -65,7 +65,7 @@ def check_columns(setup: Setup, trace: Trace) -> None:
         )
 
 
-def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
+def reset_requests(table: NDArray[Any], rows: Sequence[int]) -> None:
     """Reset the results of requests that start again, except their token counts. Mutates."""
     for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         table[name][rows] = math.nan

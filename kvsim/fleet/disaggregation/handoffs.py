@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.fleet.admission.admissibility import begin_anew, whole_requests
+from kvsim.fleet.admission.admissibility import reset_requests, whole_requests
 from kvsim.fleet.disaggregation.handoff import Handoff
 from kvsim.fleet.disaggregation.placement_context import PlacementContext
 from kvsim.fleet.disaggregation.policy import placed
@@ -128,8 +128,8 @@ class Handoffs(Feature):
             return False
         for row in rows:
             if self.has_stayed(row):
-                self.write_down(row)
-                self._host.tell_ended([row], time)
+                self.record(row)
+                self._host.notify_ended([row], time)
             else:
                 self.prompt_ended(row, time)
         return True
@@ -158,13 +158,13 @@ class Handoffs(Feature):
     def leave(self, row: int) -> None:
         """Undo the stay of a request at its prefill replica. Mutates."""
         self._stayed.pop(row).replica.limit(row, 1)
-        begin_anew(self._prefill.table, [row])
+        reset_requests(self._prefill.table, [row])
 
     def has_stayed(self, row: int) -> bool:
         """Return True if a prefill replica serves, or has served, the whole request."""
         return row in self._stayed
 
-    def write_down(self, row: int) -> None:
+    def record(self, row: int) -> None:
         """Copy the results of a request that its prefill replica served to the main table. Mutates.
 
         Its arrival time stays the send time; the prefill replica may have received it later.
@@ -192,7 +192,7 @@ class Handoffs(Feature):
         if self.prefill_place[row] < 0:
             return
         self._prefill.gateways.catch_up()
-        begin_anew(self._prefill.table, [row])
+        reset_requests(self._prefill.table, [row])
         self.prefill_place[row] = -1
         if self._transfer_time[row]:
             self._earlier.append(float(self._transfer_time[row]))
@@ -244,10 +244,10 @@ class Handoffs(Feature):
             transfer_bytes(setup, tokens),
             num_descriptors(setup, tokens),
             time,
-            lambda: self._see_end(handoff),
+            lambda: self._on_end(handoff),
         )
 
-    def _see_end(self, handoff: Handoff) -> None:
+    def _on_end(self, handoff: Handoff) -> None:
         """Handle the arrival of a request's KV at its target."""
         now = self._world.now
         handoff.end_time = now
@@ -295,7 +295,7 @@ class Handoffs(Feature):
         little of a prompt may compute it before the prefill replica does.
         """
         for row in [row for row in rows if row in self._stayed]:
-            self.write_down(row)
+            self.record(row)
         apart = np.array([row for row in rows if self.prefill_place[row] >= 0], np.int64)
         table, prompts = self._main.table, self._prefill.table
         table["num_preemptions"][apart] += prompts["num_preemptions"][apart]
@@ -334,7 +334,7 @@ class Handoffs(Feature):
         target.withdraw(row, now)
         self._drive.touch(source)
         self._drive.touch(target)
-        begin_anew(self._main.table, [row])
+        reset_requests(self._main.table, [row])
 
     # -- replicas start and stop -------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class Handoffs(Feature):
         """
         lease, recomputes = self._failures.lease, self._failures.recomputes
         for row in [row for row in member.rows if row in self._stayed]:
-            self.write_down(row)
+            self.record(row)
             self.leave(row)
         found = [one for one in self._open.values() if member in (one.source, one.target)]
         lost = []

@@ -74,9 +74,9 @@ class Transfers:
         self._version += 1
         version, time = self._version, self._network.next_end()
         if time < math.inf:
-            self._world.call_at(max(time, self._world.now), lambda: self._see_ends(version))
+            self._world.call_at(max(time, self._world.now), lambda: self._on_ends(version))
 
-    def _see_ends(self, version: int) -> None:
+    def _on_ends(self, version: int) -> None:
         if version != self._version:
             return
         for number in self._network.ended(self._world.now):

@@ -99,9 +99,9 @@ class LiveMigrations(Feature):
         while not self._host.is_done and world.now < self._end_time:
             count += 1
             yield world.at(start + count * self._policy.interval, Phase.STEP_ENDS)
-            self._look()
+            self._start_migrations()
 
-    def _look(self) -> None:
+    def _start_migrations(self) -> None:
         """Start the migrations that the policy chooses, between replicas that have none."""
         busy = {one for move in self._open.values() for one in (move.source, move.target)}
         members = [m for m in self._pool.places if m is not None and m.is_alive and m not in busy]
@@ -142,7 +142,7 @@ class LiveMigrations(Feature):
         full = self._num_computed(move) // size * size
         move.num_copied, before = full, move.num_copied
         move.num_stages += 1
-        self._send(move, full - before, self._world.now, lambda: self._see_stage(move))
+        self._send(move, full - before, self._world.now, lambda: self._on_stage(move))
 
     def _num_computed(self, move: LiveMigration) -> int:
         """Return the tokens of a request with KV at its source; -1 if it no longer runs there."""
@@ -164,7 +164,7 @@ class LiveMigrations(Feature):
             on_end,
         )
 
-    def _see_stage(self, move: LiveMigration) -> None:
+    def _on_stage(self, move: LiveMigration) -> None:
         """Start the next stage, or the last one, when a stage has arrived. Mutates."""
         num_tokens = self._num_computed(move)
         if num_tokens < move.num_copied:  # the request has ended, or was preempted

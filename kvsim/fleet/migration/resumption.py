@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.fleet.admission.admissibility import begin_anew
+from kvsim.fleet.admission.admissibility import reset_requests
 from kvsim.fleet.feature import Feature
 from kvsim.results.totals import gap_bin
 
@@ -86,7 +86,7 @@ class ResumedRequests(Feature):
         for row in rows:
             self._counts[row] += is_lost
             self._left[row] = self._joined(row)
-        begin_anew(self._table, rows)
+        reset_requests(self._table, rows)
 
     def on_submit(self, member: Member, row: int, now: float) -> None:
         """Set the output tokens that a resumed request brings to its new replica."""

@@ -125,7 +125,7 @@ class EventReader:
         self.read[place] += chunks if self._keeps else ()
         self._coming[place] += map(Chunk.of, chunks)
         if self.listeners:
-            self._tell(place, chunks)
+            self._emit(place, chunks)
 
     def _apply(self, place: int, until: float) -> None:
         coming = self._coming[place]
@@ -145,7 +145,7 @@ class EventReader:
             if upto == len(chunk.rows.events):
                 coming.popleft()
 
-    def _tell(self, place: int, chunks: Sequence[EventRows]) -> None:
+    def _emit(self, place: int, chunks: Sequence[EventRows]) -> None:
         """Pass the stored keys to the listeners, update by update."""
         for events, keys, _ in chunks:
             names = ("kind", "group", "first_key", "key_count", "time")

@@ -197,7 +197,7 @@ class Lifecycle:
             self._migrations.leave(again)
         table["finish_reason"][lost] = FinishReason.FAILED
         table["finish_time"][lost] = self._world.now
-        self._host.tell_ended(lost, self._world.now)
+        self._host.notify_ended(lost, self._world.now)
         table["finish_reason"][again] = FinishReason.IN_FLIGHT
         self._host.place_again(again)
         self._note()

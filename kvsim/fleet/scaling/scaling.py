@@ -63,7 +63,7 @@ class Scaling:
             due, look = start + count * scaler.interval, start + looks * scaler.look_interval
             yield world.at(min(due, look), Phase.STEP_ENDS)
             self._lifecycle.sweep()
-            pool = self._look(world.now - start)
+            pool = self._pool_load(world.now - start)
             scaler.look(pool)
             looks += look <= world.now
             if world.now < due:
@@ -81,11 +81,11 @@ class Scaling:
 
     def sustained_rate(self) -> float:
         """Return the largest rate of the run's requests that a replica sustains, requests/s."""
-        pool = self._look(self._world.now)
+        pool = self._pool_load(self._world.now)
         traffic = pool.traffic(math.inf)
         return sustained_rate(pool, traffic, math.inf) if traffic.output_tokens else 0.0
 
-    def _look(self, now: float) -> PoolLoad:
+    def _pool_load(self, now: float) -> PoolLoad:
         kv = self._pool.setup.kv
         return PoolLoad(
             now,
