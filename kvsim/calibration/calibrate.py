@@ -124,8 +124,7 @@ def calibrate(
     if found is not None and parameters:
         values = _values(parameters, found.x, starts)
         widths = _widths(found, [(columns[k.name], k.likely) for k in stay])
-        rows = zip(parameters, found.x.tolist(), widths.tolist(), strict=True)
-        estimates |= {k.name: _estimate(k, x, width, starts[k.name]) for k, x, width in rows}
+        estimates |= _estimates(parameters, found, widths, starts)
     return Calibration(
         [estimates[parameter.name] for parameter in everything],
         values,
@@ -232,6 +231,13 @@ def _undecided(
 ) -> Estimate:
     name, start = parameter.name, starts[parameter.name]
     return Estimate(name, parameter.what, start, start, None, None, reasons[name])
+
+
+def _estimates(
+    parameters: Sequence[Parameter], found: Fitted, widths: Floats, starts: Mapping[str, float]
+) -> dict[str, Estimate]:
+    rows = zip(parameters, found.x.tolist(), widths.tolist(), strict=True)
+    return {k.name: _estimate(k, x, width, starts[k.name]) for k, x, width in rows}
 
 
 def _estimate(parameter: Parameter, x: float, width: float, start: float) -> Estimate:

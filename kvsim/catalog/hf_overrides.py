@@ -69,6 +69,12 @@ def scaled_length(values: Mapping[str, Any], longest: int) -> int:
     return longest
 
 
+def _size_of(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise FieldError("hf_overrides", f"{key} must be a whole number, not {value!r}")
+    return value
+
+
 def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec:
     """Return a model of the catalogue with overridden fields; other keys are ignored.
 
@@ -85,9 +91,7 @@ def override_fields(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec
             changes["window"] = None
             changes["layer_pattern"] = model.layer_pattern.translate(LETTERS_WITHOUT_WINDOW)
         elif key in SIZES:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise FieldError("hf_overrides", f"{key} must be a whole number, not {value!r}")
-            changes[SIZES[key]] = value
+            changes[SIZES[key]] = _size_of(key, value)
         elif key in ROPE and value is not None and not isinstance(value, dict):
             raise FieldError("hf_overrides", f"{key} must be an object or null, not {value!r}")
         elif key == "tie_word_embeddings" and isinstance(value, bool):

@@ -211,6 +211,11 @@ class _Reader:
         self.own = own
         #: By flag, the keys of its JSON object that have flags of their own.
         self.objects: dict[str, dict[str, Any]] = {}
+        self.special = {
+            "--optimization-level": self._level,
+            "--compilation-config": self._compilation,
+            "--cudagraph-capture-sizes": self._sizes,
+        }
 
     def read(self, words: Sequence[str]) -> None:
         """Translate every word of the line."""
@@ -322,12 +327,8 @@ class _Reader:
         name, _, key = flag.own.partition(".")
         if key and name in self.own:
             self.objects.setdefault(name, {})[key] = _value(value)
-        elif name == "--optimization-level":
-            self._level(value, said)
-        elif name == "--compilation-config":
-            self._compilation(value, said)
-        elif name == "--cudagraph-capture-sizes":
-            self._sizes(value, said)
+        elif name in self.special:
+            self.special[name](value, said)
         elif name in OVER_RANKS:
             words = [name, *(word.format(value) for word in OVER_RANKS[name])]
             self.line.words += [] if flag.is_default(value) or value == "1" else words

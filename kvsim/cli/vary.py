@@ -97,8 +97,7 @@ def compare_options(
     }
     notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
     notes += _interval_notes(number, has_seeds) + answer["versions"]
-    notes += [f"cost: {RULE}"] if prices else []
-    notes += bound_notes(answer["bounds"]) if bounds else []
+    notes += _extra_notes(prices, answer.get("bounds"))
     save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
@@ -120,6 +119,11 @@ def _space(
         how = "--vary: give two values or more, OPTION=A,B"
         raise ValueError(how if policies is None else "--policies: give two or more, A,B")
     return space, options
+
+
+def _extra_notes(prices: dict[str, float], bounds: dict[str, Any] | None) -> list[str]:
+    notes = [f"cost: {RULE}"] if prices else []
+    return notes + (bound_notes(bounds) if bounds else [])
 
 
 def _interval_notes(number: int, has_seeds: bool) -> list[str]:

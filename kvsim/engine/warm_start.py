@@ -135,6 +135,10 @@ class WarmStart:
 
 def _refused(setup: Setup, trace: Trace) -> str | None:
     """Return why a cache cannot be saved or loaded, or None."""
+    return _refused_setup(setup) or _refused_trace(trace)
+
+
+def _refused_setup(setup: Setup) -> str | None:
     config = setup.config
     fleet = config.pool or config.autoscaler or config.failures
     if fleet or config.data_parallel_size > 1 or config.num_prefill_workers:
@@ -147,6 +151,10 @@ def _refused(setup: Setup, trace: Trace) -> str | None:
         return "conflicts with KV in other memory, whose content is not saved"
     if config.kv_events_config is not None or config.record_block_events:
         return "conflicts with KV events, which would not report the loaded blocks"
+    return None
+
+
+def _refused_trace(trace: Trace) -> str | None:
     if not trace.has_segments:
         return "the trace names no contents (segments), so no prompt can hit"
     for name, what in OWN_NUMBERS.items():

@@ -49,9 +49,10 @@ def answer_of(
     if met:
         answer |= _costs(met[0], wish)
     answer["notes"] += shared({one.candidate.title or "as given": _notes(one) for one in outcomes})
-    runner_up = _entry(met[1], wish) if len(met) > 1 else None
-    answer["runner_up"] = runner_up
-    answer["lead"] = _lead(met[0], met[1], wish) if len(met) > 1 else None
+    answer |= {"runner_up": None, "lead": None}
+    if len(met) > 1:
+        answer["runner_up"] = _entry(met[1], wish)
+        answer["lead"] = _lead(met[0], met[1], wish)
     if slo.needs_many and num_requests < ENOUGH_FOR_P99:
         answer["notes"].append(
             f"a 99th percentile of {num_requests:,} requests depends on "
@@ -59,16 +60,16 @@ def answer_of(
             "or more"
         )
     front = [point for one in met for point in one.points]
-    evaluated = []
     whole = {id(one.candidate): one for one in outcomes}
-    for candidate in candidates:
+
+    def row_of(candidate: Candidate) -> dict[str, Any]:
         outcome = whole.get(id(candidate))
         if outcome is not None:
-            evaluated.append(_entry(outcome, wish) | _runs(outcome, front))
-        else:
-            reason = candidate.reason or "not among the best with a short trace"
-            evaluated.append({"options": candidate.options, "reason": reason})
-    return answer | {"evaluated": evaluated}
+            return _entry(outcome, wish) | _runs(outcome, front)
+        reason = candidate.reason or "not among the best with a short trace"
+        return {"options": candidate.options, "reason": reason}
+
+    return answer | {"evaluated": [row_of(candidate) for candidate in candidates]}
 
 
 def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
