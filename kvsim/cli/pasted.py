@@ -334,7 +334,11 @@ class _Reader:
             self.line.words += [] if flag.is_default(value) or value == "1" else words
         elif name not in self.own:
             self.line.unused.append(said)
-        elif name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:
+        else:
+            self._own(flag, name, value, said)
+
+    def _own(self, flag: ServerFlag, name: str, value: str, said: str) -> None:
+        if name == "--kv-transfer-config" and _is_lmcache(value) and "--kv-store" in self.own:
             self._lmcache(said)
         elif name == "--kv-store" and value not in BACKENDS:
             raise ValueError(
