@@ -1,4 +1,4 @@
-"""Weights of layers in host memory: read there, copied ahead of their layer, or just before it."""
+"""Weights in host memory: kernels read them there, or they are copied before their layer runs."""
 
 from __future__ import annotations
 

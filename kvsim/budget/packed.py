@@ -1,8 +1,8 @@
 """Groups of layers where the block is the outermost dimension of the KV tensors (vLLM 0.33).
 
-A block then holds pages of several sizes side by side, so pages need not have one size. Layers of
-one sort form a bucket. Each bucket is split over a number of groups that makes the blocks of all
-buckets about equally large.
+A block then holds pages of several sizes side by side, so pages need not have one size. Layers with
+the same ``Page.sort`` form a bucket. Each bucket is split over a number of groups that makes the
+blocks of all buckets about equally large.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class _Bucket:
-    """Layers of one sort, by page size in bytes; a repeat has one layer of each size."""
+    """Layers with one value of ``Page.sort``, by page size in bytes.
+
+    A repeat of the bucket is one layer of each page size.
+    """
 
     def __init__(self, first: Page) -> None:
         self.first = first
@@ -80,7 +83,7 @@ def _is_state(bucket: _Bucket, repeats: int) -> bool:
 
 
 def _repeats_per_group(buckets: Sequence[_Bucket]) -> int:
-    """Return the repeats per group that leave the fewest empty slots.
+    """Return the number of repeats per group that leaves the fewest empty slots.
 
     It is 0 if no balanced bucket has pages of several sizes.
     """

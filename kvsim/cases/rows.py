@@ -28,7 +28,7 @@ def output_segment(given: int | None, index: int) -> int:
 
 
 def span(segment: Sequence[int]) -> Span:
-    """Read a segment, [segment, n] or [segment, start, n], and return it with its start."""
+    """Return (segment, start, n) of [segment, n], which starts at 0, or [segment, start, n]."""
     return segment[0], segment[1] if len(segment) > 2 else 0, segment[-1]
 
 

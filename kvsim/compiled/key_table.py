@@ -127,9 +127,9 @@ def remove(key, place, keys, holders, more_keys, more, rows):
 def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
     """Apply a replica's events, from an array or its log, to the tables of keys.
 
-    ``told`` are the keys that the events refer to. ``more`` counts a replica's blocks with a key
-    after the first one, in rows of (number, replica). To ``rows`` are added the changes of the
-    number of rows in both tables, and of the keys that the replica holds.
+    ``told`` are the keys that the events refer to. If a replica has several blocks with one key,
+    ``more`` has a row (number of blocks after the first, replica). The function adds to ``rows``
+    the changes of three numbers: rows of each table, and keys that the replica holds.
     """
     for at in range(start, stop):
         event = events[at]

@@ -61,7 +61,7 @@ def num_own(prompts, there, count, at, row, size):
 
 @njit(cache=True)
 def add_prompt(prompts, there, counts, place, row, size):
-    """Add a prompt to a replica's list; return the number of full blocks that only it has."""
+    """Add a prompt to a replica's list; return how many of its full blocks the list lacked."""
     count = counts[place]
     at = place_of(prompts, there[place], count, row)
     number = num_own(prompts, there[place], count, at, row, size)
@@ -74,7 +74,7 @@ def add_prompt(prompts, there, counts, place, row, size):
 
 @njit(cache=True)
 def remove_prompt(prompts, there, counts, place, row, size):
-    """Remove a prompt from a replica's list; return the number of full blocks that only it had."""
+    """Remove a prompt from a replica's list; return how many of its full blocks are gone."""
     count = counts[place] - 1
     at = place_of(prompts, there[place], count + 1, row)
     for k in range(at, count):

@@ -305,7 +305,7 @@ class Gateways:
             self._ledger.update()
 
     def lose(self, place: int) -> None:
-        """Stop reading a replica whose failure is not detected yet. Mutates."""
+        """Stop reading a replica that failed, before the failure is detected. Mutates."""
         if self._ledger is not None:
             self._ledger.lose(place)
 

@@ -66,7 +66,7 @@ class HitRate:
     curves : sizes in blocks and hit tokens, two arrays per policy
     lru : LRU's hit tokens of every size from 0 to ``distinct_blocks``; they never fall
     block_size : tokens per block
-    num_requests, measure_from : number of requests, and index of the first one whose hits count
+    num_requests, measure_from : number of requests, and index of the first one with counted hits
     measured_tokens : prompt tokens of the requests that count
     total_blocks, distinct_blocks : blocks of all requests, and different ones among them
     deployment : the model's blocks and the user's caches; None without a model

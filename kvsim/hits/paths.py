@@ -56,8 +56,8 @@ def paths_of(
     ----------
     block_size : tokens
     measure_from : first request that is measured
-    as_engine : True numbers the full blocks of prompts and outputs, and a hit leaves one prompt
-        token to compute; False numbers all blocks of prompts, of which the last may be shorter
+    as_engine : if True, only full blocks, of prompts and outputs, and a hit leaves one prompt token
+        to compute; if False, all blocks of prompts, including a partial last block
     """
     prompts = np.asarray(trace.num_prompt_tokens, np.int64)
     content, start, length, offsets = _spans(trace, with_outputs=as_engine)

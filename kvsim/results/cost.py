@@ -113,9 +113,9 @@ def num_cached_tokens(requests: NDArray[Any]) -> int:
 def cost_of(
     summary: Mapping[str, Any], num_cached: int, config: Config, prices: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the dollars of a run by :data:`RULE`; None for kinds without a completed item.
+    """Return the dollars of a run by :data:`RULE`; dollars per item are None if no item completed.
 
-    All GPU-hours cost, those of idle GPUs, of cold starts and of requests that fail, too.
+    All GPU-hours count, including idle GPUs, cold starts and failed requests.
 
     Parameters
     ----------

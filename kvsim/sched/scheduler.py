@@ -110,7 +110,7 @@ class StepPlan:
 
     @classmethod
     def of(cls, scheduled: Sequence[tuple[Request, int]], unfinished: int = 0) -> StepPlan:
-        """Make a plan of requests whose ``num_computed_tokens`` already include the step.
+        """Make a plan of requests; their ``num_computed_tokens`` already include the step.
 
         The first ``unfinished`` requests sample no token.
         """

@@ -324,7 +324,7 @@ class Server:
         return web.Response()
 
     async def version(self, request: web.Request) -> web.Response:
-        """Answer with the version of vLLM whose protocol this is."""
+        """Answer with the version of vLLM that this protocol follows."""
         del request
         return answer({"version": VERSION})
 

@@ -33,7 +33,7 @@ class RealTime:
 
 
 class Handover:
-    """Prompts whose KV prefill replicas hold for a reader, and their transfers.
+    """Prompts with KV that prefill replicas hold for a reader, and their transfers.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Handover:
         self._sources: dict[tuple[Live, int], tuple[Live, int]] = {}  # by reader
 
     def check(self, live: Live, params: Mapping[str, Any], num_samples: int) -> None:
-        """Refuse a request whose KV the replica cannot hand over or read.
+        """Refuse a request if the replica cannot hand over or read its KV.
 
         Parameters
         ----------

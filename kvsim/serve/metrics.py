@@ -135,7 +135,7 @@ class Metrics:
         self._counters["num_preemptions"].inc(len(step.preempted))
 
     def note_expired(self) -> None:
-        """Count a prompt whose blocks no decode replica has read before its lease ended."""
+        """Count a prompt with blocks that no decode replica read before the lease ended."""
         self._counters["nixl_num_kv_expired_reqs"].inc()
 
     def note_turned_away(self, reason: str) -> None:

@@ -33,7 +33,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -> Spread | None:
-    """Return the rate at which turns of sessions were sent; None without sessions.
+    """Compare the actual rate of the turns of sessions with ``rate``; None without sessions.
 
     Turns follow each other with pauses that do not depend on the rate, so a short trace at a high
     rate consists mostly of the tail of its last sessions.

@@ -25,7 +25,7 @@ class PlacementContext:
     now : seconds
     target : the decode replica
     main, prefill : the decode pool and the prefill pool
-    prompts_at : returns the requests whose prompts a prefill replica has yet to compute
+    prompts_at : returns the requests with prompts that a prefill replica has yet to compute
     rows_for : returns the requests at a decode replica or on their way to it
     can_stay : a prefill replica can serve the whole request
     predicted_tokens : prompt tokens that the router predicts to be cached; None if unknown

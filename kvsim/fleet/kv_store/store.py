@@ -64,7 +64,7 @@ class Store(Parametric, ABC):
 
     @abstractmethod
     def look_up(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
-        """Return the stored entries of a prompt, from its front without a gap. May mutate.
+        """Return the leading entries of a prompt, up to the first one not stored. May mutate.
 
         Parameters
         ----------

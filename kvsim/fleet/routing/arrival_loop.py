@@ -1,4 +1,4 @@
-"""Caller of the compiled loop over arrivals, for one gateway whose router has a compiled rule."""
+"""Caller of the compiled loop over arrivals, for one gateway with a compiled router."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class Scraped(NamedTuple):
     as_of : time of the scrape, seconds
     num_waiting, num_running : numbers of requests after the last step before the scrape
     kv_usage : share of its blocks in use
-    prompt_tokens, generation_tokens : tokens since the replica's start, of prompts with a first
-        token and of outputs: vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
+    prompt_tokens : tokens of all prompts with a first token: vLLM's ``prompt_tokens_total``
+    generation_tokens : tokens of all outputs: vLLM's ``generation_tokens_total``
     """
 
     as_of: float

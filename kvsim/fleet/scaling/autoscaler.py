@@ -66,7 +66,7 @@ class PoolLoad:
     Parameters
     ----------
     now : seconds since the run began
-    ready : load of each replica that accepts requests, or whose failure is not detected yet
+    ready : load of each replica that accepts requests, or has failed without being detected
     num_starting : replicas that are starting
     num_unplaced : requests that wait at the gateway, since no replica is ready
     num_kv_tokens : slots of one replica's KV cache

@@ -108,7 +108,7 @@ class LMCache(Store):
         return self._lru_stores[tier, place]
 
     def _tiers(self, ends: Sequence[int], replica: int) -> Iterator[str]:
-        """Yield the tier of each chunk, from the front without a gap."""
+        """Yield the tier of each leading chunk, up to the first chunk that no tier holds."""
         for key in ends:
             tier = next((t for t in self._bytes if key in self._lru_store(t, replica)), None)
             if tier is None:

@@ -40,7 +40,7 @@ class InFlightTracker:
     lifecycle_events : events of the replicas that serve
     table : the run's requests table, with the outputs of ended requests
     routers : router of each gateway, which is notified of first tokens and ends
-    views : views of each gateway, whose counters are updated
+    views : views of each gateway; the tracker updates their counters
     """
 
     def __init__(

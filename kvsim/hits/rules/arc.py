@@ -56,7 +56,7 @@ def drop_oldest(links: Shorts, lengths: Ints, place: Flags, queue: int) -> None:
 
 
 def learn(lengths: Ints, place: int, size: int) -> None:
-    """Move the target in favour of the queue whose ghost is used again."""
+    """Move the target in favour of the queue of the ghost that is used again."""
     if place >= B1:
         target, in_b1 = lengths[TARGET], place == B1
         lengths[TARGET] = target_after(target, in_b1, lengths[B1], lengths[B2], size)

@@ -1,4 +1,4 @@
-"""Queues of blocks as linked lists: one row per block, then one row per queue for its end."""
+"""Queues of blocks as linked lists: one row per block, then one sentinel row per queue."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A new block joins the small queue, a tenth of the cache. The oldest block there moves to the main
 queue if it has been used again; else it is evicted, and its number is kept as a ghost. A block
-whose ghost still exists joins the main queue at once. The main queue appends its oldest block
+with a ghost joins the main queue at once. The main queue appends its oldest block
 again if that was used since (Yang et al., FIFO queues are all you need for cache eviction, SOSP
 2023, section 4). Both queues skip the blocks of the current request.
 """

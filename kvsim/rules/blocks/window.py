@@ -120,7 +120,7 @@ def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
 
 
 def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
-    """Return the slots before the window in the block in which the window starts."""
+    """Return the number of slots out of the window in the block where the window starts."""
     if dead_block(group, own_blocks) in (NONE, NULL_BLOCK):
         return 0
     skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
@@ -137,7 +137,7 @@ def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
 
 
 def bytes_out_of_window(kv: KV) -> int:
-    """Return the bytes of tokens before the windows in the blocks in which windows start."""
+    """Return the bytes of tokens out of their window, in the blocks where windows start."""
     if kv.pool.num_shared == 0:
         return kv.dead_bytes
     total = 0
@@ -148,7 +148,7 @@ def bytes_out_of_window(kv: KV) -> int:
 
 
 def out_of_window(kv: KV, group: KVGroup) -> int:
-    """Return the slots before the windows in the blocks in which a group's windows start.
+    """Return the number of slots out of a group's windows in the blocks where these start.
 
     A slot of a shared block counts if it is before the windows of all requests that share it.
     """

@@ -63,7 +63,7 @@ def count_forked(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int)
 
 
 def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> bool:
-    """Allocate the blocks of a waiting request; False, with nothing changed, if too few are free.
+    """Allocate a waiting request's blocks; False without a change if too few blocks are free.
 
     A request that is recomputed after a preemption has output; blocks of outputs are not shared.
     """

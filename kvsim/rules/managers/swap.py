@@ -53,7 +53,7 @@ def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
 
 
 def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request back into new blocks; return the bytes moved, 0 if too few are free."""
+    """Move a request back into new blocks; return the bytes moved, 0 if too few blocks are free."""
     if not can_swap_in(kv, own_blocks, 1):
         return 0
     for g in range(kv.num_groups):
@@ -76,7 +76,7 @@ def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request back into new blocks; return the bytes moved, 0 if too few are free."""
+    """Move a request back into new blocks; return the bytes moved, 0 if too few blocks are free."""
     if not can_swap_in(kv, own_blocks, request.num_samples):
         return 0
     reallocate_blocks(kv, request, own_blocks)

@@ -129,7 +129,7 @@ def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> 
 
 
 def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
-    """Map all pages that a waiting request's first tokens need; False if too few are free."""
+    """Map all pages for a waiting request's first tokens; False if too few pages are free."""
     memory = kv.virtual
     spared = memory.num_spared if kv.num_held > 0 else 0
     length = request.num_tokens if kv.reserve_full_isl else num_tokens
@@ -150,7 +150,7 @@ def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tok
 
 
 def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Map all pages that the next tokens of a running request need; False if too few are free.
+    """Map all pages for a running request's next tokens; False if too few pages are free.
 
     Pages out of the window are unmapped even if the result is False, as vLLM frees such blocks.
     """
@@ -164,7 +164,7 @@ def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def grow_virtual(kv: KV, request: Request, end: int) -> bool:
-    """Map the pages of the tokens up to ``end``; False if too few are free."""
+    """Map the pages of the tokens up to ``end``; False if too few pages are free."""
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]
     if kv.has_windows:

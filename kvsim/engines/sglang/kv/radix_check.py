@@ -195,7 +195,7 @@ def nodes_of_copies(tree: Radix) -> list[int]:
 
 
 def reads_under_way(state: Replica) -> list[Read]:
-    """Return the reads from storage whose tokens are not inserted yet."""
+    """Return the reads from storage with tokens that are not inserted yet."""
     if not state.storage.is_on:
         return []
     reads, waiting = state.storage.reads, []

@@ -174,7 +174,7 @@ def insert_key(
     """Insert a request's first tokens, in whole pages; set ``tree.node`` to the last node.
 
     The request already holds the path down to the node ``known``. Its own pages follow, from
-    ``tree.page`` to ``tree.last_page``: pages whose tokens the tree has are freed, the others
+    ``tree.page`` to ``tree.last_page``: pages with tokens that the tree has are freed, the others
     become a leaf. Afterwards ``tree.page`` is the first page after them, and ``tree.num_found`` the
     tokens that the tree had. The request's first ``tree.dead`` tokens have no window slots.
     """
