@@ -66,7 +66,7 @@ def test_specs() -> None:
 
 
 class HalfPaged(PagedManager):
-    """A user's own allocator: as paged, but it only trusts every other block."""
+    """A user's own allocator: the paged one with half of the memory."""
 
     def __init__(self, config: KVCacheConfig) -> None:
         super().__init__(replace(config, num_bytes=config.num_bytes // 2))

@@ -103,7 +103,7 @@ class KVPlan(NamedTuple):
 
     @property
     def scheduler_block_size(self) -> int:
-        """Smallest number of tokens at whose multiples the blocks of all groups end."""
+        """Least common multiple of all groups' block sizes, in tokens."""
         return lcm(*(group.block_tokens for group in self.groups))
 
     @property
@@ -215,6 +215,6 @@ def _deal(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Return the layers per group: the smallest count of a kind, or the largest if close to it."""
+    """Return the layers per group: the smallest count, or the largest if less than 1.5 times it."""
     few, many = min(counts), max(counts)
     return many if many < 1.5 * few else few

@@ -228,7 +228,7 @@ def _model_key(name: str) -> str:
 
 
 def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
-    """Return the models with the most name parts among those whose parts all occur in ``key``."""
+    """Return the models with all name parts in ``key``; of these, those with the most parts."""
     parts = set(re.split(r"[-_]", key))
     found: dict[str, int] = {}
     for name, short in index.items():

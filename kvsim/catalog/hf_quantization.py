@@ -130,7 +130,7 @@ def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(config: Config, stored: str, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return ``FORMAT:PART`` of each quantised part (see FEW); empty if all parts are quantised."""
+    """Return ``FORMAT:PART`` of each quantised part; an empty tuple if all parts are quantised."""
     num_layers = config.integer("num_hidden_layers", default=1)
     parts = []
     for part, usual in MODULES.items():

@@ -77,8 +77,8 @@ def find_jumps(
 
     Notes
     -----
-    A jump whose halves all fall below the threshold during bisection is a slope. Jumps inside one
-    interval of the grid that cancel each other are not found.
+    If bisection divides a jump into parts that are all below the threshold, it is a slope. Jumps
+    inside one interval of the grid that cancel each other are not found.
     """
     points: dict[float, Point] = {}
 

@@ -1,4 +1,4 @@
-"""Warm starts: a run that begins with a saved cache, and one whose cache is saved."""
+"""Warm starts: load a saved prefix cache before a run, and save the cache at its end."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class WarmStart:
     Raises
     ------
     FieldError
-        For a fleet, a KV-cache manager, a policy or a trace whose content cannot be saved, or a
-        cache of another model, block size or rule of keys.
+        For a fleet; for a KV-cache manager, policy or trace that does not support saving; or for
+        a saved cache of another model, block size or rule of keys.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The interface of an engine: one class per engine, whose methods import what they need."""
+"""The interface of an engine: one class per engine; its methods import their modules if called."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Engine:
     ----------
     title : the engine's name in prose
     scheduler, allocator : names of the engine's default parts; None for vLLM's
-    policies : numbers of the schedulers whose rules belong to this engine
+    policies : numbers of the schedulers with rules of this engine
     launchers : modules and commands that start its server, as on a command line
     flags : file with the table of its server's flags, None for vLLM's
     has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`

@@ -215,7 +215,7 @@ class PoolWatch(Watch):
             events.append((RECV, row, -1, -1, 0))
 
     def _see_sent(self, rows: list[int], events: list[Change]) -> None:
-        """Record ended requests whose blocks are pinned for a reader."""
+        """Record ended requests with blocks that stay pinned until another replica reads them."""
         request_blocks, requests = self.state.kv.request_blocks, self.state.requests
         for h, row in enumerate(rows):
             if row == NONE or row in self.sent:

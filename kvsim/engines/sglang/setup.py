@@ -332,7 +332,7 @@ def _state_settings(
 
 
 def check_states_with_drafts(config: Config, memory: Memory, strategy: str) -> None:
-    """Refuse strategies whose states a verification cannot go back to, by the known rules."""
+    """Refuse strategies that cannot restore the state before rejected drafts by the known rules."""
     if strategy != "extra_buffer" and _has_tree(config):
         raise ValueError(
             f"speculative_algorithm: drafts are not modelled with {memory.model.name} and "

@@ -42,14 +42,15 @@ class Lifecycle:
     ----------
     world : the SimPy environment
     host : the fleet
-    pool : the pool with the slots to fill and empty
+    pool : the pool; its replicas are put into its slots and removed from them
     make : function of slot and time (seconds) that makes a replica
     cold_start : seconds from the decision until a replica accepts requests
     failures : the failures of replicas, and the policy for their requests; None for no failures
     grace : seconds after which a draining replica is killed, like a failed one
-    table : the requests table of the pool that answers
+    table : requests table of the pool that produces the outputs
     migrations : keeps the progress of requests that move
-    end_time : time at which replicas stop, even with unfinished requests, seconds; none fails later
+    end_time : time at which replicas stop, even with unfinished requests, seconds; no replica fails
+        later
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
 A new block joins the probationary segment; when it is used again, it joins the protected segment,
 at most four fifths of the cache. The oldest blocks beyond that limit return to the newest end of
-the probationary segment, whose oldest block is evicted (Karedla, Love and Wherry, Caching
-strategies to improve disk system performance, IEEE Computer 1994). Blocks of the current request
-are not evicted; of two blocks of one request, the one nearer to the root is newer.
+the probationary segment. The victim is the oldest block of that segment (Karedla, Love and Wherry,
+Caching strategies to improve disk system performance, IEEE Computer 1994). Blocks of the current
+request are not evicted; of two blocks of one request, the one nearer to the root is newer.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
 
 
 def take_block(pool: BlockPool, group: KVGroup) -> int:
-    """Allocate a free block, if possible one without content."""
+    """Allocate a free block without a hash; if there is none, evict a cached block."""
     if pool.num_unhashed > 0:
         pool.num_unhashed -= 1
         k = pool.unhashed[pool.num_unhashed]

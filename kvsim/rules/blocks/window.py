@@ -26,7 +26,7 @@ def num_processed(kv: KV, request: Request) -> int:
 
 
 def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Free the blocks of a request that no later token sees."""
+    """Free a request's blocks that lie outside the attention window of all later tokens."""
     own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]

@@ -57,7 +57,7 @@ def is_void(state: Replica, request: Request, entry: Entry, stale: bool, num_tok
 
 
 def number_outputs(state: Replica, request: Request, num_tokens: int) -> None:
-    """Assign their sampling numbers to the next output tokens of a request."""
+    """Number the next output tokens of a request in the order in which they are sampled."""
     trace, row = state.trace, request.request_id
     first = trace.number_offsets[row] + request.num_output_tokens
     for at in range(first, first + num_tokens):

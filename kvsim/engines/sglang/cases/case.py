@@ -271,7 +271,7 @@ class RadixCase(RecordedCase):
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The log, by number of the operation."""
+        """The entries of the log, each with the number ``s`` of its operation."""
         return [{"s": k, **entry} for k, entry in enumerate(self.log)]
 
 

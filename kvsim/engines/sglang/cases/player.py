@@ -78,7 +78,7 @@ class SglangPlayer(Player):
         return [row for row in lost if is_bounded or reasons[row] == FinishReason.ABORTED]
 
     def _aborted(self, step: int) -> list[int]:
-        """Abort the requests whose abort is due; return those that were waiting."""
+        """Abort the requests that are due to be aborted; return those that ended at once."""
         due = [row for at, row in self._aborts if at <= step]
         self._aborts = self._aborts[len(due) :]
         if due:

@@ -166,7 +166,7 @@ def beginning_of(request: Request) -> int:
 
 
 def defer_equals(state: Replica) -> None:
-    """Mark requests with little KV in the tree as late if an earlier one has equal first tokens."""
+    """Mark as late all requests but the first of each group with equal, uncached first tokens."""
     count = list_waiting(state)
     for place in range(count):
         mine = state.engines.sglang.progress[state.engines.sglang.order_now[place]]
@@ -181,7 +181,7 @@ def defer_equals(state: Replica) -> None:
 
 
 def rank_by_priority(state: Replica) -> None:
-    """Rank by priority, then by entry."""
+    """Rank by priority, then by order of entry into the queue."""
     k = state.waiting.head
     while k != NONE:
         mine = state.engines.sglang.progress[k]
@@ -227,7 +227,7 @@ def rank_by_match(state: Replica) -> None:
 
 
 def missing_tokens(state: Replica, k: int) -> int:
-    """Return the tokens of a waiting request that the tree does not hold, as last matched."""
+    """Return the tokens of a waiting request that its last match did not find, at least 1."""
     return max(1, state.requests[k].num_tokens - state.engines.sglang.progress[k].num_match)
 
 

@@ -66,7 +66,8 @@ def revive(tree: Radix, k: int, page: int) -> int:
 def cut_windows(tree: Radix, k: int) -> None:
     """Split a new leaf into a tombstone, for tokens without window slots, and one window.
 
-    Tokens between these two become a separate node, whose slots can be freed before the window's.
+    Tokens between these two become a separate node, so that its slots can be freed before those of
+    the window.
     """
     node, longest = tree.nodes[k], ceil_page(tree.window, tree.pages.page_size)
     live = max(node.start, tree.dead)
