@@ -219,7 +219,7 @@ class Registry(Generic[T]):
         raise unknown_name(self.what, name, {*self._factories, *self._offers})
 
     def _get_installed(self, name: str) -> Callable[..., T]:
-        """Import a package's part, once; a name must be unique."""
+        """Import the part of an installed package, once; refuse a name that two parts have."""
         if name not in self._installed:
             own, (offer, *others) = self._factories.get(name), self._offers[name]
             # A package may register its part by the decorator as well; that is one part.

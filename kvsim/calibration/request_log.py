@@ -83,7 +83,7 @@ def _latencies(
 
 
 def _column(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Floats | None:
-    """Return the first column that exists, in seconds or tokens; None without one."""
+    """Return the first column that exists, in seconds or tokens; None if none does."""
     for name in names:
         if rows and name in rows[0]:
             unit = 1e-6 if name.endswith("_us") else 1e-3 if name.endswith("_ms") else 1.0

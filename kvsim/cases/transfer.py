@@ -45,7 +45,7 @@ class ConnectorPart(Part):
         return make_connector(FAKE, self.role, self.failure_policy)
 
     def offloading(self, num_groups: int) -> Offloading | None:
-        """Return the host cache for ``num_groups`` KV-cache groups, None without one."""
+        """Return the host cache for ``num_groups`` KV-cache groups, None if the case has none."""
         if self.kind != "offloading":
             return None
         steps = {"load_steps": self.load_steps, "store_steps": self.store_steps}

@@ -175,7 +175,7 @@ def save_named(
 def progress_bar(
     what: str, total: int, json_file: str | None
 ) -> AbstractContextManager[Callable[[int], object]]:
-    """Show a progress bar on a terminal; nothing in a pipe, or if JSON is printed."""
+    """Show a progress bar on a terminal, but not in a pipe or when JSON is printed."""
     from kvsim.api.progress import progress_bar as shown
 
     return shown(what, total, silent=json_file == "-")

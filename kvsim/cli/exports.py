@@ -53,7 +53,7 @@ class Exports(NamedTuple):
         Window.of(self.window, self.num_requests)
 
     def records(self, config: RunConfig) -> RunConfig:
-        """Return the configuration, with the tables recorded that the files need."""
+        """Return the configuration; it also records the tables of the requested files."""
         if self.metrics is None and self.timeline is None:
             return config
         return recording(config, "record_steps", "record_block_events")

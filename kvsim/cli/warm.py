@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 def warm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command."""
+    """Add ``--load-cache``, ``--save-cache`` and ``--warmup-requests`` to a command."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command

@@ -46,7 +46,7 @@ def capacity(**options: Unpack[Options]) -> Capacity:
 
 
 def paged_capacity(config: Config) -> Capacity:
-    """Compute the capacity of a paged allocator, its what-if modifiers included."""
+    """Compute the capacity of a paged allocator; modifiers of its name change the KV layout."""
     allocator = parse_allocator(config.allocator)
     if allocator.base != "paged":
         raise ValueError(

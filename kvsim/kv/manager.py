@@ -310,7 +310,7 @@ class KVCacheManager(Parametric, ABC):
         return []
 
     def address(self, request: Request) -> tuple[int, int] | None:
-        """Return (first slot, slots) of a running request's extent, None without one."""
+        """Return (first slot, slots) of a running request's extent, None if it has none."""
         del request
         return None
 

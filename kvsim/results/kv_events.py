@@ -76,7 +76,7 @@ class Names(Protocol):
     kinds: list[tuple[str, int | None]]
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
-        """Return the number and name of the adapter of the request in a row; None without one."""
+        """Return number and name of the adapter of the request in a row; None if it has none."""
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
         """Return what a block's hash covers in addition to its tokens, first to stop."""

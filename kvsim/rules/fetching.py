@@ -47,7 +47,7 @@ def prefetch_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group
 
 
 def prefetch_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
-    """Prefetch the block at an index of a table; nothing for a negative index."""
+    """Prefetch the block at an index of a table, unless the index is negative."""
     if place >= 0:
         prefetch_item(pool.blocks, table.blocks[place])
 

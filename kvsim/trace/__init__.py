@@ -377,7 +377,7 @@ class Trace:
         return bool((values != NOTHING.get(name, none)).any())
 
     def tenant_of(self, request_id: int) -> int | str | None:
-        """Return the tenant of a request, by name or number; None without one."""
+        """Return the tenant of a request, by name or number; None if it has none."""
         tenant = int(self.tenant[request_id])
         if tenant == NO_TENANT:
             return None

@@ -87,7 +87,7 @@ def remedies(config: TrainingConfig, found: TrainingMemory) -> tuple[Remedy, ...
 def _step(
     config: TrainingConfig, found: TrainingMemory
 ) -> tuple[Remedy, TrainingConfig, TrainingMemory] | None:
-    """Return the first change that saves memory, and the job after it; None without one."""
+    """Return the first change that saves memory, and the job with it; None if no change does."""
     for change, options in _next_changes(config, found):
         changed = config.model_copy(update=options)
         after = training_memory(changed)

@@ -346,7 +346,7 @@ def check_states_with_drafts(config: Config, memory: Memory, strategy: str) -> N
 
 
 def _delayer_settings(config: Config, pools: Pools, *, overlap: bool) -> DelayerSettings | None:
-    """Return the limits of the prefill delayer, None without one."""
+    """Return the limits of the prefill delayer, None if it is off."""
     flag, low = "enable_prefill_delayer", config.prefill_delayer_token_usage_low_watermark
     if not config.enable_prefill_delayer:
         return None

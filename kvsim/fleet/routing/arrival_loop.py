@@ -59,7 +59,7 @@ def _reads_known(router: RuleRouter, reader: EventReader | None) -> bool:
 
 
 def affinity_of(router: RuleRouter) -> PrefixAffinity | None:
-    """Return the router's prediction of cached prefixes; None without one."""
+    """Return the router's prediction of cached prefixes; None if it has none."""
     known = router.prefixes
     return known.affinity if isinstance(known, TextTree) else known
 

@@ -55,7 +55,7 @@ def charts(named: Mapping[str, Result]) -> list[str]:
 
 
 def waste(named: Mapping[str, Result]) -> str:
-    """Draw a bar per run: shares of the KV memory held, by cause."""
+    """Draw a bar per run that divides the allocated KV memory by cause."""
     left = 24 + 7 * max(map(len, named))
     room, tall = WIDTH - left - 10, 34
     parts = [text(0, 16, "KV memory by cause, % of the memory held", font_weight=600)]

@@ -25,7 +25,7 @@ def begin_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefill(state: Replica, k: int) -> None:
-    """Record that a request has no prompt left to load or to compute, or no blocks."""
+    """Remove a request from the open prefills, if it is one of them."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def next_half(draws: Draws) -> int:
-    """Return 32 random bits: the unused upper half of the last word, or the next lower half."""
+    """Return 32 random bits: the last word's upper half if unused, else the next word's lower."""
     if draws.upper != NONE:
         half = draws.upper
         draws.upper = NONE

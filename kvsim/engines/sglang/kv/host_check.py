@@ -75,7 +75,7 @@ def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
 
 
 def check_queued(tree: Radix, nodes: list[Seen]) -> None:
-    """Check that the queue of copies that may be dropped holds the nodes marked for it."""
+    """Check that all nodes marked as queued are in the queue of droppable copies, and no others."""
     queued: list[int] = []
     k, before = tree.queued.head, NONE
     while k != NONE and len(queued) <= len(nodes):

@@ -154,7 +154,7 @@ def leave_order(adapters: Adapters, place: int) -> None:
 
 
 def buffer_for(adapters: Adapters) -> int:
-    """Return the first empty buffer, or that of an adapter that it evicts, the base model last."""
+    """Return the first empty buffer; if there is none, evict an adapter, the base model last."""
     place = place_in(adapters.buffers, adapters.most, NONE)
     if place != NONE:
         return place

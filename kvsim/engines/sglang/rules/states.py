@@ -142,9 +142,10 @@ def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> Non
 
 
 def note_verification(states: States, held: Holding, end: int, num_tokens: int) -> None:
-    """Record the state that a verification has written: the last one at a whole interval.
+    """Record the state that a verification writes at the last whole multiple of the interval.
 
-    ``end`` are the tokens up to its last accepted one, ``num_tokens`` of which are new.
+    The verification has accepted ``num_tokens`` tokens; ``end`` is the number of tokens after it.
+    If no multiple lies among the new tokens, it writes no state.
     """
     depth = end // states.interval * states.interval
     if states.num_places == 0 or depth <= end - num_tokens:
