@@ -68,8 +68,8 @@ def open_bytes(path: Path) -> io.BufferedReader:
     Raises
     ------
     OSError
-        If the file cannot be read, is damaged, or unfolds to more than 1 GiB, the last two only
-        while it is read.
+        If the file cannot be opened. Reading raises it for a damaged file, and for one that
+        decompresses to more than 1 GiB.
     """
     file = path.open("rb")
     if file.peek(2)[:2] != GZIP:
@@ -83,7 +83,7 @@ def read_bytes(path: Path) -> bytes:
     Raises
     ------
     OSError
-        If it cannot be read, is damaged, or unfolds to more than 1 GiB.
+        If it cannot be read, is damaged, or decompresses to more than 1 GiB.
     """
     with open_bytes(path) as file:
         return file.read()

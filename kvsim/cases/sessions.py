@@ -57,7 +57,7 @@ def add_sessions(
 
 
 def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
-    """Return the largest number of segments of a session, one for each output token included."""
+    """Return the largest number of segments of a session, with one for each output token."""
     turns = [(request.segments, request.max_tokens), *(update[1:] for update in inputs)]
     return sum(len(segments) + most for segments, most in turns) if inputs else 0
 

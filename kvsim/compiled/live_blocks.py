@@ -37,7 +37,7 @@ def num_blocks(pool, key):
 
 @njit(cache=True)
 def num_unknown(log, first, key):
-    """Return the net number of blocks that got a key by the events from index ``first`` on."""
+    """Return the net number of blocks that got a key since event ``first``, inclusive."""
     number = 0
     for at in range(first, log.num_events):
         event = log.events[at]
@@ -52,7 +52,7 @@ def num_unknown(log, first, key):
 
 @njit(cache=True)
 def holds(pool, first, key):
-    """Return True if a pool held a key before the events from index ``first`` of its log on."""
+    """Return True if a pool held a key before event ``first`` of its log."""
     number = num_blocks(pool, key)
     if first < pool.log.num_events:
         number -= num_unknown(pool.log, first, key)

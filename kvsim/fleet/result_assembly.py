@@ -268,7 +268,7 @@ def _provenance(
 
 
 def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
-    """Return the table of the gaps between tokens of each replica, shortest first."""
+    """Return the histograms of the gaps between tokens, by replica; shortest gap first."""
     tables = []
     for number, one in totals:
         keys = np.array(sorted(one.token_gaps), np.int64)

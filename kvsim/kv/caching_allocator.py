@@ -3,7 +3,7 @@
 The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
 CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022). Sizes are
 rounded up to 512 bytes. Requests of up to 1 MiB and larger requests have separate pools. The
-smallest sufficient free block is used, of equals that with the lowest address, and its remainder is
+smallest sufficient free block is used, on a tie the one with the lowest address; its remainder is
 split off. A freed block merges with free neighbours in its segment and stays reserved. Free
 segments are returned to the device only if it has no room for a new segment.
 """

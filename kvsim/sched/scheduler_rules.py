@@ -66,7 +66,7 @@ class SchedulerRules(RulePart):
         return 0.0
 
     def victim(self, request: Request, now: float) -> float:
-        """Return a running request's rank: the highest is preempted, of equals the newest."""
+        """Return a running request's rank: the highest is preempted, on a tie the newest."""
         del request, now
         return 0.0
 

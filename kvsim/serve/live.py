@@ -99,8 +99,8 @@ class Live:
     def advance(self, until: float | None = None) -> None:
         """Process every step that has ended by a time, or now, and send its tokens. Mutates.
 
-        An engine behind its clock returns after a while, so that other clients are served. A call
-        from within a step, as the release of blocks makes it, does nothing.
+        If the engine is behind its clock, the call returns after LONGEST seconds, so that other
+        clients are served. A nested call, such as one from the release of blocks, does nothing.
         """
         if self._is_advancing:
             return

@@ -105,7 +105,7 @@ def training_memory(config: TrainingConfig) -> TrainingMemory:
 def _on_gpu(
     stage: Stage, shape: TrainingShape, config: TrainingConfig, gpu: GpuSpec
 ) -> TrainingMemory:
-    """Return the memory of one stage's GPU without offloaded parts, and the transfers of these."""
+    """Return the memory of one stage's GPU without offloaded parts, and their transfers."""
     weights, gradients, optimizer = stage.states
     activations = stage.activations.total
     away: dict[str, int] = {}

@@ -43,7 +43,7 @@ class States(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes of all three."""
+        """Bytes of weights, gradients and optimizer states."""
         return self.weights + self.gradients + self.optimizer
 
 

@@ -14,7 +14,7 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class AibrixAutoscaler(Autoscaler):
     """Set ``ceil(current * mean / target)`` replicas; the mean is over a window and all replicas.
 
-    Within the tolerances nothing changes. A decision at most doubles and at least halves the
+    Within the tolerances nothing changes. A decision at most doubles or halves the
     number; a cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.

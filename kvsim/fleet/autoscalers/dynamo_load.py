@@ -12,7 +12,8 @@ class LoadPlanner(Autoscaler):
 
     Utilisation is (tokens of KV in use + prompt tokens not computed yet) / KV capacity. In a
     prefill pool it is prompt tokens not computed yet / ``max_model_len``, and a replica is added
-    from ``prefill-up`` on, removed below ``prefill-down``. Nothing changes while a replica starts.
+    at ``prefill-up`` or more, and removed below ``prefill-down``. Nothing changes while a replica
+    starts.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e. The defaults are
     Dynamo's for throughput. For latency it has 0.4 and 0.1, and in a prefill pool 0.1 and 0, which

@@ -15,7 +15,7 @@ class PodAutoscaler(Autoscaler):
     """Set ``ceil(total / target)`` replicas; the total is a mean over a stable or a panic window.
 
     While the panic window's mean exceeds ``panic_threshold`` times the stable window's (a panic),
-    the number does not shrink. A decision at most doubles and at least halves the number; a
+    the number does not shrink. A decision at most doubles or halves the number; a
     cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.

@@ -32,7 +32,7 @@ def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator
 
 
 def power_of_two(loads: Sequence[float], rng: Generator) -> int:
-    """Draw two different indices; return that of the smaller load, of equals the first drawn."""
+    """Draw two different indices; return that of the smaller load, on a tie the first."""
     if len(loads) == 1:
         return 0
     first = int(rng.integers(len(loads)))

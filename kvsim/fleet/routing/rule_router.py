@@ -67,7 +67,7 @@ class RuleRouter(Router):
         self.state = self.make_state(memory)
 
     def make_state(self, memory: Memory) -> Any:
-        """Return the router's own record; None for none."""
+        """Return the router's own record, or None."""
         del memory
 
     @property

@@ -26,7 +26,7 @@ MOST_MARKED = 8
 
 
 def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[str, str | None]:
-    """Return the option along the axis, and the second option, one line per value, or None.
+    """Return the option along the axis, and the option with one line per value (None if absent).
 
     Raises
     ------

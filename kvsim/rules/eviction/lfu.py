@@ -1,4 +1,4 @@
-"""LFU: evicts the block with the fewest hits since caching; of equals, the least recently freed."""
+"""LFU: evicts the block with the fewest hits since caching; on a tie, the least recently freed."""
 
 from __future__ import annotations
 

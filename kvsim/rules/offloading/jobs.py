@@ -37,7 +37,7 @@ def new_job(offloading: Offloading, s: int, step: int) -> int:
 
 
 def add_block(offloading: Offloading, j: int, block: int, is_window: bool) -> None:
-    """Add a GPU block that a job reads or writes."""
+    """Add a GPU block to the blocks that a job reads or writes."""
     b = offloading.free_block
     if b == NONE:
         b = offloading.num_made_blocks
@@ -59,7 +59,7 @@ def add_block(offloading: Offloading, j: int, block: int, is_window: bool) -> No
 
 
 def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
-    """Add a chunk of the host cache that a job reads or writes."""
+    """Add a chunk of the host cache to the chunks that a job reads or writes."""
     c = offloading.free_chunk
     if c == NONE:
         c = offloading.num_made_chunks

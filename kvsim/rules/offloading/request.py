@@ -106,7 +106,7 @@ def leave_cache(offloading: Offloading, s: int) -> None:
 
 
 def last_marked(offloading: Offloading, state: OffloadState) -> int:
-    """Return the marked chunk of a request that ends last, of equals that of the highest group.
+    """Return the marked chunk of a request that ends last, on a tie the highest group's.
 
     NONE if there is none. Unmarked chunks after it are dropped from ``num_keys``.
     """

@@ -1,7 +1,7 @@
 """Deficit longest prefix match: locality first, within a tenant's quota (arXiv 2501.14312).
 
 Every tenant has a quota of tokens. Of the waiting requests of tenants with tokens left, the one
-with the longest cached prefix comes first; of equals, the oldest. Computed prompt tokens and output
+with the longest cached prefix comes first; on a tie, the oldest. Computed prompt tokens and output
 tokens are deducted; cached tokens are free. If no waiting request is eligible before the first
 admission of a step, every tenant without tokens left gets a quantum.
 """

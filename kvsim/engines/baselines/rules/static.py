@@ -44,7 +44,7 @@ def form_batch(state: Replica, batch: Batch) -> None:
 
 
 def retire_request(state: Replica, k: int) -> None:
-    """Keep the slots of a request that has its last token until the batch ends."""
+    """Mark a request as ended; its slots stay allocated until the batch ends."""
     retire(state.kv, state.requests[k])
     state.ended[state.num_retired] = k
     state.num_retired += 1

@@ -159,7 +159,7 @@ def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
 
 
 def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> None:
-    """Make free pages, numbered from the first on, as one chain of consecutive pages."""
+    """Make ``num_pages`` free pages, one chain of consecutive numbers from ``first``."""
     pages.num_pages = pages.num_left = pages.front_count = num_pages
     pages.first, pages.last = first, first + num_pages - 1
     pages.front_last = pages.last
@@ -168,7 +168,7 @@ def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> N
 
 
 def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
-    """Add a free pool for sliding-window layers to a tree that is laid out."""
+    """Add a free pool for sliding-window layers to a tree with its GPU pages."""
     tree.window_pages.page_size = tree.pages.page_size
     lay_out_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
@@ -176,7 +176,7 @@ def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) ->
 
 
 def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
-    """Add free host memory, with pages from 0 on, to a tree that is laid out."""
+    """Add free host memory, with pages numbered from 0, to a tree with its GPU pages."""
     most = tree.pages.num_pages + num_pages
     lay_out_pages(tree.host_pages, memory, 0, num_pages)
     tree.write_policy = policy

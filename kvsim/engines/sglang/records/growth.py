@@ -1,4 +1,4 @@
-"""Growth of the lists of SGLang's scheduler with one record per request."""
+"""Growth of the lists of SGLang's scheduler that have one record per request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
 def more_rows(
     state: Replica, memory: Memory, owner: Any, name: str, kind: Any, n: int, count: int
 ) -> None:
-    """Extend a list with one record per request by ``count`` records."""
+    """Add ``count`` records to a list that has one record per request."""
     known: Any = getattr(owner, name)
     if not memory.compiled:
         known.extend(memory.records(kind, count))

@@ -1,4 +1,4 @@
-"""Memory of a request: a path of the tree, its own pages after it, and a row."""
+"""Memory of a request: a path of the tree, the request's own pages after that path, and a row."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def preempt_for(state: Replica, k: int) -> bool:
 def least_urgent(state: Replica, after: int) -> int:
     """Return the next victim after ``after`` (NONE: the first), or NONE if none is left.
 
-    The least urgent request goes first; of equals, the one that entered the queue last.
+    The least urgent request goes first; on a tie, the one that entered the queue last.
     """
     found = NONE
     for place in range(state.engines.sglang.num_running):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def rank_of(tree: Radix, k: int) -> int:
-    """Return a leaf's rank: the smallest is evicted first, of equals the least recently used."""
+    """Return a leaf's rank: the smallest is evicted first, on a tie the least recently used."""
     node = tree.nodes[k]
     if tree.rank == LRU:
         return node.last_access
