@@ -122,7 +122,7 @@ def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
 
 
 def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
-    """Return True if ModelOpt's settings make FP8 vLLM's default KV dtype."""
+    """Return True if, by ModelOpt's settings, vLLM's default KV dtype is FP8."""
     scheme = settings.get("kv_cache_quant_algo") or settings.get("kv_cache_scheme")
     if not str(settings.get("quant_method", "")).startswith("modelopt") or not scheme:
         return False

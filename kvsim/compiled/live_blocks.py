@@ -170,18 +170,19 @@ def prefetch_depth(pool, path, most, guess, is_second):
 
 @njit(cache=True)
 def match_live(addresses, times, known, until, path, most, looked, matched):
-    """Set ``matched`` to the leading keys of a path on each replica, by the events up to a time.
+    """Count the leading keys of a path that each replica held, by its events up to a time.
 
     Parameters
     ----------
-    addresses, times : address and next event of each replica; nan if the state may have changed
-    known : by replica: events of its log that are known
+    addresses : address of each replica
+    times : time of each replica's next event; nan if its state may have changed
+    known : by replica: number of known events of its log
     until : time up to which events are known
     path : the keys
-    most : by replica: most leading keys that it can hold
-    looked : results of the last call by replica: known depth, current depth, the last key of the
-        search, its next event, and the time of its next update
-    matched : the result
+    most : by replica: limit on its leading keys
+    looked : five arrays by replica, from the last call: depth by known events, depth now, last key
+        of the search, value of ``times``, and time of the next unknown update
+    matched : set to the number of leading keys of each replica
 
     Returns
     -------

@@ -43,9 +43,9 @@ def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
 
 
 def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
-    """Return the hash units that a block's key covers, by a request's keys of units first to stop.
+    """Return how many leading hash units of a request a block's key covers.
 
-    Returns 0 if the request lacks the key.
+    The key is searched in the units from ``first`` to ``stop``; 0 if none of them has it.
     """
     for unit in range(first, stop):
         if own_blocks.keys[unit] == kv.pool.blocks[block].key:
