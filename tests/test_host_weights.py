@@ -10,11 +10,14 @@ from refused import refused
 import kvsim
 from kvsim.budget.weights import num_end_params
 from kvsim.catalog import get_gpu, get_model
+from kvsim.cli.main import cli
+from kvsim.cli.pasted import translate
 from kvsim.config import Config
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
 from kvsim.records.cost import Cost, Work
 from kvsim.rules.costs.host_weights import copying_time, reading_time
+from kvsim.rules.price import copy_wait
 from kvsim.testing import equal_tables
 
 GIB = 2**30
@@ -134,5 +137,62 @@ def test_a_server_that_copies_weights_before_each_layer_waits_for_all_of_them() 
     ]
     wait = 3 * GIB / get_gpu("h100-sxm").pcie_bytes_per_s
     assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([wait] * len(steps[0]))
-    with pytest.raises(ValueError, match="engine sglang does not support it"):
+    with pytest.raises(ValueError, match="engine sglang does not support it for llama"):
         kvsim.capacity(**options, offload_group_size=4)
+
+
+#: The routed experts of a layer of DeepSeek-V3 on one of eight GPUs, in FP8 with scales.
+EXPERTS = 256 * 3 * 7168 * 2048 * (1 + 4 / 128**2) / 8
+DEEPSEEK: dict[str, Any] = {
+    **{"model": "deepseek-v3", "gpu": "h200-sxm", "engine": "sglang"},
+    "tensor_parallel_size": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({"offload_group_size": 4}, 14),  # 3, 7, ..., 59 less the first
+        ({"offload_group_size": 4, "offload_num_in_group": 2}, 29),  # 2, which is dense, 3, 6, ...
+        ({"offload_group_size": 1}, 58),  # all but three dense layers, of which one is the first
+        ({"offload_group_size": 8, "offload_prefetch_step": 3}, 4),
+    ],
+)
+def test_an_engine_may_move_only_the_experts_of_layers(options: Any, layers: int) -> None:
+    plain, less = (kvsim.capacity(**DEEPSEEK, **given) for given in ({}, options))
+    saved = plain.budget_bytes["weights"] - less.budget_bytes["weights"]
+    assert saved == pytest.approx(layers * EXPERTS, rel=1e-6)
+    pages = less.budget_bytes["kv_cache"] - plain.budget_bytes["kv_cache"]
+    assert pages == pytest.approx(saved, abs=2 * plain.bytes_per_block)
+
+
+def test_in_cuda_graphs_copies_of_experts_and_layers_take_turns() -> None:
+    """A decode waits for all 15 copies and the first one again; a prompt's run under layers."""
+    cost = resolve(Config(**DEEPSEEK, offload_group_size=4)).cost
+    assert isinstance(cost, RooflineCost)
+    record, copy = cost.record, EXPERTS / get_gpu("h200-sxm").pcie_bytes_per_s
+    decode = Work(num_requests=8, num_tokens=8, num_decodes=8)
+    assert copy_wait(record, decode, 0.02) == pytest.approx(16 * copy)
+    prompt = Work(num_requests=1, num_tokens=8)
+    assert copy_wait(record, prompt, 61 * 8 * copy) == pytest.approx(0.0, abs=1e-9)
+    many = Work(num_requests=9999, num_tokens=9999, num_decodes=9999)
+    assert copy_wait(record, many, 61 * 8 * copy) < copy
+
+
+def test_dense_layers_copy_nothing() -> None:
+    """CC, of which the first is dense: 1 for it, then a copy of 3 before each other one."""
+    cost = layers_of("CC", 1, 3.0)
+    cost.host.num_dense = 1
+    assert copying_time(cost, 1.0) == pytest.approx(9.0)
+
+
+def test_experts_that_the_server_cannot_move_are_refused(capsys: Any) -> None:
+    line = "capacity --gpu h200-sxm -tp 8 --engine sglang --offload-group-size"
+    packed = f"{line} 4 --model kimi-k2-thinking"
+    assert "weights in int4 have other tensors" in refused(capsys, packed)
+    ahead = f"{line} 30 --model deepseek-v3 --offload-prefetch-step 2"
+    assert "must be less than the 2 offloaded layers" in refused(capsys, ahead)
+    pasted = "run python -m sglang.launch_server --model-path m --offload-group-size"
+    assert translate([*pasted.split(), "-1"], cli).words[-1] == "0"
+    with pytest.raises(ValueError, match="sharded_gpu is not modelled"):
+        translate([*pasted.split(), "4", "--offload-mode", "sharded_gpu"], cli)

@@ -25,6 +25,7 @@ VLLM = "vllm serve meta-llama/Llama-3.1-8B"
 SGLANG = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B"
 #: Values that a flag of kvsim takes, by its kind.
 SOME = {
+    "--offload-mode": "cpu",
     "--hicache-storage-backend": "mooncake",
     "--hf-overrides": "{}",
     "--kv-transfer-config": "none",
@@ -71,6 +72,7 @@ def test_the_tables_say_one_thing_of_each_flag(server: str) -> None:
 def test_what_the_tables_call_modelled_is_an_option_of_run() -> None:
     own = own_flags(cli.commands["run"])
     special = {"--optimization-level", "--compilation-config", "--cudagraph-capture-sizes"}
+    special.add("--offload-mode")
     for server in all_engines():
         for flag in every_flag(server):
             if flag.does == "modelled" and flag.own not in special:

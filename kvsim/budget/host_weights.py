@@ -8,13 +8,23 @@ from kvsim.budget.budget import GIB
 from kvsim.budget.padding import padded_experts
 from kvsim.budget.replicated import replicated_bytes
 from kvsim.budget.settings import expert_parallel_size, expert_replicas, ranks_per_expert
-from kvsim.budget.weights import DTYPE_BYTES, num_end_params, weight_bytes
+from kvsim.budget.weights import (
+    DTYPE_BYTES,
+    expert_share,
+    num_end_params,
+    routed_bytes_of,
+    weight_bytes,
+)
 from kvsim.engines.registry import get_engine
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
+
+
+#: Formats whose experts have packed tensors under names of their own.
+PACKED = ("int4", "awq", "gptq", "bitsandbytes", "mxfp4")
 
 
 class HostWeights(NamedTuple):
@@ -27,6 +37,8 @@ class HostWeights(NamedTuple):
     layer_bytes : bytes of a layer that is copied ahead of its use, 0 if none is
     num_layers : of the stage; of each ``group_size`` the last ``num_in_group`` are copied
     num_buffers : copied layers for which the GPU has room at once
+    num_dense : first layers of the stage, of which nothing is copied
+    graph_copies : copies for which a decode in a CUDA graph waits; 0: they run ahead there, too
     copied : bytes that every step copies while nothing else runs
     """
 
@@ -37,53 +49,116 @@ class HostWeights(NamedTuple):
     group_size: int = 1
     num_in_group: int = 0
     num_buffers: int = 1
+    num_dense: int = 0
+    graph_copies: int = 0
     copied: int = 0
 
 
 NO_HOST_WEIGHTS = HostWeights()
 
 
-def host_weights(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeights:
+def host_weights(
+    config: Config,
+    model: ModelSpec,
+    layer_bytes: int,
+    routed_bytes: float,
+    quantization: str | None,
+) -> HostWeights:
     """Place weights of layers in host memory as a configuration says.
 
     Parameters
     ----------
     layer_bytes : weights of all layers on one GPU. The layers are taken to be alike, and the last
         tensor that exceeds ``cpu_offload_gb`` to be cut.
+    routed_bytes : those of routed experts among them
 
     Raises
     ------
     ValueError
         For groups with fewer layers than are offloaded, and for engines without these rules.
     """
-    group, number = config.offload_group_size, config.offload_num_in_group
-    if not group and not config.cpu_offload_gb:
-        return NO_HOST_WEIGHTS
-    way = get_engine(config.engine).offloads_weights
-    if way is None or (group and way == "copied"):
-        name = "offload_group_size" if group else "cpu_offload_gb"
-        wrong = f"is {getattr(config, name)}: engine {config.engine} does not support it"
-        raise FieldError(name, wrong)
+    engine, group = get_engine(config.engine), config.offload_group_size
+    if config.cpu_offload_gb and not (group and engine.offloads_weights == "read"):
+        return _host_bytes(config, layer_bytes)
     if not group:
-        moved = min(config.cpu_offload_gb * GIB, layer_bytes)
-        if way == "copied":
-            return HostWeights(int(moved), copied=int(moved))
-        return HostWeights(int(moved), moved / layer_bytes)
-    if number > group:
-        raise FieldError(
-            "offload_num_in_group", f"is {number}: must be at most offload_group_size, {group}"
-        )
-    layers, buffers = (
-        -(-model.num_layers // config.pipeline_parallel_size),
-        config.offload_prefetch_step,
-    )
-    moved_layers = sum(place % group >= group - number for place in range(layers))
-    one = layer_bytes / layers
-    if not moved_layers:
         return NO_HOST_WEIGHTS
-    saved = int((moved_layers - buffers) * one)
-    used = min(buffers, moved_layers)
-    return HostWeights(saved, 0.0, one, layers, group, number, used)
+    what = engine.offloaded_in_groups(model)
+    if what is None:
+        wrong = f"is {group}: engine {config.engine} does not support it for {model.name}"
+        raise FieldError("offload_group_size", wrong)
+    if config.offload_num_in_group > group:
+        raise FieldError(
+            "offload_num_in_group",
+            f"is {config.offload_num_in_group}: must be at most offload_group_size, {group}",
+        )
+    if what == "experts":
+        return _host_experts(config, model, routed_bytes, quantization)
+    return _host_layers(config, model, layer_bytes)
+
+
+def _host_bytes(config: Config, layer_bytes: int) -> HostWeights:
+    """Place the bytes of ``cpu_offload_gb`` in host memory."""
+    moved = min(config.cpu_offload_gb * GIB, layer_bytes)
+    way = get_engine(config.engine).offloads_weights
+    if way is None:
+        wrong = f"is {config.cpu_offload_gb}: engine {config.engine} does not support it"
+        raise FieldError("cpu_offload_gb", wrong)
+    if way == "copied":
+        return HostWeights(int(moved), copied=int(moved))
+    return HostWeights(int(moved), moved / layer_bytes)
+
+
+def _in_groups(config: Config, num_layers: int) -> list[int]:
+    """Return the layers of a stage that are offloaded: the last of each group."""
+    group, number = config.offload_group_size, config.offload_num_in_group
+    return [place for place in range(num_layers) if place % group >= group - number]
+
+
+def _host_layers(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeights:
+    """Place whole layers in host memory, with static buffers on the GPU."""
+    layers = -(-model.num_layers // config.pipeline_parallel_size)
+    moved, buffers = len(_in_groups(config, layers)), config.offload_prefetch_step
+    if not moved:
+        return NO_HOST_WEIGHTS
+    one = layer_bytes / layers
+    groups = config.offload_group_size, config.offload_num_in_group
+    return HostWeights(int((moved - buffers) * one), 0.0, one, layers, *groups, min(buffers, moved))
+
+
+def _host_experts(
+    config: Config, model: ModelSpec, routed_bytes: float, quantization: str | None
+) -> HostWeights:
+    """Place the routed experts of some layers in host memory; dense layers stay where they are.
+
+    The first ones are on the GPU when the KV pool is sized, as many as are copied ahead. In a CUDA
+    graph, copies and layers take turns, and these first ones are copied once more (read in the
+    server's code, ``OffloaderV2``).
+    """
+    if quantization in PACKED:
+        raise FieldError(
+            "offload_group_size",
+            f"is {config.offload_group_size}: weights in {quantization} have other tensors than "
+            "those that the server moves; it would not start",
+        )
+    places, ahead = _in_groups(config, model.num_layers), config.offload_prefetch_step
+    if ahead >= len(places):
+        raise FieldError(
+            "offload_prefetch_step",
+            f"is {ahead}: must be less than the {len(places)} offloaded layers",
+        )
+    dense = model.num_dense_layers
+    moved, first = (sum(k >= dense for k in ks) for ks in (places, places[:ahead]))
+    one = routed_bytes / model.num_moe_layers
+    return HostWeights(
+        int((moved - first) * one),
+        layer_bytes=one,
+        num_layers=model.num_layers,
+        group_size=config.offload_group_size,
+        num_in_group=config.offload_num_in_group,
+        num_buffers=ahead,
+        num_dense=dense,
+        graph_copies=moved + first,
+    )
 
 
 def weights_of(
@@ -105,5 +180,10 @@ def weights_of(
         **shape,
     ) + replicated_bytes(model, **shape)
     ends = num_end_params(model, stages, towers=towers) * DTYPE_BYTES[dtype] // tp
-    on_host = host_weights(config, model, weights - ends)
+    routed = routed_bytes_of(model, dtype, quantization) * expert_share(
+        model,
+        tp * expert_replicas(config),
+        expert_parallel_size=expert_parallel_size(config),
+    )
+    on_host = host_weights(config, model, weights - ends, routed, quantization)
     return weights - on_host.saved, on_host

@@ -98,6 +98,22 @@ def num_end_params(model: ModelSpec, num_stages: int, *, towers: bool) -> int:
     return ends + model.num_tower_params if towers else ends
 
 
+def routed_bytes_of(model: ModelSpec, dtype: str, quantization: str | None) -> float:
+    """Return the bytes of the routed experts of all layers, unpadded and not split."""
+    found = float(model.num_routed_expert_params * DTYPE_BYTES[dtype])
+    if quantization is not None:
+        narrower = QUANTIZED_BYTES[quantization] - DTYPE_BYTES[dtype]
+        found += quantized_params(model, quantization)[0] * narrower
+    return found
+
+
+def expert_share(model: ModelSpec, num_slices: int, *, expert_parallel_size: int | None) -> float:
+    """Return the share of a layer's routed experts on one GPU, of whole experts or of slices."""
+    if expert_parallel_size is None:
+        return 1 / num_slices
+    return -(-model.num_experts // expert_parallel_size) / model.num_experts
+
+
 def weight_bytes(
     model: ModelSpec,
     *,
@@ -122,20 +138,19 @@ def weight_bytes(
     element = DTYPE_BYTES[dtype]
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     body_bytes = float(body * element)
-    routed_bytes = float(model.num_routed_expert_params * element)
+    routed_bytes = routed_bytes_of(model, dtype, quantization)
     if quantization is not None:
-        narrower = QUANTIZED_BYTES[quantization] - element
-        touched, others = quantized_params(model, quantization)
-        routed_bytes += touched * narrower
-        body_bytes += (touched + others) * narrower
+        body_bytes += sum(quantized_params(model, quantization)) * (
+            QUANTIZED_BYTES[quantization] - element
+        )
     stages = pipeline_parallel_size
     share = -(-model.num_layers // stages) / model.num_layers
     ends = num_end_params(model, stages, towers=towers)
     if not model.is_moe:
         return int((body_bytes * share + ends * element) / tensor_parallel_size)
-    experts = 1 / (tensor_parallel_size * expert_replicas)
-    if expert_parallel_size is not None:
-        experts = -(-model.num_experts // expert_parallel_size) / model.num_experts
+    experts = expert_share(
+        model, tensor_parallel_size * expert_replicas, expert_parallel_size=expert_parallel_size
+    )
     others_bytes = (body_bytes - routed_bytes) * share + ends * element
     return int(
         others_bytes / tensor_parallel_size + routed_bytes * share * experts * expert_padding

@@ -30,6 +30,7 @@ LAUNCHERS = {
 VALUES = {
     "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
     "--backend": dict.fromkeys(("pytorch", "tensorrt", "trt", "_autodeploy"), "auto"),
+    "--offload-group-size": {"-1": "0"},
     "--dtype": {"half": "float16", "float": "float32"},
     "--quantization": {
         **{"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "nvfp4"},
@@ -49,6 +50,8 @@ OVER_RANKS = {
 }
 #: Stores behind a server's host memory that are modelled.
 BACKENDS = ("mooncake", "file")
+#: Where offloaded weights may be: in the host's memory, a copy of each rank's own or one of all.
+ON_THE_HOST = ("cpu", "shm_cpu")
 #: LMCache's default host memory.
 LMCACHE_GIB = "5"
 #: Flags of the endpoint, which ``kvsim serve`` has, too.
@@ -215,6 +218,7 @@ class _Reader:
             "--optimization-level": self._level,
             "--compilation-config": self._compilation,
             "--cudagraph-capture-sizes": self._sizes,
+            "--offload-mode": self._offload_mode,
         }
 
     def read(self, words: Sequence[str]) -> None:
@@ -382,6 +386,14 @@ class _Reader:
         if kept:
             self.line.words += ["--compilation-config", json.dumps(kept)]
         self.line.timed += [f"--compilation-config.{key}" for key in values if key not in kept]
+
+    def _offload_mode(self, mode: str, said: str) -> None:
+        if mode not in ON_THE_HOST:
+            raise ValueError(
+                f"--offload-mode {mode} is not modelled: weights would be in the memory of other "
+                f"GPUs; {' and '.join(ON_THE_HOST)} are"
+            )
+        self.line.unused.append(said)
 
     def _sizes(self, sizes: str, said: str) -> None:
         """Write the sizes of CUDA graphs as one list, which a sweep takes as one value."""

@@ -28,7 +28,9 @@ def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
         return
     host.num_layers, host.group_size = given.num_layers, given.group_size
     host.num_in_group, host.num_buffers = given.num_in_group, given.num_buffers
+    host.num_dense = given.num_dense
     host.copy_time = given.layer_bytes / config.gpu.pcie_bytes_per_s
+    host.graph_time = given.graph_copies * host.copy_time
 
 
 def lay_out_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:

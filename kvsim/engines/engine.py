@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvsim.budget.capacity import Capacity, Memory
     from kvsim.budget.layout import KVLayout
     from kvsim.calibration.startup import Startup
+    from kvsim.catalog.spec import ModelSpec
     from kvsim.config import Config
     from kvsim.engine.history.block_watch import Watch
     from kvsim.engine.setup import Setup
@@ -72,7 +73,7 @@ class Engine:
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
     offloads_weights : what a step does with the weights of ``cpu_offload_gb``: kernels read them in
-        host memory, and ``offload_group_size`` is taken, too; or a layer's are copied before it
+        host memory, or a layer's are copied before it
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
@@ -144,6 +145,10 @@ class Engine:
         return kv_config, scheduler_config
 
     # -- memory -----------------------------------------------------------------------------------
+
+    def offloaded_in_groups(self, model: ModelSpec) -> Literal["layers", "experts"] | None:
+        """Return what of a model ``offload_group_size`` moves to host memory; None if nothing."""
+        return None
 
     def capacity(self, config: Config) -> Capacity:
         """Compute how many blocks, tokens and requests fit."""

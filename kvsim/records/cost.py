@@ -87,6 +87,7 @@ class HostWeights(Record):
 
     In each group of ``group_size`` layers of a stage, the last ``num_in_group`` are copied. A copy
     takes ``copy_time`` seconds, into one of ``num_buffers`` buffers that are free at ``ready``.
+    Of the first ``num_dense`` layers nothing is copied.
     """
 
     share: float = 0.0  # share of the weights that kernels read from host memory
@@ -95,6 +96,8 @@ class HostWeights(Record):
     num_in_group: int = 0
     num_buffers: int = 1
     copy_time: float = 0.0
+    num_dense: int = 0
+    graph_time: float = 0.0  # of copies that take turns with the layers of a decode in a CUDA graph
     ready: list[float] = field(default_factory=list)
 
 

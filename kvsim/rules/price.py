@@ -191,6 +191,9 @@ def copy_wait(cost: Cost, work: Work, time: float) -> float:
     """Seconds that a step of ``time`` seconds waits for copies of weights from the host."""
     if cost.host.num_layers == 0:
         return 0.0
+    decodes = work.num_tokens == work.num_decodes + work.num_drafts
+    if cost.host.graph_time > 0.0 and decodes and work.num_tokens <= cost.captured_tokens:
+        return cost.host.graph_time
     layer = (time - head_time(cost, work)) / (cost.host.num_layers * cost.num_stages)
     return cost.num_stages * copying_time(cost, layer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.engines.engine import Engine, Variants
 from kvsim.engines.policies import SGLANG
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvsim.budget.capacity import Capacity, Memory
     from kvsim.budget.layout import KVLayout
     from kvsim.calibration.startup import Startup
+    from kvsim.catalog.spec import ModelSpec
     from kvsim.config import Config
     from kvsim.engine.setup import Parts, Setup
     from kvsim.engines.sglang.fleet.storage_reads import StorageReads
@@ -90,6 +91,11 @@ class Sglang(Engine):
         for name, value in json.loads(config.radix_eviction_policy_config or "{}").items():
             allocator.params.setdefault(EVICTION_NUMBERS.get(name, name), value)
         return with_sglang(config, memory, layout, kv_config, scheduler_config)
+
+    def offloaded_in_groups(self, model: ModelSpec) -> Literal["layers", "experts"] | None:
+        """Return the experts: only the code of DeepSeek's models names weights to move."""
+        own = model.is_mla and model.is_moe and not model.num_state_layers
+        return "experts" if own else None
 
     def capacity(self, config: Config) -> Capacity:
         from kvsim.engines.sglang.capacity import capacity_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kvsim.engines.engine import Engine
 from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
@@ -11,6 +11,7 @@ from kvsim.engines.registry import ENGINES
 
 if TYPE_CHECKING:
     from kvsim.calibration.startup import Startup
+    from kvsim.catalog.spec import ModelSpec
 
 
 @ENGINES.register("vllm")
@@ -26,6 +27,9 @@ class Vllm(Engine):
     offloads_weights = "read"
     shares_experts = True
     checks_block_size = True
+
+    def offloaded_in_groups(self, model: ModelSpec) -> Literal["layers", "experts"] | None:
+        return "layers"
 
     @property
     def log_mark(self) -> str:

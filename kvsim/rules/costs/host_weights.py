@@ -26,7 +26,8 @@ def copying_time(cost: Cost, layer: float) -> float:
     """
     host, now, copied, k = cost.host, 0.0, 0.0, 0
     for place in range(host.num_layers):
-        if place % host.group_size < host.group_size - host.num_in_group:
+        stays = place % host.group_size < host.group_size - host.num_in_group
+        if stays or place < host.num_dense:
             now += layer
             continue
         slot = k % host.num_buffers
