@@ -1,9 +1,9 @@
 """KV in unified memory: more blocks than the GPU holds, paged in on demand at every step.
 
 An allocation of CUDA's managed memory may exceed the GPU's memory: the driver copies touched pages
-in over PCIe, and evicts the least recently used ones. Attention touches every block of every request
-in each step, in the same order. So once the blocks exceed the GPU's memory, the least recently used
-page is always the one that is needed next.
+in over PCIe, and evicts the least recently used ones. Attention touches every block of every
+request in each step, in the same order. So once the blocks exceed the GPU's memory, the least
+recently used page is always the one that is needed next.
 """
 
 from __future__ import annotations

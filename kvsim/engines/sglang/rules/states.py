@@ -120,7 +120,7 @@ def track_prefill(states: States, mine: Progress, held: Holding) -> None:
 
 
 def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
-    """Record whether a decode writes a state, and its place. Decodes of mixed batches write none."""
+    """Record whether a decode writes a state, and its place; one in a mixed batch writes none."""
     held.is_given_back = False
     if states.num_places == 0:
         return
