@@ -40,7 +40,7 @@ def arrival_time(given: CaseRequest, index: int) -> float:
 
 
 def with_children(workload: Workload) -> Workload:
-    """Return the workload with several samples of a request replaced by ordinary requests."""
+    """Return the workload with one request per sample in place of requests with several samples."""
     if all(request.num_samples == 1 for request in workload.requests):
         return workload
     requests = []

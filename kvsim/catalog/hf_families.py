@@ -161,7 +161,7 @@ def _llama(config: Config) -> Fields:
 
 
 def _llama4(config: Config) -> Fields:
-    """Llama 4: chunked attention with rotary positions, full without; experts in some layers."""
+    """Llama 4: layers with rotary positions have chunked attention, the others full attention."""
     decoder = _decoder(config)
     num_layers = decoder["num_layers"]
     step = config.integer("interleave_moe_layer_step", minimum=1)

@@ -322,7 +322,7 @@ def note_choice(
 
 @njit(cache=True)
 def note_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
-    """Record the replica to which a prefix is sent; pass the keys to a replica without a queue."""
+    """Record the replica of a prefix; if no request waits there, pass it the prefix's keys, too."""
     if source == SENT:
         insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
         shrink(index, place, limits[0])

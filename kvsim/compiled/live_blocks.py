@@ -140,7 +140,7 @@ def forget_known(log, known):
 
 @njit(cache=True)
 def learn(address, known, until):
-    """Return the index in a replica's log after the events that are known at a time."""
+    """Return how many events of a replica's log are known at a time."""
     log = _replica(address).kv.pool.log
     if log.num_events == known:
         return forget_known(log, known)

@@ -217,7 +217,7 @@ def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
 
 
 def with_narrow_kv(rate: Efficiency) -> Efficiency:
-    """Return the constants with those of 16-bit KV replaced by those of KV of one byte or less."""
+    """Return the constants for KV of one byte or less in place of those for 16-bit KV."""
     narrow = [f.name for f in fields(Efficiency) if f.name.endswith("_8bit")]
     values: dict[str, Any] = {n.removesuffix("_8bit"): getattr(rate, n) for n in narrow}
     return replace(rate, **values)

@@ -86,7 +86,7 @@ def check_priced(cards: Iterable[str], prices: Mapping[str, float]) -> None:
 
 
 def _cards(config: Config) -> dict[str, str]:
-    """Return the GPU's name by ``[[pool]]``; without pools, under an empty name."""
+    """Return the GPU's name of each ``[[pool]]``; if there are no pools, its key is empty."""
     own = {pool.name: dict(pool.options).get("gpu", config.gpu) for pool in config.pool or ()}
     return {
         pool: card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name

@@ -56,7 +56,7 @@ def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
 
 @contextmanager
 def named(registry: Registry[T], part: PartLike) -> Iterator[str]:
-    """Yield the name of a part, registered during its check unless the part has a text."""
+    """Yield the name of a part; an unregistered class is registered while it is checked."""
     if isinstance(part, str | Parametric):
         yield text_of(part)
         return

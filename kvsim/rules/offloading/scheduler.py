@@ -234,7 +234,7 @@ def store_finished(state: Replica, s: int) -> None:
 
 
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
-    """Record the number of tokens of an ending request to store."""
+    """Record how many tokens of an ending request are to be stored."""
     offloading, kv = state.offloading, state.kv
     offloading.has_unpublished = True
     s = offloading.state_of[request.request_id] - 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def schedule_v0(state: Replica, batch: Batch) -> None:
-    """Schedule a step of prompts; without any, decode, and swap in the requests that fit."""
+    """Schedule a step of prompts; if there are none, decode, and swap in the requests that fit."""
     if state.num_swapped == 0:
         schedule_prompts(state, batch)
     if batch.size == 0:

@@ -52,7 +52,7 @@ class Handle(NamedTuple):
 
 
 def keys_of(ops: Sequence[list[Any]]) -> Contents:
-    """Return one request per operation, with the key as its prompt; without a key, one token."""
+    """Return one request per operation: its prompt is the key, or one token if there is no key."""
     given = [op if isinstance(op[1], list) else [op[0], [[0, 0, 1]], None, 0] for op in ops]
     contents = [prompt_pieces(op[1]) for op in given]
     lists: dict[str, Any] = {
