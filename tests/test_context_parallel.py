@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import kvsim
+from kvsim.cli.main import cli
+from kvsim.cli.pasted import translate
 from kvsim.config import Config
 from kvsim.cost.efficiency import efficiency_of
 from kvsim.cost.roofline import RooflineCost
@@ -75,3 +77,60 @@ def test_other_tables_refuse_it() -> None:
     trace = kvsim.Trace.from_arrays([0.0], [10], [2])
     with pytest.raises(ValueError, match="aiconfigurator: context parallelism"):
         kvsim.simulate(trace, **KIMI, decode_context_parallel_size=8, cost_model="aiconfigurator")
+
+
+SGLANG: dict[str, Any] = KIMI | {"engine": "sglang"}
+
+
+def test_ranks_of_sglang_share_the_tokens_of_a_pool() -> None:
+    """Eight times the tokens in as many bytes of each GPU, less rounding; limits are of a rank."""
+    one, eight = (kvsim.capacity(**SGLANG, decode_context_parallel_size=n) for n in (1, 8))
+    assert eight.num_tokens == 8 * one.num_tokens
+    assert (one.block_size, eight.block_size) == (1, 8)
+    assert eight.bytes_per_block == one.bytes_per_block == 61 * 1152
+    assert eight.budget_bytes == one.budget_bytes
+    limit, pages = 100_000, {"page_size": 64, "max_total_tokens": 100_000}
+    wide = kvsim.capacity(**SGLANG, decode_context_parallel_size=2, **pages)
+    assert wide.num_tokens == 2 * (limit // 64 * 64)
+    assert wide.block_size == 128
+    setups = [resolve(Config(**SGLANG, decode_context_parallel_size=n)) for n in (1, 8)]
+    least, most = (one.scheduler_config.engine_settings for one in setups)
+    assert least.max_running_requests == most.max_running_requests
+    assert most.max_total_num_tokens == 8 * least.max_total_num_tokens
+
+
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_hits_of_sglang_end_with_pages_of_all_ranks(backend: Any) -> None:
+    arrivals, segments = [0.0, 5.0], [[(1, 0, 203)], [(1, 0, 203)]]
+    trace = kvsim.Trace.from_arrays(arrivals, [203, 203], [8, 8], segments=segments)
+    for shares, hit in ((1, 202), (8, 200)):
+        given = {"decode_context_parallel_size": shares, "max_total_tokens": 4096}
+        result = kvsim.simulate(trace, **SGLANG, **given, backend=backend)
+        assert list(result.requests["num_cached_tokens"]) == [0, hit]
+
+
+def test_the_time_of_exchanges_is_the_same_under_sglang() -> None:
+    ours, vllms = (cost_of(options, 8).record for options in (SGLANG, KIMI))
+    assert ours.exchange_token == vllms.exchange_token > 0
+    assert ours.gather_token == vllms.gather_token > 0
+    assert ours.layers[0].kv_bytes == vllms.layers[0].kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": "qwen3-235b-a22b"}, "which has no latents"),
+        ({"model": "deepseek-v3.2"}, "which has an indexer"),
+        ({"enable_hierarchical_cache": True}, "enable_hierarchical_cache"),
+        ({"decode_context_parallel_size": 3}, "must divide tensor_parallel_size 8"),
+    ],
+)
+def test_what_sglang_does_not_split_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        kvsim.capacity(**(SGLANG | {"decode_context_parallel_size": 2} | given))
+
+
+def test_a_pasted_line_of_sglang_splits_the_context() -> None:
+    line = "run python -m sglang.launch_server --model-path m --tp 8 --dcp-size 4"
+    words = translate(line.split(), cli).words
+    assert words[words.index("--decode-context-parallel-size") + 1] == "4"

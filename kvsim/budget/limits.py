@@ -123,7 +123,7 @@ def check_context_parallel(config: Config, model: ModelSpec) -> None:
         return
     wrong = None
     if not get_engine(config.engine).has_context_parallel:
-        wrong = "only engine vllm supports it"
+        wrong = f"engine {config.engine} does not support it"
     elif any(layer.window is not None for layer in model.layers):
         wrong = f"{model.name} has sliding-window layers, which vLLM does not split over ranks"
     elif model.is_mla:

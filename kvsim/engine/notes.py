@@ -141,6 +141,8 @@ def _not_priced(setup: Setup) -> Iterator[str]:
         )
     if setup.config.decode_context_parallel_size > 1:
         yield "context parallelism: no measured run checks the time of its exchanges"
+        if setup.scheduler_config.engine_settings is not None:
+            yield "context parallelism: chunks end with pages of all ranks, not of one"
     if setup.memory.host_weights != NO_HOST_WEIGHTS:
         yield (
             "weights in host memory: read at the peak rate of PCIe, layers taken to be alike; no "

@@ -39,6 +39,7 @@ class Sglang(Engine):
     scheduler = "sglang"
     policies = frozenset((SGLANG,))
     launchers = ("sglang.launch_server", "sglang serve")
+    has_context_parallel = True
     offloads_weights = "copied"
     flags = Path(__file__).parent / "flags.tsv"
     has_own_loop = True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.budget.capacity import Capacity, deployment_fields, lengths_to, resolve_memory
 from kvsim.engine.setup import of_engine
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
-from kvsim.engines.sglang.pages import page_size_of
+from kvsim.engines.sglang.pages import span_of
 from kvsim.engines.sglang.setup import (
     check_layers,
     fraction_of,
@@ -29,7 +29,7 @@ def capacity_of(config: Config) -> Capacity:
     check_layers(config, memory, memory.layout)
     pools = pools_of(config, memory, memory.layout)
     settings = settings_of(config, memory, pools, overlap=overlaps(config))
-    size, longest = page_size_of(config), memory.limits.max_model_len
+    size, longest = span_of(config), memory.limits.max_model_len
     window, token_bytes, _ = pool_bytes_of(
         memory.layout, hybrid=not config.disable_hybrid_kv_cache_manager
     )
@@ -48,7 +48,7 @@ def capacity_of(config: Config) -> Capacity:
     return Capacity(
         **deployment_fields(config, memory),
         block_size=size,
-        bytes_per_block=token_bytes * size,
+        bytes_per_block=token_bytes * size // config.decode_context_parallel_size,
         num_gpu_blocks=pools.tokens // size,
         num_tokens=pools.tokens,
         logged_concurrency=pools.tokens / longest,
@@ -90,6 +90,8 @@ def _assumptions(config: Config, memory: Memory, fraction: float, running: int) 
         notes.append(f"mem_fraction_static {fraction} (SGLang's for this GPU)")
     if config.max_running_requests is None and config.max_num_seqs is None:
         notes.append(f"max_running_requests {running}")
+    if (shares := config.decode_context_parallel_size) > 1:
+        notes.append(f"a token's latents on one of {shares} GPUs")
     if config.max_model_len is None:
         notes.append(f"context length {memory.limits.max_model_len} (the model's)")
     return tuple(notes)

@@ -50,6 +50,11 @@ def page_size_of(config: Config) -> int:
     return given
 
 
+def span_of(config: Config) -> int:
+    """Return the tokens of a page of the tree: of all ranks that split the tokens of the KV."""
+    return page_size_of(config) * config.decode_context_parallel_size
+
+
 def default_backend(model: ModelSpec, *, blackwell: bool, topk: int) -> str:
     """Return the default backend if it restricts the size of pages, else an empty text."""
     name = model.name.lower()

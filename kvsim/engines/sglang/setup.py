@@ -25,7 +25,7 @@ from kvsim.engines.sglang.drafting import (
     speculation_settings,
 )
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
-from kvsim.engines.sglang.pages import page_size_of
+from kvsim.engines.sglang.pages import page_size_of, span_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
 from kvsim.engines.sglang.sched.delayer import DelayerSettings
@@ -38,6 +38,7 @@ from kvsim.engines.sglang.states import (
     state_pool,
     strategy_of,
 )
+from kvsim.errors import FieldError
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.lora import LoRAConfig
 
@@ -154,6 +155,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
         num_bytes = _left_for_kv(config, memory)
     states = _state_pool(config, memory, num_bytes)
     num_bytes -= states.num_bytes if states else 0
+    shares = config.decode_context_parallel_size
     size = page_size_of(config)
     window, token_bytes, window_bytes = pool_bytes_of(
         layout, hybrid=not config.disable_hybrid_kv_cache_manager
@@ -174,7 +176,27 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
         )
     if window:
         check_window_pool(config, memory, window, windows)
+    if shares > 1:
+        check_shares(config, memory)
+        return Pools(tokens * shares, 0, tokens * shares * (token_bytes // shares))
     return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes, states)
+
+
+def check_shares(config: Config, memory: Memory) -> None:
+    """Refuse what is not modelled with tokens of the KV split over ranks."""
+    others = {
+        f"{memory.model.name}, which has no latents": not memory.model.is_mla,
+        f"{memory.model.name}, which has an indexer": memory.model.num_index_layers,
+        f"{memory.model.name}, which has states": memory.model.num_state_layers,
+        "speculative_algorithm": config.speculative_algorithm,
+        "enable_hierarchical_cache": config.enable_hierarchical_cache,
+        "enable_dp_attention": config.enable_dp_attention,
+    }
+    for what, has in others.items():
+        if has:
+            shares = config.decode_context_parallel_size
+            wrong = f"is {shares}: is not modelled under engine sglang with {what}"
+            raise FieldError("decode_context_parallel_size", wrong)
 
 
 def _state_pool(config: Config, memory: Memory, num_bytes: int) -> StatePool | None:
@@ -272,12 +294,13 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
 def settings_of(config: Config, memory: Memory, pools: Pools, *, overlap: bool) -> SglangSettings:
     """Return the settings of SGLang's scheduler over its pools."""
     longest, pool = memory.limits.max_model_len, pools.tokens
-    running = most_running(pool, longest, _asked_running(config))
+    rows = pool // config.decode_context_parallel_size
+    running = most_running(rows, longest, _asked_running(config))
     if pools.states:
         running = min(running, pools.states.slots // pools.states.per_request)
     as_vllm = config.scheduling_policy == "priority"  # in vLLM, smaller values are served first
     resolved = {
-        "page_size": page_size_of(config),
+        "page_size": span_of(config),
         "enable_mixed_chunk": config.enable_mixed_chunk
         and config.speculative_algorithm not in MIX_NOTHING,
         "schedule_conservativeness": config.schedule_conservativeness

@@ -77,6 +77,7 @@ class RadixManager(RuleManager):
         self.window, self.token_bytes, self.window_bytes = pool_bytes_of(
             config.layout, hybrid=config.hybrid
         )
+        self.token_bytes //= config.num_cache_shards
         slots, self.window_slots = config.num_bytes // self.token_bytes, 0
         if self.window and config.window_slots is not None:
             self.window_slots = config.window_slots
