@@ -393,7 +393,11 @@ def test_a_recorded_run_comes_out_again(tmp_path):
     async def body(client, server):
         asked = [
             posted(
-                client, "/v1/completions", prompt=f"{PROMPT} {k % 3}", max_tokens=5 + k, priority=k
+                *(client, "/v1/completions"),
+                prompt=f"{PROMPT} {k % 3}",
+                max_tokens=5 + k,
+                priority=k,
+                cache_salt=f"tenant-{k % 2}",
             )
             for k in range(12)
         ]
@@ -402,7 +406,9 @@ def test_a_recorded_run_comes_out_again(tmp_path):
 
     live = served(body, record=str(record))
     replayed = kvsim.simulate(workloads.load(record), **DEPLOYMENT)
-    assert len(gzip.decompress(record.read_bytes()).splitlines()) == 12
+    lines = [json.loads(one) for one in gzip.decompress(record.read_bytes()).splitlines()]
+    assert [one["cache_salt"] for one in lines[:2]] == ["tenant-0", "tenant-1"]
+    assert len(lines) == 12
     for name in live.requests.dtype.names:
         assert live.requests[name].tolist() == replayed.requests[name].tolist(), name
 

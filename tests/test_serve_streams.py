@@ -21,8 +21,10 @@ from kvsim.serve.block_names import BlockNames
 from kvsim.serve.histogram import MOST_WAITING, Histogram
 from kvsim.serve.messages import Asked, Completion, StreamOptions
 from kvsim.serve.metrics import GAPS, metrics_text
+from kvsim.serve.publisher import fields_of
 from kvsim.serve.start import Endpoint, make_server
 from kvsim.serve.streams import Reply, Sample
+from kvsim.stepping.engine import Engine
 
 
 @pytest.mark.parametrize("number", [0, 7, MOST_WAITING, 2 * MOST_WAITING + 3])
@@ -166,3 +168,34 @@ def test_blocks_have_the_names_that_vllms_sha256_gives_them():
         assert (third["block_hashes"], third["parent_block_hash"]) == (sent[2:], sent[1])
         gone = names.rename({"type": "BlockRemoved", "block_hashes": [number + 2, number]})
         assert gone["block_hashes"] == [sent[2], sent[0]]
+
+
+def test_equal_salts_and_adapters_give_blocks_equal_names_on_every_server():
+    """Each engine numbers salts and adapters in the order of its requests."""
+
+    def stored(asked):
+        engine = Engine(
+            model="llama-3.1-8b",
+            gpu="h100-sxm",
+            backend="python",
+            enable_lora=True,
+            kv_events_config={"enable_kv_cache_events": True},
+        )
+        names, found = BlockNames(), {}
+        for salt, adapter in asked:
+            engine.add_request(list(range(20)), 1, cache_salt=salt, lora_id=adapter)
+            engine.run_until(math.inf)
+            batches = engine.take_kv_events(lambda _, first, stop: list(range(first, stop)))
+            (one,) = [event for batch in batches for event in batch.events]
+            renamed = names.rename(fields_of(one))
+            found[salt, adapter] = renamed["block_hashes"], one.extra_keys, one.lora_name
+        return found
+
+    asked = [("tenant-a", None), ("tenant-b", None), (None, "ad"), ("tenant-a", "ad"), (None, None)]
+    first, second = stored(asked), stored(asked[::-1])
+    assert first == second
+    assert len({tuple(hashes) for hashes, *_ in first.values()}) == len(asked)
+    keys = [found[1:] for found in first.values()]
+    assert keys[:2] == [([["tenant-a"]], None), ([["tenant-b"]], None)]
+    assert keys[2:4] == [([["ad"]], "ad"), ([["ad", "tenant-a"]], "ad")]
+    assert keys[4] == ([None], None)

@@ -55,8 +55,8 @@ class RunNames:
             keys.append(str(salt))
         return keys or None
 
-    def salt(self, row: int) -> int:
-        """Return the number of a request's cache salt, 0 without one."""
+    def salt(self, row: int) -> int | str:
+        """Return a request's cache salt, 0 without one."""
         return int(self._trace.cache_salt[row])
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:

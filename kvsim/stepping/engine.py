@@ -82,7 +82,8 @@ class Engine:
             setup = with_events(setup)
         self._plan, self._setup = make_plan(config, setup), setup
         self._reason = choose_backend(setup)
-        self._requests = GrowingTrace()
+        self._reader = RequestReader(setup)
+        self._requests = GrowingTrace(self._reader.given)
         self._rows = GrowingContents(list_names(config), self._room)
         self._replica = Replica(
             *(0, setup, self._rows, self._rows.table),
@@ -94,7 +95,6 @@ class Engine:
         self._recorder = BlockRecorder() if config.record_block_events else None
         checker = Checker() if config.check_invariants else None
         self._stepper = Stepper(self._replica, together(checker, self._recorder))
-        self._reader = RequestReader(setup)
         self._ranks = "id_rank" in self._rows.lists
         self._first_row: list[int] = []  # of each request; the rows of its samples are adjacent
         self._request_of: list[int] = []  # request of each row
@@ -429,7 +429,8 @@ class Engine:
         ----------
         tokens : function of a row and two positions, which returns the token ids between them
         """
-        names = StepNames(self._setup, self._rows, tokens)
+        requests = self._requests, self._request_of
+        names = StepNames(self._setup, self._rows, tokens, *requests)
         return list(batches(self._replica.take_events(), names))
 
     def cached_blocks(self) -> list[int]:

@@ -50,9 +50,15 @@ def doubled(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class GrowingTrace:
-    """The requests added so far, in columns; :meth:`trace` makes a trace of them."""
+    """The requests added so far, in columns; :meth:`trace` makes a trace of them.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    given : by column, texts or numbers for which the column has the index in this list
+    """
+
+    def __init__(self, given: Mapping[str, Sequence[int | str]]) -> None:
+        self._given = given
         self._columns = {name: np.zeros(FIRST_ROOM, np.int64) for name in COLUMNS}
         self._arrival_time = np.zeros(FIRST_ROOM)
         self._segments: list[Sequence[Span]] = []
@@ -68,6 +74,10 @@ class GrowingTrace:
     def value(self, name: str, request: int) -> int:
         """Return the entry of a request in a column."""
         return int(self._columns[name][request])
+
+    def given(self, name: str, request: int) -> int | str:
+        """Return the salt or the adapter of a request as it was given, 0 for none."""
+        return self._given[name][self.value(name, request)]
 
     def append(
         self, arrival_time: float, values: Mapping[str, int], segments: Sequence[Span]
@@ -85,6 +95,7 @@ class GrowingTrace:
         """Return a request as a line of a trace file."""
         found: dict[str, Any] = {"arrival_time": float(self._arrival_time[request])}
         found |= {name: int(values[request]) for name, values in self._columns.items()}
+        found |= {name: self.given(name, request) for name in self._given}
         return found | {"segments": [list(span) for span in self._segments[request]]}
 
     def trace(self) -> Trace:

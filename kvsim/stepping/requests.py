@@ -77,6 +77,8 @@ class RequestReader:
         self._tree = PromptTree()
         self._next_content = 0
         self._codes: dict[str, dict[str, int]] = {"cache_salt": {}, "lora_id": {}}
+        #: Salts and adapters as they were given, by their numbers.
+        self.given: dict[str, list[int | str]] = {name: [0] for name in self._codes}
         self._salts: dict[tuple[int, int], int] = {}
 
     def read(self, asked: Asked) -> NewRequest:
@@ -147,8 +149,11 @@ class RequestReader:
             return 0
         if not isinstance(given, int | str) or (isinstance(given, int) and given < 0):
             raise ValueError(f"{name}: is {given!r}, must be a text or a number from 1 on")
-        codes = self._codes[name]
-        return codes.setdefault(str(given), len(codes) + 1)
+        codes, named = self._codes[name], self.given[name]
+        if str(given) not in codes:
+            codes[str(given)] = len(named)
+            named.append(given)
+        return codes[str(given)]
 
 
 def whole(name: str, given: object, least: int, most: int) -> int:
