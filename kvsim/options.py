@@ -217,6 +217,14 @@ class Options(TypedDict, total=False):
     radix_eviction_policy_config: str | None
     """sglang: JSON object with the eviction policy's parameters."""
 
+    enable_paged_experts: bool
+    """sglang: keep only the last used routed experts of each layer on the GPU, and copy others
+    from host memory when tokens choose them.
+    """
+
+    paged_experts_num_resident: int | None
+    """sglang: routed experts of a layer that enable-paged-experts keeps."""
+
     enable_dp_attention: bool
     """sglang: data-parallel ranks share the experts; tensor-parallel-size is then the number of
     GPUs of one rank's attention.

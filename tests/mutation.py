@@ -66,7 +66,7 @@ TESTS = (
     "hits",
     "sessions",
     "context_parallel",
-    "host_weights",
+    "paged_experts",
 )
 
 

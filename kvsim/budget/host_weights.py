@@ -39,6 +39,7 @@ class HostWeights(NamedTuple):
     num_buffers : copied layers for which the GPU has room at once
     num_dense : first layers of the stage, of which nothing is copied
     graph_copies : copies for which a decode in a CUDA graph waits; 0: they run ahead there, too
+    num_resident : routed experts of each layer that stay on the GPU; 0: all
     copied : bytes that every step copies while nothing else runs
     """
 
@@ -51,6 +52,7 @@ class HostWeights(NamedTuple):
     num_buffers: int = 1
     num_dense: int = 0
     graph_copies: int = 0
+    num_resident: int = 0
     copied: int = 0
 
 
@@ -78,6 +80,8 @@ def host_weights(
         For groups with fewer layers than are offloaded, and for engines without these rules.
     """
     engine, group = get_engine(config.engine), config.offload_group_size
+    if config.enable_paged_experts:
+        return _paged_experts(config, model, routed_bytes)
     if config.cpu_offload_gb and not (group and engine.offloads_weights == "read"):
         return _host_bytes(config, layer_bytes)
     if not group:
@@ -123,6 +127,27 @@ def _host_layers(config: Config, model: ModelSpec, layer_bytes: int) -> HostWeig
     one = layer_bytes / layers
     groups = config.offload_group_size, config.offload_num_in_group
     return HostWeights(int((moved - buffers) * one), 0.0, one, layers, *groups, min(buffers, moved))
+
+
+def _paged_experts(config: Config, model: ModelSpec, routed_bytes: float) -> HostWeights:
+    """Place all routed experts in host memory, and the last used ones on the GPU, too."""
+    kept, least, wrong = config.paged_experts_num_resident, model.num_experts_per_token, None
+    beside = (
+        *("tensor_parallel_size", "data_parallel_size", "speculative_algorithm"),
+        *("cpu_offload_gb", "offload_group_size"),
+    )
+    given = [name for name in beside if getattr(config, name) not in (None, 0, 1)]
+    if not model.is_moe:
+        wrong = f"{model.name} has no routed experts"
+    elif given:
+        wrong = f"excludes {given[0]} {getattr(config, given[0])}"
+    elif kept is None or kept < least:
+        wrong = f"needs paged_experts_num_resident of at least {least}, the experts of a token"
+    if wrong is not None:
+        raise FieldError("enable_paged_experts", wrong)
+    assert kept is not None
+    kept = min(kept, model.num_experts)
+    return HostWeights(int(routed_bytes * (1 - kept / model.num_experts)), num_resident=kept)
 
 
 def _host_experts(

@@ -38,6 +38,7 @@ class ConstantCost:
         record.price, record.seconds, record.num_layers = CONSTANT, self.seconds, 1
         record.layers = memory.records(Layers, 1)
         record.experts.touched = memory.list_of([0.0])
+        record.experts.fetched = memory.list_of([0.0])
 
     def step(self, plan: StepPlan) -> StepCost:
         del plan

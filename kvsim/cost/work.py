@@ -9,6 +9,7 @@ from kvsim.budget.layout import ROTARY_DIM
 from kvsim.cost.experts import count_experts, touched_by_tokens
 from kvsim.cost.gemms import count_gemms
 from kvsim.cost.host_link import lay_out_host_weights
+from kvsim.cost.paged_experts import fetched_by_tokens
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
@@ -55,6 +56,8 @@ class WorkCounter:
         lay_out_host_weights(record, config)
         #: Experts of a layer that a step of m tokens uses, for m = 0, 1, ...
         self.touched_experts = touched_by_tokens(config)
+        #: Of these, experts that it copies from host memory.
+        self.fetched_experts = fetched_by_tokens(config)
         shares = config.decode_context_parallel_size
         record.kv_token_bytes = config.layout.bytes_per_token // shares
         record.splits_context = shares > 1
@@ -76,6 +79,7 @@ class WorkCounter:
             layers.prompt_pair_flops = given.prompt_pair_flops
         record.host.ready = memory.floats(self.record.host.num_buffers)
         record.experts.touched = memory.list_of(self.touched_experts)
+        record.experts.fetched = memory.list_of(self.fetched_experts)
 
     def count(self, plan: StepPlan) -> Work:
         """Return the work of a step. Does not mutate."""

@@ -143,7 +143,12 @@ def _not_priced(setup: Setup) -> Iterator[str]:
         yield "context parallelism: no measured run checks the time of its exchanges"
         if setup.scheduler_config.engine_settings is not None:
             yield "context parallelism: chunks end with pages of all ranks, not of one"
-    if setup.memory.host_weights != NO_HOST_WEIGHTS:
+    if setup.memory.host_weights.num_resident:
+        yield (
+            "experts in host memory: an LRU cache of each layer under requests that choose experts "
+            "independently, as many per step as before; no measured run checks it"
+        )
+    elif setup.memory.host_weights != NO_HOST_WEIGHTS:
         yield (
             "weights in host memory: read at the peak rate of PCIe, layers taken to be alike; no "
             "measured run checks it"

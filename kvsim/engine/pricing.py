@@ -44,7 +44,7 @@ def cost_config_of(
         piece_bytes=kv.piece_bytes,
         expert_parallel_size=expert_parallel_size(config) or 1,
         num_attention_ranks=expert_replicas(config),
-        captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
+        captured_tokens=_captured_tokens(config, memory),
         host_waits=host_waits,
         host_counts=precedes(config.vllm_version, HOST_FREED),
         encoder_params=0 if config.language_model_only else memory.model.num_tower_params,
@@ -66,8 +66,16 @@ def _adapter(config: Config, memory: Memory) -> Adapter | None:
     return Adapter(num_bytes, 2.0 * num_bytes / DTYPE_BYTES[memory.dtype])
 
 
-def _captured_tokens(config: Config, max_num_seqs: int) -> int:
-    """Return the largest step in tokens with a CUDA graph: vLLM's default unless configured.
+def _captured_tokens(config: Config, memory: Memory) -> int:
+    """Return the largest step in tokens with a CUDA graph, whose experts have to fit on the GPU."""
+    largest = _largest_capture(config, memory.limits.max_num_seqs)
+    if resident := memory.host_weights.num_resident:
+        largest = min(largest, resident // memory.model.num_experts_per_token)
+    return largest
+
+
+def _largest_capture(config: Config, max_num_seqs: int) -> int:
+    """Return the largest size that is captured: vLLM's default unless configured.
 
     A decode has all tokens that are verified at once (vLLM's ``decode_query_len``).
     """

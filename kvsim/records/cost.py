@@ -70,6 +70,7 @@ class Experts(Record):
 
     num_layers: float = 0.0
     touched: list[float] = field(default_factory=list)
+    fetched: list[float] = field(default_factory=list)  # of these, copied from host memory
     last_touched: int = 0
     expert_bytes: float = 0.0  # of one expert of one layer
     token_rows: float = 0.0
@@ -91,6 +92,7 @@ class HostWeights(Record):
     """
 
     share: float = 0.0  # share of the weights that kernels read from host memory
+    has_experts: bool = False  # routed experts are copied when tokens choose them
     num_layers: int = 0  # layers of a stage; 0 if none is copied
     group_size: int = 1
     num_in_group: int = 0

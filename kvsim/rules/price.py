@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, PRICED_BY_OWN_RULES, PRICED_IN_PYTHON
-from kvsim.rules.costs.host_weights import copying_time, reading_time
+from kvsim.rules.costs.host_weights import copying_time, fetching_time, reading_time
 from kvsim.rules.python import python_price, python_price_work
 from kvsim.rules.work import count_work
 
@@ -48,6 +48,8 @@ def gemms_time(cost: Cost, work: Work) -> float:
         time += experts_time(cost, work)
     if cost.host.share > 0.0:
         time += reading_time(cost, work, time)
+    if cost.host.has_experts:
+        time += fetching_time(cost, work)
     return time
 
 

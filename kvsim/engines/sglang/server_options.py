@@ -171,6 +171,14 @@ class SglangOptions(BaseModel, defer_build=True):
     def _numbers(cls, value: str | None) -> str | None:
         return value and json.dumps(parsed(value, '{"protected_threshold": 3}'), sort_keys=True)
 
+    enable_paged_experts: bool = Field(
+        False,
+        description="sglang: keep only the last used routed experts of each layer on the GPU, and "
+        "copy others from host memory when tokens choose them",
+    )
+    paged_experts_num_resident: Count | None = Field(
+        None, description="sglang: routed experts of a layer that enable-paged-experts keeps"
+    )
     enable_dp_attention: bool = Field(
         False,
         description="sglang: data-parallel ranks share the experts; tensor-parallel-size is then "

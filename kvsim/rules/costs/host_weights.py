@@ -17,6 +17,13 @@ def reading_time(cost: Cost, work: Work, time: float) -> float:
     return max(share * work.weight_bytes / cost.link_bytes_per_s - share * time, 0.0)
 
 
+def fetching_time(cost: Cost, work: Work) -> float:
+    """Seconds in which layers wait for the copies of experts that their tokens choose."""
+    experts = cost.experts
+    copied = experts.fetched[min(work.num_tokens, experts.last_touched)]
+    return experts.num_layers * copied * experts.expert_bytes / cost.link_bytes_per_s
+
+
 def copying_time(cost: Cost, layer: float) -> float:
     """Seconds that the layers of a stage wait for copies of weights, each layer taking ``layer``.
 
