@@ -108,6 +108,7 @@ def test_both_backends_give_the_same_tables() -> None:
     for options in (
         LLAMA | {"offload_group_size": 4, "offload_prefetch_step": 2},
         LLAMA | {"cpu_offload_gb": 3},
+        DEEPSEEK | {"offload_group_size": 4},
         kimi | {"decode_context_parallel_size": 8, "max_num_batched_tokens": 512},
     ):
         both = [kvsim.simulate(trace, **options, backend=b) for b in ("python", "compiled")]

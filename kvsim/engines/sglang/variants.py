@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OF_SGLANG = frozenset(
     (
         *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
-        "own_loop",
+        *("costs.host_weights", "own_loop"),
         *("links", "memory_map", "price", "published_metrics", "queue", "recorder", "usage"),
         *("vllm.speculation", "waiting_for_kv", "work"),
     )
