@@ -112,7 +112,7 @@ def _lists(given: Sequence[CaseRequest]) -> dict[str, Any]:
 
 
 def _extra_keys(given: CaseRequest) -> Hashable:
-    """Return the extra keys of a request's blocks: salt and adapter; None without either."""
+    """Return the extra keys of a request's blocks: salt and adapter; None if it has none."""
     keys = given.cache_salt or None, given.lora
     return None if keys == (None, None) else keys
 

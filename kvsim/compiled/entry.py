@@ -145,7 +145,7 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
 
 
 def _variant(args: Any) -> str | None:
-    """Return the variant of the first record among the arguments; None without a record."""
+    """Return the variant of the first record among the arguments; None if none is a record."""
     for arg in args:
         record = arg.item if isinstance(arg, Rows) else arg
         if isinstance(record, Ref):

@@ -42,12 +42,12 @@ class RunNames:
                 self.kinds.append((kind, spec.window))
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
-        """Return number and name of a request's adapter; None for both without one."""
+        """Return number and name of a request's adapter; both None if it has none."""
         number = 0 if self._loras is None else int(self._loras[row])
         return (number, f"lora{number}") if number else (None, None)
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return the adapter's name and, for the first block, the cache salt; None without both."""
+        """Return the adapter's name and, for the first block, the cache salt, or None."""
         del stop
         name, salt = self.lora(row)[1], self.salt(row)
         keys: list[Any] = [] if name is None else [name]

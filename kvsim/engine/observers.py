@@ -36,6 +36,6 @@ class Observers:
 
 
 def together(*observers: Observer | None) -> Observer | None:
-    """Return one observer that calls all given observers, or None without any."""
+    """Return one observer that calls all given observers; None if there are none."""
     found = [one for one in observers if one is not None]
     return found[0] if len(found) == 1 else Observers(found) if found else None

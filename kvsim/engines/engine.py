@@ -189,7 +189,7 @@ class Engine:
         return []
 
     def watch(self, state: Replica) -> Watch | None:
-        """Return an observer of the blocks of a replica; None without blocks."""
+        """Return an observer of a replica's blocks; None if its allocator has no blocks."""
         from kvsim.engine.history.pool_watch import PoolWatch
         from kvsim.rules.kv import has_pool
 

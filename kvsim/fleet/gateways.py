@@ -178,7 +178,7 @@ class Gateways:
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
         """Return the prompt tokens in flight at each given slot, from all gateways together.
 
-        These are the tokens of prompts without a first token that no router predicted as cached.
+        Counted are prompts that have no first token yet, less the tokens predicted as cached.
         """
         self.catch_up()
         return [

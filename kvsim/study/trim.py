@@ -35,7 +35,7 @@ def trimmed(
     goodput: Mapping[str, float] | None,
     front_end_latency: float,
 ) -> dict[str, Any]:
-    """Return a summary with the latencies of the counted requests; these are None without any."""
+    """Return a summary with the latencies of the counted requests, None if no request counts."""
     rows = counted(table, seconds)
     names = [name for name in summary if name.endswith(OF_REQUESTS)]
     if not len(rows):

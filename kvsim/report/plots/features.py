@@ -28,7 +28,7 @@ def percent(key: str) -> Callable[[Summary], float | None]:
 
 
 def moved(*ways: str) -> Callable[[Summary], float | None]:
-    """Return a function that reads the GiB copied in some directions; None without any copy."""
+    """Return a function that reads the GiB copied in some directions; None if none was."""
 
     def value(s: Summary) -> float | None:
         copied = {name: number for name, number in s["kv_cache"].items() if name.endswith("_bytes")}

@@ -91,7 +91,7 @@ def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
 
 
 def leave_cache(offloading: Offloading, s: int) -> None:
-    """Give the chunks of a finished request new ranks, the last one first, and free its state."""
+    """Touch the chunks of a finished request, from the last to the first, and free its state."""
     state = offloading.states[s]
     last = NONE
     while state.number > 0:
