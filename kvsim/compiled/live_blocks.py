@@ -18,7 +18,7 @@ from kvsim.compiled.types import prefetch
 from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
 
-#: Known events of a log from which on the other events are moved to its beginning.
+#: If a log has this number of known events, its other events are moved to its beginning.
 MANY_KNOWN = 1 << 6
 
 

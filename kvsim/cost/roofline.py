@@ -28,7 +28,7 @@ from kvsim.records.kv import Moved
 from kvsim.registry import overridden
 from kvsim.rules import price as rules
 
-#: Prompt tokens of a step from which on the slowdown of its decodes does not grow.
+#: Prompt tokens of a step above which the slowdown of its decodes does not grow.
 MIXED_TOKENS = 512.0
 #: GEMMs per layer: QKV, output, up with gate, and down.
 NUM_GEMMS = 4

@@ -69,7 +69,7 @@ class Replica:
     contents : the requests by row; only submitted ones are served
     requests : the run's requests table, shared by all replicas
     start_time : start of the run, seconds
-    end_time : time from which on no step starts, seconds
+    end_time : no step starts at or after this time, seconds
     on_end : called after each request's end
     observer : called after every step
     watched : stop after every step, for a caller of :meth:`stops`

@@ -60,7 +60,7 @@ class ReplicaSet:
         return found
 
     def bring_one(self, place: int, target: float) -> int:
-        """Advance a replica to a time; return the number of ended requests, already reported."""
+        """Advance a replica, which reports its ended requests, to a time; return their number."""
         before, replica, number = -math.inf, self._replicas[place], 0
         while before < self.times[place] <= target and self.times[place] < math.inf:
             before = self.times[place]
@@ -81,7 +81,7 @@ class ReplicaSet:
         Returns
         -------
         place : index of the replica; -1 if all have reached the target
-        number : ended requests on it, already reported
+        number : requests that ended on it; the replica has reported them
         """
         columns = self.columns()
         if not self._entries.any():
@@ -111,7 +111,7 @@ class ReplicaSet:
         return place, number
 
     def advance_one(self, place: int, horizon: float) -> int:
-        """Advance a replica until requests end; return their number, already reported. Mutates."""
+        """Advance a replica until requests end, which it reports; return their number. Mutates."""
         number = self._replicas[place].advance(horizon, until_finish=True)
         self.times[place] = self._replicas[place].state.next_event_time
         return number

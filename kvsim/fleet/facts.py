@@ -40,15 +40,17 @@ class Facts:
     index : index of the blocks in the replicas' events, for routers with an ``event_delay``
     entry_tokens : tokens per entry of the index
     entry_path : returns the keys of a request's prompt in the index, front to back, as an array
-    prefill_time : function (prompt tokens, cached ones) of the seconds to compute a prompt on an
-        idle replica, by the run's cost model
-    step_time : function (requests, context tokens of each) of the seconds of a decode step
-    fetch_time : function (tokens) of the seconds to read their KV from another replica over an idle
-        link; None if replicas do not read from each other
+    prefill_time : function of prompt tokens and cached tokens; it returns the seconds to compute
+        the prompt on an idle replica, by the run's cost model
+    step_time : function of the number of requests and the context tokens of each; it returns the
+        seconds of a decode step
+    fetch_time : function of a number of tokens; it returns the seconds to read their KV from
+        another replica over an idle link; None if replicas do not read from each other
     own_tiers : function of a request; it returns, for each replica, the portions of the prompt in
         the replica's host memory and disks; empty unless a store reports them to routers
     compiled : the replicas run compiled, so a router may use a compiled index
-    decodes_only, prefills_only : True in a decode pool; True in a prefill pool
+    decodes_only : True in a decode pool
+    prefills_only : True in a prefill pool
     """
 
     num_replicas: int

@@ -41,7 +41,7 @@ class Row:
 
     @property
     def ridge_point(self) -> float:
-        """FLOPs per byte from which on arithmetic takes longer than memory."""
+        """FLOPs per byte above which arithmetic takes longer than memory."""
         return self.peak_flops_per_s / self.bandwidth_bytes_per_s
 
     @property

@@ -67,7 +67,7 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """For the request that frees a block: 1 if its session continues, or by :meth:`kept`."""
+        """:meth:`kept` of the request that frees a block; by default 1 if its session continues."""
         return self.pool.goes_on
 
     @property

@@ -122,5 +122,5 @@ class ScoreWeights(Record):
 class TokenBound(Record):
     """Parameters of llm-d's token-aware routing."""
 
-    affinity: float = 0.0  # share of the prompt from which on a replica counts as warm
+    affinity: float = 0.0  # smallest share of the prompt on a warm replica
     most_ahead: float = 0.0  # most extra tokens in flight that a warm replica may have

@@ -107,7 +107,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
 
 
 def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Return True for each time from which on a tenant has requests not yet scheduled."""
+    """Return True for each time after which a tenant has requests not yet scheduled."""
     begin, until = rows["arrival_time"], rows["first_scheduled_time"]
     until = np.where(np.isnan(until), np.inf, until)
     waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)

@@ -294,7 +294,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
 
 
 def must_end_run(state: Replica, under_way: float) -> bool:
-    """Return True if a run must end before its next step; ``under_way``: end of the one before."""
+    """Return True if a run must end before its next step; ``under_way``: end of the last."""
     if state.clock >= state.end_time:
         return True
     if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):

@@ -160,7 +160,7 @@ class Sample:
 
     Attributes
     ----------
-    next : prepared chunk of the next token, valid unless that ends the answer; may be empty
+    next : prepared chunk of the next token; invalid if this token ends the answer; may be empty
     send : takes bytes for the client
     """
 

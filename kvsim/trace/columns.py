@@ -63,12 +63,12 @@ def read_floats(name: str, values: ArrayLike) -> Floats:
 
 
 def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
-    """Return whole numbers, one per request of ``n``.
+    """Return whole numbers, one for each of ``n`` requests.
 
     Raises
     ------
     ValueError
-        If there are not ``n``; RowError for a number that is not whole.
+        For another length; RowError for a number that is not whole.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_:

@@ -39,8 +39,8 @@ class Conductor(Router):
     ----------
     ttft_slo : longest time to first token, seconds; none for no limit
     tbt_slo : longest time between two tokens, seconds; none for no limit
-    threshold : ratio of the best match to the replica's own from which it is read; 1: whenever
-        the best match is longer
+    threshold : smallest ratio of the best match to the replica's own for which the replica reads
+        the difference; with 1 it reads whenever the best match is longer
     event_delay : seconds from a step's end until the index is updated
     """
 

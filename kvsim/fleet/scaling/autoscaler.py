@@ -72,9 +72,10 @@ class PoolLoad:
     num_kv_tokens : slots of one replica's KV cache
     block_size : tokens per block
     prefill_rate : prompt tokens per second of a full step
-    step_time : function (requests, context tokens of each) of the seconds of a decode step
+    step_time : function of the number of requests and the context tokens of each; it returns the
+        seconds of a decode step
     max_num_seqs : largest number of requests in one replica's step
-    traffic : function of a number of seconds: the traffic of these last seconds
+    traffic : function of a number of seconds; it returns the traffic of the last ones
     max_model_len : tokens of the longest request
     role : role of its replicas
     """

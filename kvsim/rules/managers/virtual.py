@@ -67,7 +67,7 @@ def put_page(memory: Virtual, page: int) -> None:
 
 
 def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: int) -> bool:
-    """Map all missing pages of the first ``slots`` slots; False, with none mapped, without room.
+    """Map all missing pages of the first ``slots`` slots; without room, map none and return False.
 
     ``spared`` pages stay free.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def drops_stale(state: Replica, request: Request) -> bool:
-    """Return True if a request drops its stale output; it does not wait for such output."""
+    """Return True if a request drops its stale output instead of waiting for it."""
     if state.connector.drops_stale:
         return True
     return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0

@@ -42,7 +42,7 @@ class RadixManager(RuleManager):
     Parameters
     ----------
     eviction : order in which leaves are evicted
-    protected_threshold : for slru: number of hits from which on a node is protected
+    protected_threshold : for slru: smallest number of hits of a protected node
     tail_threshold, next_prompt_estimate : for tlru: tokens; nodes that start after the longest
         insert + next_prompt_estimate - tail_threshold are evicted first
     """

@@ -12,7 +12,7 @@ from kvsim.records.request import FINISHED
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: max_tokens from which on the length of an output that ends by EOS counts as unlimited.
+#: Smallest max_tokens for which the length of an output that ends by EOS counts as unlimited.
 NO_LIMIT = 2**24
 
 

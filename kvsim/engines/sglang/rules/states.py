@@ -30,7 +30,7 @@ def fill_place(held: Holding, place: int, slot: int) -> None:
 
 
 def branch_of(tree: Radix) -> int:
-    """Return the tokens up to which the last match found KV but no state, 0 for none."""
+    """Return the tokens that the last match found in the tree if the hit is shorter, else 0."""
     walked = floor_page(tree.num_walked, tree.states.step)
     return walked if walked > tree.num_found else 0
 
