@@ -188,7 +188,7 @@ def forget_finished(state: Replica) -> None:
 
 
 def note_surplus(state: Replica, batch: Batch) -> None:
-    """Record the time from which on steps compute only surplus tokens of ended requests."""
+    """Record the time after which steps compute only surplus tokens of ended requests."""
     if state.num_outstanding > 0:
         state.surplus_since = math.inf
     elif batch.size > 0:

@@ -21,7 +21,7 @@ from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
 
-SMALL_SHARE = 0.1  # share of the cached blocks from which on the small queue evicts
+SMALL_SHARE = 0.1  # smallest share of the cached blocks at which the small queue evicts
 MAX_HITS = 3  # hits above this number are not counted
 SMALL, MAIN = 0, 1
 

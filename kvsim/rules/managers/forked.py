@@ -171,7 +171,7 @@ def count_writers(kv: KV, request: Request, own_blocks: RequestBlocks, length: i
 
 
 def first_fork(request: Request, own_blocks: RequestBlocks, length: int) -> int:
-    """Return the index from which on the sequences do not all share the same block."""
+    """Return the first index at which the sequences do not all share the same block."""
     place = length
     while place > 0:
         first, shared = own_blocks.tables[0].blocks[place - 1], True

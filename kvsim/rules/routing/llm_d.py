@@ -13,9 +13,9 @@ from kvsim.rules.routing.pick import any_least_cost
 if TYPE_CHECKING:
     from kvsim.records.routing import Placement, ScoreWeights
 
-#: Tokens in flight from which on the token-load score is 0.
+#: Smallest number of tokens in flight with a token-load score of 0.
 MOST_TOKENS = 4_194_304
-#: Waiting requests from which on the load-aware score is 0.
+#: Smallest number of waiting requests with a load-aware score of 0.
 MOST_WAITING = 128
 
 
