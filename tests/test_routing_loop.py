@@ -214,10 +214,10 @@ def test_different_blocks_are_counted_without_keys(
     there, counts, known = np.zeros((1, number), np.int32), np.zeros(1, np.int64), PathSet()
     for row in range(number):
         path = keys.of(row, size).tobytes()
-        assert code.come(columns, there, counts, 0, row, size) == known.add(path)
+        assert code.add_prompt(columns, there, counts, 0, row, size) == known.add(path)
     rows = list(range(number))
     order.shuffle(rows)
     for row in rows:
         path = keys.of(row, size).tobytes()
-        assert code.go(columns, there, counts, 0, row, size) == known.remove(path)
+        assert code.remove_prompt(columns, there, counts, 0, row, size) == known.remove(path)
     assert counts[0] == 0
