@@ -464,7 +464,7 @@ def test_a_whole_vllm_command_line_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_flags_of_vllm_that_change_the_numbers_are_refused_with_the_reason(error) -> None:  # type: ignore[no-untyped-def]
     for flag_, words in (
-        ("--cpu-offload-gb", "weights in host memory"),
+        ("--prefill-context-parallel-size", "prompts split over ranks"),
         ("--max_num_partial_prefills", "several partial prefills"),
     ):
         message = error(["run", flag_, "x"])

@@ -43,7 +43,7 @@ def test_samples_are_refused() -> None:
 
 
 def test_ranks_of_one_front_end_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_num_queued_reqs: counts over all data-parallel"):
+    with pytest.raises(ValueError, match="max_num_queued_reqs: limits all data-parallel"):
         served([0.0], max_num_queued_reqs=5, data_parallel_size=2)
 
 

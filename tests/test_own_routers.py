@@ -113,7 +113,7 @@ def test_rules_keep_the_promises_of_a_router() -> None:
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_choice_that_is_no_candidate_is_one_line(backend: str) -> None:
     trace = workloads.fixed(prompt=20, output=2, num_requests=4, request_rate=1.0)
-    said = "router Beyond chose 3: must be a whole number, 0 to 2, the place of a"
+    said = "router Beyond chose 3: must be a whole number, 0 to 2, the index of a"
     with pytest.raises(ValueError, match=said):
         kvsim.simulate(trace, **OPTIONS, router=Beyond(), backend=backend)
 

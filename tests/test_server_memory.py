@@ -398,7 +398,10 @@ def test_a_server_with_context_parallelism_logged_so_many_tokens() -> None:
         ({"model": "llama-3.1-8b", "tensor_parallel_size": 8, "dcp": 2}, "at most tensor_parallel"),
         ({"model": "llama-3.1-8b", "tensor_parallel_size": 16, "dcp": 2}, None),
         ({"model": "gemma-3-27b", "tensor_parallel_size": 16, "dcp": 2}, "sliding-window layers"),
-        ({"model": "llama-3.1-8b", "engine": "sglang", "dcp": 2}, "only engine vllm"),
+        (
+            {"model": "llama-3.1-8b", "tensor_parallel_size": 16, "engine": "sglang", "dcp": 2},
+            "has no latents",
+        ),
     ],
 )
 def test_where_tokens_are_not_shared_out(options: dict[str, Any], message: str | None) -> None:

@@ -361,7 +361,7 @@ def test_a_pasted_line_of_sglang_runs(capsys: pytest.CaptureFixture[str]) -> Non
     assert '"block_size": 1' in said.out
 
 
-@pytest.mark.parametrize("flag", ["--enable-prefill-delayer", "--enable-int8-mamba-checkpoint"])
+@pytest.mark.parametrize("flag", ["--enable-hisparse", "--enable-int8-mamba-checkpoint"])
 def test_what_is_not_modelled_of_a_line_is_refused(
     flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -402,9 +402,9 @@ def test_both_engines_agree_and_no_page_is_lost(trace: Trace, data: st.DataObjec
     ("options", "said"),
     [
         ({"enable_hierarchical_cache": False}, "needs enable_hierarchical_cache under sglang"),
-        ({"kv_store": "peer"}, "kv_store 'peer': must be mooncake under sglang"),
+        ({"kv_store": "peer"}, "kv_store 'peer': must be mooncake or file under sglang"),
         ({"kv_store": "mooncake+pull=always"}, "pull has no effect under sglang"),
-        ({"kv_store": "kvbm"}, "kv_store 'kvbm': must be mooncake under sglang"),
+        ({"kv_store": "kvbm"}, "kv_store 'kvbm': must be mooncake or file under sglang"),
     ],
 )
 def test_a_wrong_store_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
