@@ -25,9 +25,18 @@ from experiments.validation.points.errors import (
     verdicts,
 )
 from experiments.validation.points.flags import evaluated, flag, whole
-from experiments.validation.points.run import Found, Pair, little, parallel_of, point_of, simulate
+from experiments.validation.points.run import (
+    BLACKWELL,
+    HOPPER,
+    Found,
+    Pair,
+    front_end_of,
+    little,
+    parallel_of,
+    point_of,
+    simulate,
+)
 from experiments.validation.points.server import (
-    UNKNOWN,
     gpu_of,
     of_text,
     options_of,
@@ -168,7 +177,7 @@ def test_points_that_decided_constants_before_are_never_held_out(rows) -> None:
         ),
         (
             "qwen_qwen3_32b_qwen_qwen3_32b_h100_sxm_vllm_agg_1024x128_c8_tp2_epnone_1",
-            {"quantization": None, "async_scheduling": False, "max_model_len": 1352},
+            {"quantization": None, "async_scheduling": False, "max_model_len": 1468},
         ),
     ],
 )
@@ -268,9 +277,22 @@ def test_the_client_sends_all_at_once_ten_prompts_a_client(rows) -> None:
         assert 819 <= lengths.min() < 830
         assert 1014 < lengths.max() <= 1024
     assert (trace_of(row).num_prompt_tokens == trace.num_prompt_tokens).all()
-    exact = trace_of(row | {"random_range_ratio": "", "num_prompts": "", "concurrency": "3.0"})
-    assert len(exact) == 30
+    unknown = row | {"random_range_ratio": "", "num_prompts": "", "concurrency": "3.0"}
+    exact, spread = trace_of(unknown | {"engine": "sglang"}), trace_of(unknown)
+    assert len(exact) == len(spread) == 30
     assert set(exact.num_prompt_tokens) == set(exact.num_output_tokens) == {1024}
+    assert 921 <= spread.num_prompt_tokens.min() < 950
+    assert 1098 < spread.num_prompt_tokens.max() <= 1127
+
+
+def test_an_unknown_client_adds_its_own_time_and_no_queue(rows) -> None:
+    known = point_of(next(row for row in rows if row["random_range_ratio"]))
+    assert front_end_of(known) in (HOPPER, BLACKWELL)
+    row = next(row for row in rows if not row["random_range_ratio"] and row["engine"] == "vllm")
+    for isl in ("1024", "4096"):
+        seconds, queued = front_end_of(point_of(row | {"isl": isl}))
+        assert seconds == pytest.approx(10e-3 + 33e-6 * int(isl))
+        assert queued == 0
 
 
 # -- errors and bands ------------------------------------------------------------------------------
@@ -288,10 +310,10 @@ def test_only_clients_that_are_known_send_text(rows) -> None:
     other = next(row for row in rows if "Qwen3-32B" in row["model"])
     assert of_text(text)
     assert not of_text(other)
-    for row, tokens in ((text, 8192), (other, UNKNOWN["max_num_batched_tokens"])):
+    for row in (text, other):
         assert not trace_of(row).arrival_time.any()
         given = {**row, "max_num_batched_tokens": "", "flags": ""}
-        assert options_of(given)["max_num_batched_tokens"] == tokens
+        assert options_of(given)["max_num_batched_tokens"] == 8192
         assert (
             options_of({**given, "max_num_batched_tokens": "512"})["max_num_batched_tokens"] == 512
         )

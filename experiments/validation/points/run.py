@@ -23,6 +23,9 @@ MEASURES = ("TPOT", "TTFT", "throughput")
 #: the API server tokenises: what fits the times to first token of the fitted half, of fewer than 33
 #: clients, by the machines that hold the cards. Hosts of Blackwell tokenise faster.
 HOPPER, BLACKWELL = (11e-3, 4e-6), (16e-3, 2.5e-6)
+#: The same by the engine of a row whose client is unknown; prompts do not wait for one another. For
+#: vLLM, what fits the times to first token of the fitted half.
+UNKNOWN_CLIENT = {"vllm": (10e-3, 33e-6), "sglang": (HOPPER[0], 0.0)}
 
 
 class Point(NamedTuple):
@@ -128,9 +131,12 @@ def little(row: Mapping[str, str], ttft: float, tpot: float) -> float:
     return whole(row["concurrency"]) * tokens / seconds / whole(row["gpus"])
 
 
-def front_end_of(card: str) -> tuple[float, float]:
-    """Return the seconds of the front end before and after a card's server, and per token."""
-    return BLACKWELL if card.startswith(("b2", "b3", "gb")) else HOPPER
+def front_end_of(point: Point) -> tuple[float, float]:
+    """Return the seconds of a point's front end that no request waits for, and those per token."""
+    if not of_text(point.row):
+        seconds, per_token = UNKNOWN_CLIENT[point.row["engine"]]
+        return seconds + per_token * whole(point.row["isl"]), 0.0
+    return BLACKWELL if point.card.startswith(("b2", "b3", "gb")) else HOPPER
 
 
 def simulate(point: Point, **options: Any) -> Found:
@@ -138,8 +144,7 @@ def simulate(point: Point, **options: Any) -> Found:
     started = time.process_time()
     try:
         trace = trace_of(point.row)
-        front_end, per_token = front_end_of(point.card)
-        per_token *= of_text(point.row)
+        front_end, per_token = front_end_of(point)
         options = {"front_end_latency_per_token": per_token, **options}
         result = kvsim.simulate(trace, **point.options, **options)
     except ValueError as error:

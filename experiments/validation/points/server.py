@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +52,9 @@ CORRECTED = (
 #: Prompts per client where a row names no number of them.
 ROUNDS = 10
 SEED = 0
-#: Most tokens of a step where the flags are unknown: the budget that fits the times to first token
-#: of the fitted half best, of 1,024, 2,048, 4,096 and 8,192. All clients of equal lengths begin at
-#: once and move in step; a longer step gives more of them their first tokens together.
-UNKNOWN = {"max_num_batched_tokens": 2048}
+#: Spread of both lengths by the engine of a row whose client is unknown, an assumption. Clients of
+#: equal lengths move in step: SGLang's do. vLLM's do not, so they have InferenceX's spread.
+SPREAD = {"vllm": 0.1, "sglang": 0.0}
 
 
 def options_of(row: Mapping[str, str]) -> dict[str, Any]:
@@ -66,6 +66,8 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
         For a model, a card, a format or an expression that is not known.
     """
     model = get_model(row["model"])
+    spread = 1 if of_text(row) else 1 + SPREAD[row["engine"]]
+    longest = math.ceil(spread * whole(row["isl"])) + math.ceil(spread * whole(row["osl"]))
     found = {
         "model": model.name,
         "gpu": gpu_of(row["gpu"]),
@@ -75,7 +77,7 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
         "pipeline_parallel_size": whole(row["pp"], 1),
         "data_parallel_size": whole(row["dp_attention"], 1),
         "enable_expert_parallel": whole(row["ep"], 1) > 1,
-        "max_model_len": whole(row["isl"]) + whole(row["osl"]) + SPARE,
+        "max_model_len": longest + SPARE,
         "enable_prefix_caching": False,  # or without effect: prompts are random
         "max_concurrency": whole(row["concurrency"]),
     }
@@ -105,8 +107,8 @@ def vllm_options(row: Mapping[str, str]) -> dict[str, Any]:
 def trace_of(row: Mapping[str, str]) -> Trace:
     """Return what the client sent: all at once, that is as soon as its limit allows.
 
-    Lengths are uniform between a share of the columns' and those (``--random-range-ratio``); exact
-    where the row names no share.
+    Lengths are uniform between a share of the columns' and those (``--random-range-ratio``), or on
+    both sides of the columns' where the row names no share.
     """
     ratio = row["random_range_ratio"]
     return workloads.random(
@@ -114,7 +116,8 @@ def trace_of(row: Mapping[str, str]) -> Trace:
         seed=SEED,
         input_len=whole(row["isl"]),
         output_len=whole(row["osl"]),
-        range_ratio=float(ratio) if ratio else None,
+        range_ratio=float(ratio or SPREAD[row["engine"]]),
+        symmetric=not ratio,
     )
 
 
@@ -196,4 +199,4 @@ def setting(row: Mapping[str, str], name: str) -> int:
     told = row.get(name) or flag(row["flags"], name.replace("_", "-"))
     if told:
         return evaluated(told, row)
-    return (DEFAULTS if of_text(row) else DEFAULTS | UNKNOWN)[name]
+    return DEFAULTS[name]
