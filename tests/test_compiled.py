@@ -382,6 +382,10 @@ def replicas(setup: Setup, trace: Trace) -> dict[str, Replica]:
     }
 
 
+#: Fields of a user's part that only compiled rules read.
+OF_PARTS = (".part.address", ".part.calls", ".order.address", ".order.calls")
+
+
 def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> Iterator[str]:
     """Name the fields in which two records differ, ``b`` one in flat memory."""
     if record is Request and a.request_id == b.request_id == NONE:
@@ -394,8 +398,8 @@ def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> It
             getattr(b, field),
         )
         item = item_of(kind)
-        # Where a trace's contents, and a user's part, lie.
-        if field == "segments" or path.endswith((".part.address", ".order.address")):
+        # Where a trace's contents, a user's part and its machine code lie.
+        if field == "segments" or path.endswith(OF_PARTS):
             continue
         if is_record(kind):
             yield from differences(x, y, kind, path)
