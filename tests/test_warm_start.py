@@ -76,6 +76,14 @@ def test_a_smaller_pool_takes_the_newest_blocks(tmp_path: Path):
     assert said in run.provenance["notes"]
 
 
+def test_the_newest_blocks_are_those_of_the_last_request(tmp_path: Path):
+    path = saved(tmp_path / "cache.npz")
+    number = len(read_cache(path).key) // 2
+    last = chats()[29:30]
+    run = kvsim.simulate(last, load_cache=path, **ALONE, num_gpu_blocks_override=number)
+    assert run.requests["num_cached_tokens"][0] > 0
+
+
 def test_outputs_without_names_hit_nothing_of_the_run_before(tmp_path: Path):
     """Fresh contents have numbers by row, which begin again in the second run."""
     trace = kvsim.Trace.from_arrays([0.0], [64], [64], segments=[[(0, 0, 64)]])

@@ -138,7 +138,7 @@ def _paged_experts(config: Config, model: ModelSpec, routed_bytes: float) -> Hos
     )
     given = [name for name in beside if getattr(config, name) not in (None, 0, 1)]
     if not model.is_moe:
-        wrong = f"{model.name} has no routed experts"
+        wrong = f"does not take {model.name}, which has no routed experts"
     elif given:
         wrong = f"excludes {given[0]} {getattr(config, given[0])}"
     elif kept is None or kept < least:
