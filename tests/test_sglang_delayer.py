@@ -103,6 +103,23 @@ def test_where_the_delay_is_not_modelled_it_is_refused(given: dict[str, Any], sa
         served([0.0], [5], **given)
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_a_ratio_beyond_all_integers_waits_for_the_largest_prefill(backend: str) -> None:
+    arrivals, outputs = [0.0, 0.0, 0.0, 0.02, 0.04], [99] * 5
+    begun = [
+        served(
+            arrivals,
+            outputs,
+            max_running_requests=20,
+            prefill_delayer_queue_min_ratio=ratio,
+            check_invariants=False,
+            backend=backend,
+        ).requests["first_scheduled_time"]
+        for ratio in (100.0, 1e300)
+    ]
+    assert begun[0].tolist() == begun[1].tolist()
+
+
 def test_a_pasted_delay_is_taken() -> None:
     line = "run python -m sglang.launch_server --model-path m --enable-prefill-delayer"
     words = translate([*line.split(), "--prefill-delayer-queue-min-ratio", "0.2"], cli).words

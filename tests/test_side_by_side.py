@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,7 +107,21 @@ def test_what_their_files_lack_is_said(tmp_path: Path) -> None:
     for change, message in (
         ({"layer_types": ["conv"]}, "layer_types has 1 entries for 16 layers"),
         ({"block_ffn_dim_multiplier": "x"}, "block_ffn_dim_multiplier must be a positive number"),
+        ({"block_ffn_dim_multiplier": math.inf}, "block_ffn_dim_multiplier must be a positive"),
     ):
         file.write_text(json.dumps({**LFM2, **change}))
         with pytest.raises(ValueError, match=message):
             read_hf_config(file)
+
+
+def test_keys_that_are_null_or_absent_have_the_defaults_of_their_families(tmp_path: Path) -> None:
+    """LFM2 has attention in all layers; Falcon-H1's state is twice as wide as a hidden vector."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({key: LFM2[key] for key in LFM2 if key != "full_attn_idxs"}))
+    assert read_hf_config(file).num_state_layers == 0
+    falcon = {**FALCON, "mamba_d_ssm": None, "mamba_n_heads": 48}
+    file.write_text(json.dumps(falcon))
+    assert read_hf_config(file).state_head_dim == 2 * 3072 // 48
+    file.write_text(json.dumps({**falcon, "mamba_n_heads": 47}))
+    with pytest.raises(ValueError, match="mamba_n_heads 47 must divide the state's width, 6144"):
+        read_hf_config(file)

@@ -172,3 +172,35 @@ def test_a_trace_without_contents_has_nothing_to_save(tmp_path: Path):
     with pytest.raises(ValueError, match="save_cache the trace names no contents"):
         kvsim.simulate(trace, save_cache=tmp_path / "cache", **OPTIONS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path):
+    """Every bit flipped at random, and an array that is no archive."""
+    whole, draw = saved(tmp_path / "cache.npz").read_bytes(), np.random.default_rng(0)
+    path = tmp_path / "damaged.npz"
+    for at in draw.integers(len(whole), size=300):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << int(draw.integers(8))
+        path.write_bytes(flipped)
+        try:
+            read_cache(path)
+        except ValueError as error:
+            assert "damaged.npz: not a saved cache" in str(error)  # noqa: PT017
+    with path.open("wb") as file:
+        np.save(file, np.zeros(4))
+    with pytest.raises(ValueError, match="not a saved cache"):
+        read_cache(path)
+
+
+def test_salts_are_refused_and_a_loaded_cache_is_explained(tmp_path: Path):
+    path, trace = saved(tmp_path / "cache.npz"), chats()
+    run = kvsim.simulate(trace[30:], load_cache=path, **ALONE)
+    assert any(
+        note.startswith("load_cache: contents with equal ids") for note in run.provenance["notes"]
+    )
+    salted = kvsim.Trace.from_arrays(
+        [0.0, 1.0], [64, 64], [1, 1], segments=[[(0, 0, 64)]] * 2, cache_salt=["a", "b"]
+    )
+    with pytest.raises(ValueError, match="load_cache does not take salts"):
+        kvsim.simulate(salted, load_cache=path, **ALONE)
+    kvsim.simulate(salted, warmup_requests=1, **ALONE)

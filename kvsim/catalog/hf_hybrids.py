@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields, period
@@ -218,8 +219,11 @@ def _kimi_linear(config: Config) -> Fields:
 
 def _falcon_h1(config: Config) -> Fields:
     """Falcon-H1: attention and Mamba-2 side by side in every layer, then an MLP."""
-    width = config.integer("mamba_d_ssm")
+    doubled = config.integer("mamba_expand", default=2) * config.integer("hidden_size")
+    width = config.integer("mamba_d_ssm", default=doubled)
     heads = config.integer("mamba_n_heads", minimum=1)
+    if width % heads:
+        raise config.error(f"mamba_n_heads {heads} must divide the state's width, {width}")
     return FAMILIES["llama"].read(config) | {
         "layer_pattern": "P",
         "state_form": "mamba2",
@@ -238,6 +242,8 @@ def _lfm2(config: Config) -> Fields:
     num_layers = config.integer("num_hidden_layers", minimum=1)
     kinds = [str(kind) for kind in config.entries("layer_types")]
     named = config.entries("full_attn_idxs")
+    if config.get("full_attn_idxs") is None:  # all layers have attention
+        named = list(range(num_layers))
     full = [kind == "full_attention" for kind in kinds] or [i in named for i in range(num_layers)]
     if len(full) != num_layers:
         raise config.error(f"layer_types has {len(full)} entries for {num_layers} layers")
@@ -268,7 +274,8 @@ def _factor(config: Config) -> float:
     factor = config.get("block_ffn_dim_multiplier")
     if factor is None:
         return 1.0
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+    is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if not is_number or not 0 < factor < math.inf:
         raise config.error(f"block_ffn_dim_multiplier must be a positive number, not {factor!r}")
     return float(factor)
 
@@ -296,7 +303,7 @@ JAMBA = {
 QWEN_NEXT = {"full_attention_interval": 4}
 
 HYBRIDS: dict[str, Family] = {
-    "falcon_h1": Family(_falcon_h1, FALCON_H1),
+    "falcon_h1": Family(_falcon_h1, FALCON_H1, null_means_none=frozenset({"mamba_d_ssm"})),
     "granitemoehybrid": Family(_granite, ties=True),
     "jamba": Family(_jamba, JAMBA),
     "lfm2": Family(_lfm2, LFM2, ties=True),

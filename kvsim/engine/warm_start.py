@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Columns whose contents are numbered within a trace.
 OWN_NUMBERS = {"lora_id": "LoRA adapters", "item_start": "encoder items"}
 
+#: Note of a run with a loaded cache.
+BY_NUMBER = "contents with equal ids are the same; many traces number their own from 0"
+
 
 class Warmth(NamedTuple):
     """Files of the cache at the start and the end, and the number of requests that fill it."""
@@ -48,6 +51,8 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     """
     loaded = None if warm.load is None else read_cache(warm.load)
     field = "save_cache" if warm.load is None else "load_cache"
+    if (warm.load or warm.save) is not None and trace.has("cache_salt"):
+        raise FieldError(field, "does not take salts, whose texts are numbered in each trace")
     if warm.requests:
         field = "warmup_requests"
         if not 0 < warm.requests < len(trace):
@@ -60,6 +65,8 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     result = serve(start.requests(), on_start=start.begin)
     result.provenance["trace_digest"] = trace.digest
     notes = [f"{field}: {warm.requests:,} requests are in no table"] if warm.requests else []
+    if warm.load is not None:
+        notes.append(f"load_cache: {BY_NUMBER}")
     result.provenance["notes"] = [*result.provenance["notes"], *notes, *start.notes]
     if warm.save is not None:
         write_cache(warm.save, start.saved())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Version of the file format.
 FORMAT = 1
+#: Requests may be numbered twice as far without an overflow.
+MOST_REQUESTS = 1 << 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +112,15 @@ def read_cache(path: str | Path) -> SavedCache:
         if about.pop("format") != FORMAT:
             raise ValueError("of another version of kvsim")
         number = int(about.pop("num_requests"))
+        if not 0 <= number < MOST_REQUESTS:
+            raise ValueError("its number of requests is out of range")
         if key.dtype != np.int64 or key.ndim != 1 or key.shape != group.shape:
             raise ValueError("its arrays differ in shape")
         if len(group) and not 0 <= group.min() <= group.max() < len(about["block_size"]):
             raise ValueError("it has blocks of no group of layers")
     except OSError as error:
         raise FieldError("load_cache", f"{path}: {error.strerror or 'not a saved cache'}") from None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except Exception as error:  # a damaged archive raises errors of zip, zlib and NumPy's parser
         said = error if type(error) is ValueError and "pickle" not in str(error) else "damaged"
         raise FieldError("load_cache", f"{path}: not a saved cache ({said})") from None
     return SavedCache(key, group, about, number)

@@ -31,7 +31,7 @@ PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX, OWN = (int(manager) for manag
 
 @dataclass(slots=True)
 class Usage(Record):
-    """KV bytes at one instant; ``cached`` is part of ``unallocated``, the other fields sum to the whole."""
+    """KV bytes at one instant; without ``cached``, a part of ``unallocated``, they sum to all."""
 
     token_states: int = 0
     reservation: int = 0

@@ -54,6 +54,6 @@ def lacks_requests(state: Replica) -> bool:
     most = delayer.most_at_once
     if scheduler.prefill_max_requests > 0:
         most = scheduler.prefill_max_requests
-    if state.waiting.length >= min(int(scheduler.num_running * delayer.queue_ratio), most):
+    if state.waiting.length >= int(min(scheduler.num_running * delayer.queue_ratio, float(most))):
         return False
     return not (delayer.had_waited and state.clock - delayer.since >= delayer.most_waited)
