@@ -1,8 +1,8 @@
 """KV memory of a GPU: utilisation times memory, minus weights and all overheads.
 
-The overhead terms are a first predictor, fitted on the start-up logs of 24 real vLLM runs (KV
-blocks within 0.65 % at the median and 3.3 % at the 90th percentile of those same runs). Pin the
-result with ``kv_cache_memory_bytes`` or ``num_gpu_blocks_override`` whenever a log is at hand.
+The overheads are estimates, fitted on the start-up logs of 24 real vLLM runs (KV blocks within 0.65
+% at the median and 3.3 % at the 90th percentile of those same runs). If you have a log, pin the
+result with ``kv_cache_memory_bytes`` or ``num_gpu_blocks_override``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENGINES = (
     Engine((0, 21), 0.32, 0.36, True, 5.9, 0.92),
 )
 
-#: MLP intermediates alive at once in the profile run, in copies of (tokens, ffn / tp + hidden).
+#: MLP intermediates alive at once in the profile run, in tensors of (tokens, ffn / tp + hidden).
 MLP_COPIES = 3.21
 
 LATEST_VLLM = "0.33"
@@ -125,9 +125,10 @@ def inference_budget(
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
-    ``logged`` holds GiB from a start-up log by part, or of ``memory`` (all that CUDA reports). They
-    replace the estimates: ``weights`` also the adapters' and the drafter's, ``activations`` also
-    the encoder cache's. ``cuda_graphs`` and the parameters after ``logged`` are in bytes.
+    ``logged`` holds GiB from a start-up log, by part of the budget, or for ``memory``, all that
+    CUDA reports. Logged values replace the estimates; logged ``weights`` include adapters and
+    drafter, logged ``activations`` the encoder cache. ``cuda_graphs`` and the parameters after
+    ``logged`` are in bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 SHORTEST = 256
 #: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
 DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
-#: Share of KV in the budget below which an error in the overheads is several times as large in KV.
+#: If KV has less than this share of the budget, a relative error in the overheads is several times
+#: as large in KV.
 SCARCE = 0.25
 
 
@@ -216,11 +217,12 @@ class Capacity(Displayed):
         num_tokens is the concurrency times max_model_len; up to vLLM 0.20 it is the blocks of one
         group times the tokens of the smallest block
     max_concurrency : number of requests that fit at once, by their length in tokens, if all are at
-        the peak of their prefill, as vLLM counts; a window then also holds the tokens in flight
+        the peak of their prefill, as vLLM counts; a sliding-window layer then also holds the tokens
+        in flight
     max_concurrency_decoding : the same if all requests decode, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
-    kv_cache_bytes_interval : bounds of the KV memory of one GPU to expect, bytes, from the
-        deviations of comparable start-up logs; None if it is pinned or taken from a log
+    kv_cache_bytes_interval : lower and upper bound of the KV memory of one GPU, bytes, from the
+        deviations of comparable start-up logs; None if the KV memory is pinned or taken from a log
     num_gpu_blocks_range : fewest and most blocks over common values of max_num_seqs and
         max_num_batched_tokens, if one of them was not given; else None
     fits : True if one request of max_model_len fits

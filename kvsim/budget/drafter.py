@@ -144,9 +144,9 @@ def drafter_bytes(
 ) -> int:
     """Bytes of the drafter's weights on one GPU, in addition to the target's; 0 if it has none.
 
-    The format of a draft model is that of its own name, an MTP module has that of the target (it is
-    part of that checkpoint), and other heads have ``dtype``. Data-parallel replicas share the
-    routed experts of an MTP module as they share the target's.
+    The name of a draft model determines its format. An MTP module, part of the target's checkpoint,
+    has the target's format unless that is MXFP4; then it has ``dtype``, as other heads do.
+    Data-parallel replicas share the routed experts of an MTP module as they share the target's.
 
     Raises
     ------

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 #: Tokens of the largest image of Qwen3-VL's processor ("Encoder cache will be initialized with a
 #: budget of 16384 tokens, and profiled with 1 image items of the maximum feature size").
 LARGEST_IMAGE = 16_384
-#: Copies of all patches in the tower's width at the peak: 1.59 GiB of "peak activation" on each of
-#: two RTX 5090 with Qwen3.8-27B-FP8 (noonghunna/club-3090#1087, in neither half of the logs).
-#: Most copies are interpolated position embeddings, so GPUs do not share them.
+#: Ratio of the peak memory to that of all patches at the tower's width, from 1.59 GiB of "peak
+#: activation" on each of two RTX 5090 with Qwen3.8-27B-FP8 (noonghunna/club-3090#1087, which is not
+#: among the logs of startup.csv). Most of it is interpolated position embeddings, which each GPU
+#: holds whole.
 COPIES = 11.3
 
 

@@ -1,8 +1,9 @@
-"""Memory of experts that data-parallel ranks share, in the profile run of a vLLM server's start.
+"""Peak memory of experts that data-parallel ranks share, in vLLM's profile run at start-up.
 
 Each rank gathers the tokens of all ranks and computes its experts on them, with a separate row for
-each chosen expert. Sizes are those of vLLM's workspaces. One log: Qwen3-Coder-480B in FP8 on eight
-H20 (vllm-project/recipes#12) had 9.35 GiB for this and NCCL; kvsim computes 9.36.
+each chosen expert. Sizes are those of vLLM's workspaces. One log checks them: Qwen3-Coder-480B in
+FP8 on eight H20 (vllm-project/recipes#12) took 9.35 GiB for these workspaces and NCCL; kvsim
+computes 9.36 GiB.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Mode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEW
 #: CUDA graph modes of ``-O0`` to ``-O3``.
 BY_LEVEL: tuple[Mode, ...] = ("NONE", "PIECEWISE", "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE")
 
-#: Bytes of a layer in each graph, and the factor on them if GPUs share the layer: then the graph
-#: contains all-reduces, too.
+#: Bytes of one layer in one graph, and their factor under tensor parallelism, where the graph also
+#: contains all-reduces.
 LAYER_BYTES = 0.27 * 2**20
 SHARED = 1.5
 #: Bytes that attention over KV in FP8 keeps in the graphs' memory pool.
@@ -135,7 +135,7 @@ def graph_bytes(num_layers: int, count: int, *, num_ranks: int = 1, narrow_kv: b
 
     Parameters
     ----------
-    num_layers : layers on the GPU, a drafter's included
+    num_layers : number of layers on the GPU
     count : number of graphs
     num_ranks : GPUs that share each layer
     narrow_kv : True if KV is in FP8

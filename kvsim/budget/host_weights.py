@@ -28,17 +28,19 @@ PACKED = ("int4", "awq", "gptq", "bitsandbytes", "mxfp4")
 
 
 class HostWeights(NamedTuple):
-    """Weights of layers that a GPU lacks, on the stage with most layers.
+    """Layer weights in host memory, for one GPU of the pipeline stage with the most layers.
 
     Parameters
     ----------
-    saved : bytes that they free on the GPU, less those of buffers
+    saved : bytes that they free on the GPU, less the bytes of buffers
     share : share of the layers' weights that kernels read in host memory
     layer_bytes : bytes of a layer that is copied ahead of its use, 0 if none is
-    num_layers : of the stage; of each ``group_size`` the last ``num_in_group`` are copied
-    num_buffers : copied layers for which the GPU has room at once
-    num_dense : first layers of the stage, of which nothing is copied
-    graph_copies : copies for which a decode in a CUDA graph waits; 0: they run ahead there, too
+    num_layers : layers of the stage; in each group of ``group_size`` layers, the last
+        ``num_in_group`` are copied
+    num_buffers : number of copied layers that the GPU holds at once
+    num_dense : number of first layers of the stage whose weights are not copied
+    graph_copies : copies for which a decode step in a CUDA graph waits; 0: copies run ahead in
+        graphs, too
     num_resident : routed experts of each layer that stay on the GPU; 0: all
     copied : bytes that every step copies while nothing else runs
     """
@@ -70,9 +72,9 @@ def host_weights(
 
     Parameters
     ----------
-    layer_bytes : weights of all layers on one GPU. The layers are taken to be alike, and the last
-        tensor that exceeds ``cpu_offload_gb`` to be cut.
-    routed_bytes : those of routed experts among them
+    layer_bytes : weights of all layers on one GPU. kvsim assumes equal layers, and offloads exactly
+        ``cpu_offload_gb``, although vLLM offloads whole tensors.
+    routed_bytes : the bytes of routed experts among ``layer_bytes``
 
     Raises
     ------
@@ -155,9 +157,9 @@ def _host_experts(
 ) -> HostWeights:
     """Place the routed experts of some layers in host memory; dense layers stay where they are.
 
-    The first ones are on the GPU when the KV pool is sized, as many as are copied ahead. In a CUDA
-    graph, copies and layers take turns, and these first ones are copied once more (read in the
-    server's code, ``OffloaderV2``).
+    When the KV pool is sized, the experts of the first ``offload_prefetch_step`` offloaded layers
+    are on the GPU. In a CUDA graph, copies alternate with layers, and the experts of these first
+    layers are copied twice (read in the server's code, ``OffloaderV2``).
     """
     if quantization in PACKED:
         raise FieldError(

@@ -1,9 +1,9 @@
-"""Interval of the KV memory at start-up around the estimate, by its estimated parts.
+"""Interval around the estimated KV memory at start-up, from spreads of the estimated parts.
 
 Each spread is the largest deviation among public start-up logs of its kind, in GiB or as a share of
 the part; the squares of a deployment's spreads are added. ``docs/validation/startup.csv`` lists the
-logs; the spreads are those of its fitted half. A kind has few logs (one to thirteen), so a spread
-is a record of observed deviations, not a statistical quantile.
+logs; only the logs of its fitted half give spreads. A kind has few logs (one to thirteen), so a
+spread is a record of observed deviations, not a statistical quantile.
 """
 
 from __future__ import annotations

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 #: Block size of most kernels, which also take any multiple of it.
 USUAL = 16
-#: Sparse MLA's kernels and their indexer (DeepSeek-V3.2, GLM-5).
+#: Tokens per block of sparse MLA's kernels and their indexer (DeepSeek-V3.2, GLM-5).
 SPARSE = 64
-#: MiniMax-M3's sparse blocks ("Setting KV cache block size to 128 to match MiniMax-M3 sparse block
-#: size", public copy of a log 60171799662).
+#: Tokens per block of MiniMax-M3 ("Setting KV cache block size to 128 to match MiniMax-M3 sparse
+#: block size", public copy of a log 60171799662).
 SPARSE_HEADS = 128
-#: FLASHMLA, which reads KV in FP8 on Hopper; FLASHINFER_MLA and CUTLASS_MLA on Blackwell.
+#: Tokens per block of FLASHMLA, vLLM's choice for FP8 KV on Hopper, and of FLASHINFER_MLA and
+#: CUTLASS_MLA on Blackwell.
 FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA = 64, 32, 128
 #: Elements of a head, without its rotary part, that FLASHINFER_MLA supports.
 FLASHINFER_DIMS = (64, 128, 192)
-#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper, and with heads of 256 elements on
-#: Blackwell, where vLLM uses it only on request.
+#: Tokens per block of FLASH_ATTN: with heads of 512 elements and FP8 KV on Hopper, and with heads
+#: of 256 elements on Blackwell, where vLLM uses it only on request.
 WIDE_HEADS, HALF_WIDE_HEADS = 64, 128
 #: Tokens per block of each MLA backend that can be requested.
 OF_BACKENDS = {
@@ -40,7 +41,7 @@ OF_BACKENDS = {
 def default_block_size(
     model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: str, backend: str | None = None
 ) -> int:
-    """Return the tokens per block that vLLM chooses for a model on a card.
+    """Return the tokens per block that vLLM chooses for a model on a GPU.
 
     Parameters
     ----------

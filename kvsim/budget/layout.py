@@ -117,7 +117,7 @@ class KVLayout:
     layers: tuple[LayerKV, ...]
     dtype: KVDtype
     scale_bytes_per_token: int
-    kv_lora_rank: int = 0  # of a latent that the model does not have: a what-if
+    kv_lora_rank: int = 0  # rank of a latent that only a what-if gives the model
 
     @cached_property
     def bytes_per_token(self) -> int:

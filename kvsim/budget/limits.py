@@ -32,9 +32,9 @@ class Limits:
 def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     """Fill in vLLM's defaults (API server): 0.33's for the GPU's memory class, or V0's.
 
-    A ``max_model_len`` of auto is the model's, until the KV memory is known. Before 0.8 the
-    defaults were 256 sequences on all GPUs, and steps of max_model_len tokens, but at least 2048,
-    or chunks of 512 tokens if max_model_len exceeded 32,768.
+    A ``max_model_len`` of auto is the model's own length until the KV memory is known. Before 0.8
+    the defaults on all GPUs were 256 sequences, and steps of max_model_len tokens (at least 2048),
+    or of 512 tokens if max_model_len exceeded 32,768.
 
     Raises
     ------

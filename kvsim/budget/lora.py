@@ -33,9 +33,9 @@ def lora_bytes(
 ) -> int:
     """Bytes of the slots for adapters on one GPU.
 
-    Each slot has two matrices of rank ``max_lora_rank`` per linear layer, as wide as its input and
-    its output. This is an estimate: in vLLM the model's code lists the layers with adapters.
-    Embeddings, the LM head and routers are assumed to have none.
+    Each slot has two matrices of rank ``max_lora_rank`` per linear layer: one as wide as the
+    layer's input, one as wide as its output. This is an estimate: in vLLM the model's code lists
+    the layers with adapters. Embeddings, the LM head and routers are assumed to have none.
     """
     tp = tensor_parallel_size
     per_stage = -(-model.num_layers // pipeline_parallel_size)

@@ -1,4 +1,4 @@
-"""Padding of routed experts in MXFP4 to whole tiles of the kernels that a card has.
+"""Padding of routed experts in MXFP4 to whole tiles of the GPU's kernels.
 
 The alignments are those of vLLM's source. Logged weights: gpt-oss-20b on an A100 13.72 GiB (kvsim:
 12.80 without padding, 13.65 with it); gpt-oss-120b on each of four GPUs with Marlin 17.22 GiB

@@ -1,4 +1,4 @@
-"""Pages: the part of a block for one layer, and rules that make pages of layers equal."""
+"""Pages: the parts of a block for one layer each, and rules that make them equally large."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StateCache(NamedTuple):
     """Storage of the states of Mamba and linear-attention layers.
 
     ``mode`` is vLLM's ``mamba_cache_mode``: none keeps only the newest state, align also the state
-    at the end of each block, for prefix caching. The other fields are more blocks per request.
+    at the end of each block, for prefix caching. The other fields count further blocks per request.
     """
 
     mode: Literal["none", "align"] = "none"
@@ -66,7 +66,8 @@ class Page(NamedTuple):
 def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
     """Raise the block size until a page of attention is as large as a state.
 
-    Without states the block size stays. A raised one is a multiple of what attention kernels need.
+    Without states the block size stays. A raised block size is a multiple of the attention kernels'
+    alignment.
     """
     states = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
     attention = [layer for layer in layers if layer.kind not in STATES]

@@ -87,9 +87,10 @@ class KVPlan(NamedTuple):
 
     @property
     def of_all_ranks(self) -> KVPlan:
-        """The plan with blocks of all tokens, of which each rank of context parallelism has some.
+        """The plan with blocks that count the tokens of all context-parallel ranks.
 
-        A rank's bytes per token are rounded down; the rest of a block's counts as waste.
+        A rank's bytes per token are those of a slot over the number of ranks, rounded down; the
+        remaining bytes of a block count as waste.
         """
         groups = tuple(
             group._replace(

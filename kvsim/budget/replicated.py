@@ -1,10 +1,10 @@
-"""Weights that every tensor-parallel rank holds whole, or stores twice.
+"""Weights that each tensor-parallel rank holds whole or stores twice.
 
 Ranks split tensors that have heads or a width (read in vLLM's code). Each rank holds all of the
 routers, the projections of latents before their heads, and the indexers. It stores its part of the
-latents' up-projections twice, the second time in 16 bits for decodes. Weights of one GPU as
-logged, as computed here, and if all were split: DeepSeek-R1 over eight 79.74, 79.52, 78.35 GiB;
-GLM-5.2 in NVFP4 over four 106.86, 106.09, 103.4; Kimi-K2.5 over eight 73.58, 71.18, 69.28.
+latents' up-projections twice, the second time in 16 bits for decodes. Weights of one GPU in GiB,
+logged / computed here / computed with all tensors split: DeepSeek-R1 on eight GPUs 79.74 / 79.52 /
+78.35; GLM-5.2 in NVFP4 on four 106.86 / 106.09 / 103.4; Kimi-K2.5 on eight 73.58 / 71.18 / 69.28.
 """
 
 from __future__ import annotations

@@ -71,9 +71,9 @@ def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
 def expert_replicas(config: Config) -> int:
     """Return the number of data-parallel replicas that share the routed experts of each layer.
 
-    In vLLM all replicas share them, also without expert parallelism: they are ranks of one server.
-    Replicas of another engine, and those that start, stop or fail independently, have their own
-    experts.
+    With expert parallelism all replicas share them. Without it, vLLM's replicas share them, too, as
+    ranks of one server; replicas of other engines, and replicas that start, stop or fail
+    independently, have their own experts.
     """
     shares = get_engine(config.engine).shares_experts or config.enable_dp_attention
     alone = not shares or config.autoscaler or config.failures
