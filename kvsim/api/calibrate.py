@@ -47,8 +47,10 @@ def calibrate(
     log : start-up log of a server
     bench : results of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or request logs
     hold_out : the file of ``bench`` that is not used for fitting [the last]
-    random_range_ratio : value of the client, for results without lengths
-    collect : address of your running server, which is benchmarked with ten closed loops of minutes
+    random_range_ratio : the client's ``--random-range-ratio``, for results without lengths per
+        request
+    collect : address of your running server, on which ten closed loops are measured, some minutes
+        in all
     keep : file for the results of ``collect``, which ``bench`` can read
     **options : options of the server that the log lacks, or that replace those of the log
 

@@ -34,7 +34,7 @@ class Calibrated(Tabular):
 
     @property
     def table(self) -> NDArray[Any]:
-        """One row per constant: default, value, 95 % interval, or why it is not determined."""
+        """One row per constant: default, value, 95 % interval; a reason if undetermined."""
         return structured(self.answer["constants"])
 
     @property

@@ -1,4 +1,4 @@
-"""Progress bars: in a notebook and on a terminal, nothing in a pipe."""
+"""Progress bars on a terminal and in a notebook; a pipe gets none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def progress_bar(
     what: str, total: int, *, silent: bool = False
 ) -> Iterator[Callable[[int], object]]:
-    """Show a bar during the ``with`` block; yield a function that sets the number done."""
+    """Show a bar during the ``with`` block; yield a function that sets its count."""
     if silent or sys.stderr is None:
         yield lambda count: None
     elif sys.stderr.isatty():

@@ -154,11 +154,11 @@ def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
 
 
 def rates_of(config: RunConfig, source: Source, *, has_seeds: bool) -> tuple[Requests, list[str]]:
-    """Return a function from rate and seed to requests, which have scaled gaps; and notes.
+    """Return a function that makes the requests for a rate and a seed, and notes on their origin.
 
-    A generator draws the same lengths and gaps for a seed and scales the gaps, so that its requests
-    at a rate are those of ``kvsim run --request-rate``; turns of a session keep the times between
-    them. A trace is read once and scaled.
+    For one seed, a workload generator draws the same lengths and gaps at every rate, and scales the
+    gaps. So the requests at a rate are those of ``kvsim run --request-rate``; the times between the
+    turns of a session are not scaled. A trace is read once, and its gaps are scaled.
     """
     if has_seeds:
         made: dict[tuple[float, int], Trace] = {}

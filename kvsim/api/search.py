@@ -55,7 +55,8 @@ def search(
     price : dollars per GPU-hour by GPU, ``{"h100-sxm": 2.5}``: adds the cost of the run at the
         highest rate; needed for the objective cost
     replications : number of seeds from which the interval is computed
-    workers : processes; None: one per core, for more than 8 configurations
+    workers : number of processes; None: one per core if there are more than 8 configurations, else
+        one
     **options : options of all configurations
 
     Raises

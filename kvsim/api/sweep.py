@@ -45,14 +45,16 @@ def sweep(
         ``"sharegpt"``; or None, if options name workloads or trace files
     options : values by option; all combinations run. A part is a name or an object,
         ``{"scheduler": ["vllm", ShortestFirst(ageing=5)]}``
-    zip : values by option; the first values of all options run together, then the second values
+    zip : values by option; one run has the first value of every option, the next run the second,
+        and so on
     slices : rows of the trace, ``(first, end)``; each slice is a separate run
     replications : number of runs, with seed, seed + 1, ...
     out : directory that keeps the runs; the same call continues an interrupted sweep
     workers : processes; None: one per core
     dask : address of a Dask scheduler; its workers replace the processes
-    retry_failed : run cells again that could not run before
-    price : dollars per GPU-hour by card, as for :func:`kvsim.simulate`: ``cost...`` in the tables
+    retry_failed : run the cells again that failed before
+    price : dollars per GPU-hour by GPU, as for :func:`kvsim.simulate`; adds columns ``cost...`` to
+        the tables
     **shared : options of all runs
 
     Raises

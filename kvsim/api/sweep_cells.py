@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Planned(NamedTuple):
-    """A sweep before its runs: its points, their cells, and the cells to be run.
+    """A sweep before its runs: a point and a cell (stored run) per combination, and progress.
 
-    ``described`` are the facts of each trace, and ``notes`` are on its origin.
+    ``described`` has the facts of each trace; ``notes`` state its origin.
     """
 
     points: list[Point]

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from kvsim.calibration.bench import Measured
     from kvsim.calibration.fit import Floats
 
-#: Similarity of the effects of two quantities from which the data cannot distinguish them.
+#: The data cannot distinguish two quantities whose effects on the figures have at least this
+#: cosine.
 ALIKE = 0.95
-#: A quantity has no visible effect if one unit of it changes all figures by less than this.
+#: A quantity has no visible effect if one unit of it changes every figure by less than this share.
 UNSEEN = 0.02
-#: Steps of a fit of all quantities, after which those that the data do not determine are removed.
+#: Steps of the first fit, of all quantities; it shows which quantities the data do not determine.
 LOOK = 2
 #: Half the width of a normal 95 % interval, in standard deviations.
 Z95 = 1.96
@@ -82,7 +83,7 @@ def calibrate(
     ----------
     options : options of the server, from :func:`kvsim.calibration.server.server_of`
     runs, held_out : runs used for fitting, and runs on which the fit is tested
-    on_progress : called with the number of simulations of all runs so far
+    on_progress : called with the number of times that all runs have been simulated so far
 
     Raises
     ------

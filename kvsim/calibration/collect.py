@@ -1,4 +1,4 @@
-"""Closed loops that measure a running server, and the options that its pages report."""
+"""Closed loops that measure a running server, and options that its HTTP pages report."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Prompts are drawn from these token ids, which every vocabulary has.
 TOKENS = (1_000, 30_000)
-#: Lengths are uniform between this share of a loop's and the whole, so that clients do not send in
-#: unison.
+#: Lengths are drawn uniformly between this share of a loop's largest length and that length, so
+#: that clients do not send in unison.
 LEAST = 0.8
 #: Prompt and output tokens of a request before the loops, which is not measured.
 WARM_UP = (256, 16)
@@ -171,7 +171,8 @@ def collect(
     ----------
     server : the server, from :func:`about`
     loops : the loops, which run one after another
-    speed : seconds of the server per second of the client; not 1 only for kvsim's own server
+    speed : seconds of the server per second of the client; differs from 1 only for kvsim's own
+        server
     on_progress : called with the number of loops that have ended
     """
     prompt, output = WARM_UP

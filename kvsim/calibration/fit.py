@@ -1,4 +1,4 @@
-"""Weighted least squares of a few numbers, with intervals, by damped Gauss-Newton steps."""
+"""Weighted least-squares fit of a few numbers, with intervals, by damped Gauss-Newton steps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 STEPS, NUDGE = 8, 0.05
 #: Largest change of a number in a step, in units.
 FARTHEST = 1.0
-#: The fit ends with a step that reduces the squares by less than this share.
+#: The fit ends with a step that reduces the sum of squares by less than this share.
 ENOUGH = 1e-3
 #: Least relative standard deviation of a figure between benchmark runs, even if the fit is better:
 #: a few figures agree by chance.
 REPEATS = 0.01
 #: Least eigenvalue, as a share of the largest one; smaller ones are raised to it.
 SINGULAR = 1e-10
-#: Weight of the overall spread in the spread of one kind of residual, in residuals of that kind.
+#: The spread of one kind of residual includes the overall spread, with the weight of this number of
+#: residuals of the kind.
 SHARED = 2.0
 
 

@@ -1,4 +1,4 @@
-"""The few quantities that benchmarks can determine, and the card's constants that they change."""
+"""The few quantities that benchmarks can determine, and the GPU's constants that they change."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Parameter(NamedTuple):
     Attributes
     ----------
     name, what : name and description in tables
-    default : first value of the fit: 1 for a factor of the card's constants, else seconds
-    is_share : True for such a factor, of which the logarithm is fitted; False for seconds
+    default : first value of the fit: 1 for a factor of the GPU's constants, else seconds
+    is_share : True for such a factor, whose logarithm is fitted; False for seconds
     unit : one unit of the fit: 1 for a natural logarithm, or seconds
     least, most : range of the value, in units
     precise : half the width of a 95 % interval above which the data do not determine it, in units
@@ -71,7 +71,7 @@ LEAST = 1e-7
 
 
 def constants(card: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """Return those constants of a card that given parameter values change, with new values."""
+    """Return the constants of a GPU that the parameter values change, with their new values."""
     rate = efficiency_of(card)
     found: dict[str, Any] = {}
     for parameter, names in FACTORS.items():

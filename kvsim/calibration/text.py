@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 def plain(text: str) -> str:
     r"""Return a log without escapes, progress bars' overwritten states and Docker's JSON.
 
-    A truncated last line keeps no line end, so that patterns can ignore an incomplete number in it.
+    A truncated last line gets no line end, so that patterns can ignore an incomplete number in it.
     Prefixes of Docker Compose, Kubernetes and the engines' processes stay: patterns match anywhere
     in a line.
 

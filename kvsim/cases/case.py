@@ -46,7 +46,7 @@ class Encoder(Part):
 
 
 class Item(Part):
-    """A part of a prompt that the encoder computes; equal hashes are equal contents."""
+    """A part of a prompt that the encoder computes; equal hashes mean equal contents."""
 
     hash: str
     offset: Whole
@@ -54,7 +54,7 @@ class Item(Part):
 
 
 class Spec(Part):
-    """Speculative decoding, in the words of the recorded cases."""
+    """Speculative decoding, with the field names of the recorded cases."""
 
     method: Method
     k: Annotated[int, Field(ge=1, le=MAX_DRAFTS)]
@@ -81,9 +81,9 @@ class CaseConfig(Part, Lookahead):
     ``summary`` the log keeps counts and checksums instead of names. kvsim adds ``allocator`` and
     ``scheduler``, as on the command line; ``clock_ties``, False if ids break ties of equal arrival
     times; the ``eviction`` policy; and ``preemption_mode``, with ``num_cpu_blocks`` for swapping.
-    Allocators other than ``paged`` need ``kv_cache_bytes``, ``layers`` as (kind, window, bytes per
-    token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``. ``num_cache_shards`` is
-    read from vLLM's ``dcp``; a block then has the tokens of all ranks.
+    Allocators other than ``paged`` need ``kv_cache_bytes`` and ``layers`` as (kind, window, bytes
+    per token[, tensors: 1 for MLA's latent, else 2]); for swapping also ``swap_space_bytes``.
+    ``num_cache_shards`` is read from vLLM's ``dcp``; a block then has the tokens of all ranks.
     """
 
     num_gpu_blocks: Whole

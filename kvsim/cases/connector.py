@@ -124,7 +124,7 @@ class FakeWorker(Feature):
         self._reported["bad"] = bad
 
     def processed(self, entry: Entry) -> None:
-        """Add the reported transfers, the held requests and the fenced blocks."""
+        """Add ended transfers, requests that wait for KV, and blocks that wait for a step."""
         connector = self._connector
         given = {
             **self._reported,

@@ -89,7 +89,8 @@ class Group(Part):
 def over_shards(group: Any, num_shards: int) -> Any:
     """Return a group with blocks counted over all ranks of context parallelism.
 
-    Every rank holds all states, and all of a group with ``dcp_sharded`` 0.
+    Blocks of states, and of groups with ``dcp_sharded`` 0, stay unchanged: every rank holds all of
+    them.
     """
     if not isinstance(group, dict) or group.get("type") == "mamba":
         return group

@@ -1,9 +1,9 @@
 """Log entry of a step: the scheduled requests, their new blocks, and the free blocks.
 
 The fields are those of the recorded vLLM schedules. ``s`` step; ``sch`` [id, tokens] in schedule
-order; ``new`` / ``res`` [id, prefix hit, block table per group] of admissions, first or after a
-preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``cow`` [source, copy] of
-blocks in which a hit ends; ``free`` free blocks (or slots); then, after the step's output is
+order; ``new`` / ``res`` [id, prefix hit, block table per group] of first admissions / of those
+after a preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``cow`` [source, copy]
+of blocks in which a hit ends; ``free`` free blocks (or slots); then, after the step's output is
 processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
 of the free queue, and a short queue itself; ``nh`` / ``hc`` number and checksum of blocks with a
 key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]

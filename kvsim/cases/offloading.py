@@ -66,7 +66,7 @@ class OffloadingLog(FakeWorker):
             held = (chunk for chunk in made if chunk.slot != NONE)
             entry["co"] = _slots(sorted(held, key=lambda chunk: chunk.rank))
             return
-        lists = [host.lists[k] for k in range(4)]  # ARC's, the next victim of each first
+        lists = [host.lists[k] for k in range(4)]  # of ARC, each with its next victim first
         orders = [_slots(linked(host.chunks, one.head)) for one in lists[:RECENT_GHOST]]
         entry["co"] = [*orders, *(one.length for one in lists[RECENT_GHOST:]), host.target]
 

@@ -26,7 +26,7 @@ AFTER_ALL_ARRIVALS = 1e12
 
 
 def add(entry: Entry, **columns: Any) -> None:
-    """Add the columns that have a value to a row of the log. Mutates the entry."""
+    """Add the columns that have a value to an entry of the log. Mutates the entry."""
     entry.update({name: value for name, value in columns.items() if value is not None})
 
 
@@ -107,11 +107,11 @@ class Player(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> Entry | None:
-        """Submit the arrivals of a step and return its row; None if the engine is idle."""
+        """Submit the arrivals of a step and return its log entry; None if the engine is idle."""
 
     @abstractmethod
     def advance(self, entry: Entry) -> bool:
-        """Run the step; return True if it has a row in the log. Mutates the entry."""
+        """Run the step; return True if its entry belongs in the log. Mutates the entry."""
 
     def next_step(self, step: int) -> int:
         return step + 1

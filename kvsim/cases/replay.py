@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
     from kvsim.cases.player import Entry
 
-#: Columns of vLLM's log in the order in which they are compared: those that are absent from a step
-#: if they are empty,
+#: Columns of vLLM's log that a step omits if they are empty, in the order of comparison.
 EVENTS = (
     *("abt", "sch", "sd", "new", "res", "pre", "nb", "enc", "encf", "cow", "ld", "lj", "sj", "fl"),
     *("acc", "jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df", "ev"),
 )
-#: and those of every step, if the allocator has them.
+#: Columns that every step has, if the allocator has them, in the order of comparison.
 STATES = (
     *("s", "reset", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2"),
     *("ecb2", "bt", "addr", "cpu", "co"),
 )
-#: Meanings of the columns that records of users have, too.
+#: Meanings of the columns in cases that users record.
 MEANINGS = {
     "sch": "scheduled, in order: [request, tokens]",
     "new": "admitted: [request, tokens hit, blocks by group]",

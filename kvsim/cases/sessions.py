@@ -36,7 +36,7 @@ def updates_of(request: CaseRequest) -> list[Update]:
 def add_sessions(
     requests: Sequence[CaseRequest], lists: dict[str, Any], segments: list[Span]
 ) -> None:
-    """Add the inputs of sessions to the lists of a case's contents, and room to grow. Mutates."""
+    """Add the inputs of sessions, and room for later segments, to both lists. Mutates."""
     inputs = [[u for u in updates_of(request) if len(u) > 1] for request in requests]
     flat = [(row, update) for row, own in enumerate(inputs) for update in own]
     lists |= {
@@ -63,12 +63,12 @@ def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
 
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
-    """Return the settings with a second queue, of requests that wait with their blocks."""
+    """Return the settings with a second queue for requests that wait with their blocks."""
     return replace(limits, kv_transfer=make_connector(SESSIONS))
 
 
 class Sessions(Feature):
-    """Gives sessions their inputs, and logs the held requests.
+    """Gives sessions their inputs, and logs the sessions that wait for an input.
 
     Parameters
     ----------
@@ -115,6 +115,6 @@ class Sessions(Feature):
         return state.num_outstanding == state.num_idle and state.num_batches == 0
 
     def processed(self, entry: Entry) -> None:
-        """Add the held requests. Mutates the entry."""
+        """Add the sessions that wait for an input. Mutates the entry."""
         names = {row: request.id for row, request in enumerate(self._requests)}
         add(entry, h=held_names(self._replica.state, names) or None)

@@ -1,4 +1,4 @@
-"""KV transfers in a case: its connector, and what each request loads and sends."""
+"""KV transfers in a case: its connector, and the KV that each request loads and sends."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Transfer(Part):
     """KV that a request loads and sends.
 
     The connector has KV for the whole prompt (``remote_prefill``) or for ``ext_tokens`` of it, but
-    leaves the first ``unknown`` look-ups unanswered. A load ends in its step (``sync``), or
-    ``load_steps`` later. With ``remote_decode`` its blocks are read after its end, for
-    ``send_steps``. Blocks of its table from ``fail_from_block`` on, or with ``fail_request`` all of
-    them, cannot be loaded.
+    leaves the first ``unknown`` look-ups unanswered. A load ends in the step that starts it
+    (``sync``), or ``load_steps`` later. With ``remote_decode`` the request's blocks are sent after
+    its end, for ``send_steps``. Loads fail for the blocks of its table from ``fail_from_block`` on,
+    or with ``fail_request`` for all.
     """
 
     remote_prefill: bool = False
