@@ -56,7 +56,7 @@ QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
     (re.compile(r"-(bf16|fp16)$"), None),
 )
 
-#: Words a driver or a shop puts before a card's name.
+#: Words that drivers and shops put before a GPU's name.
 GPU_BRANDS = ("nvidia-", "amd-", "tesla-", "geforce-", "quadro-", "instinct-")
 
 

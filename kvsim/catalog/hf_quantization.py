@@ -35,7 +35,7 @@ OTHER_NAMES = {
     ("kimi_linear", "state"): MODULES["attention"],
     ("kimi_linear", "state_output"): MODULES["output"],
 }
-#: A part counts as quantised if it is excluded in at most one layer in FEW.
+#: A part counts as quantised if at most one layer in FEW excludes it.
 FEW = 8
 PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 

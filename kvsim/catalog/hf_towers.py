@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: Parameters of Gemma 3n's towers and projectors: its checkpoint less the text backbone.
 GEMMA3N = 983_281_504
-#: Families with a projector that merges patches, of two layers as wide as the merged patches.
+#: Families whose projector merges patches, in two layers as wide as the merged patches.
 MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
 #: Families of towers for which the memory of a server's profile run is known.
 PROFILED = ("qwen3_5", "qwen3_vl")

@@ -242,7 +242,7 @@ class ModelSpec:
         return self.mixers_of(self.num_layers)
 
     def mixers_of(self, num_layers: int) -> tuple[AttentionLayer | StateLayer | None, ...]:
-        """Return the token mixers of the first layers, two of a layer that has both kinds."""
+        """Return the token mixers of the first layers; a layer with both kinds has two."""
         letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(num_layers))
         kinds = "".join("FM" if letter == "P" else letter for letter in letters)
         return tuple(
@@ -281,7 +281,7 @@ class ModelSpec:
 
     @property
     def num_mlp_layers(self) -> int:
-        """Number of layers with an MLP or experts: those without a mixer, or else all."""
+        """Number of layers with an MLP or experts: those without a mixer, if any, else all."""
         alone = sum(mixer is None for mixer in self.mixers)
         return alone or self.num_layers
 

@@ -192,7 +192,7 @@ PAIRS = {
     "logged": "PART:GIB, e.g. weights:14.99 activations:1.23, or a file of kvsim calibrate",
 }
 
-#: Flags that take several texts, and the marks of which each text contains one.
+#: Flags that take several values, and the marks of a value: each value contains one of them.
 LISTS = {
     **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--price": ("=",)},
     **{"--gpu-price": ("=",), "--bench": ("",)},

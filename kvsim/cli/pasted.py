@@ -48,9 +48,10 @@ OVER_RANKS = {
     "--enable-expert-parallel": (),
     "--enable-dp-attention": ("--data-parallel-size", "{}"),
 }
-#: Stores behind a server's host memory that are modelled.
+#: Modelled stores behind a server's host memory.
 BACKENDS = ("mooncake", "file")
-#: Where offloaded weights may be: in the host's memory, a copy of each rank's own or one of all.
+#: Modelled places of offloaded weights: host memory, with a copy per rank or one copy for all
+#: ranks.
 ON_THE_HOST = ("cpu", "shm_cpu")
 #: LMCache's default host memory.
 LMCACHE_GIB = "5"
@@ -406,7 +407,7 @@ class _Reader:
 
 
 def _is_lmcache(text: str) -> bool:
-    """Return True if a connector's JSON names LMCache without other servers."""
+    """Return True if a connector's JSON names LMCache inside the engine, without its own server."""
     given = _value(text)
     return isinstance(given, dict) and given.get("kv_connector") == "LMCacheConnectorV1"
 

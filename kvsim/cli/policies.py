@@ -51,7 +51,8 @@ def bounds_of(trace: Trace, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return bounds of the hit rate: of an infinite cache, and of the optimum at the run's size.
 
     The optimum serves the requests one at a time in the order of the trace, knows all of them, and
-    has the blocks of all replicas. It is left out if other memory holds KV, too.
+    has the blocks of all replicas. It is left out for several pools, and if other memory holds KV,
+    too.
     """
     from kvsim.compiled.functions import compiled
     from kvsim.hits.paths import paths_of

@@ -28,7 +28,8 @@ SEEDS, ERRORS = 3, 3.0
 LARGER_POOL = 4
 #: Largest difference in hit rate between a run without the jump and the better side.
 HEALED = 0.02
-#: Options that may keep the blocks of windows and states in the cache, in the order of the tries.
+#: Options that may keep the blocks of windows and states in the cache, in the order in which they
+#: are tried.
 KEEPING = (("prefix_cache_retention_interval", 4096), ("prefix_cache_retention_interval", 0))
 #: Option whose parameters may vary, too, as ``workload.prefix``.
 WORKLOAD = "workload"

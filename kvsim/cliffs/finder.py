@@ -18,7 +18,7 @@ LOGARITHMIC = 20.0
 HIT_POINTS, TTFT_RATIO = 0.10, 2.0
 #: A jump is more than this many times the difference that the neighbouring slope explains.
 OVER_SLOPE = 3.0
-#: The half with the smaller difference is searched, too, from this share of the whole jump on.
+#: The half with the smaller difference is searched, too, if it has this share of the whole jump.
 SECOND_HALF = 0.25
 #: Width of an interval at which a search over real numbers ends, as a share of its lower value.
 NARROW = 0.005

@@ -31,9 +31,10 @@ from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
 from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
-#: Reasons to return to the host: all arrivals are routed; call again; advance a replica without
-#: compiled rules; submit a request to a replica with a full list; draw random words; enlarge the
-#: prefix index; enlarge the lists of prompts; refuse an invalid choice of the rule.
+#: Outcomes of a call: all arrivals are routed, or the host must do something: call again; advance a
+#: replica without compiled rules; submit a request to a replica with a full list; draw random
+#: words; enlarge the prefix index; enlarge the lists of prompts; refuse an invalid choice of the
+#: rule.
 DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = range(8)
 #: Sources of predicted hits: none, the requests that were sent, the replicas' pools and events.
 NOTHING, SENT, LIVE = range(3)
@@ -364,12 +365,12 @@ def route(
     uncached : by request, the prompt tokens that were predicted as not cached
     prompts : content, start and length of all segments; by request the offset of its segments, its
         salt and its prompt tokens
-    known : events of each log that are known, guesses of hits, the delay of events, the replicas
+    known : number of known events of each log, guesses of hits, the delay of events, the replicas
         to which each content was sent
     index : the prefixes that were sent; see :mod:`kvsim.compiled.sent_index`
-    limits : most entries of a replica; seconds between evictions (0: none); number of entries
-        above which a tree is evicted; number to which it is evicted
-    paths : 1 if the prompts on each replica are tracked, these prompts, and their numbers
+    limits : most entries of a replica; seconds between evictions (0: none); number of entries above
+        which a tree is shrunk; number to which it is shrunk
+    paths : 1 if the prompts on each replica are tracked, these prompts, and their number by replica
     arrivals : requests in order, their times, the contents of their outputs, the time before the
         first one
     noted : by request: predicted hit, best hit and branch; N if the best hit is computed for every

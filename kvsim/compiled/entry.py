@@ -66,7 +66,8 @@ SMALL = frozenset(
 )
 
 
-#: The small rules that are inlined for the general variant as well: those of runs of steps.
+#: The small rules that the general variant inlines, too: those of ``kvsim.rules.runs``, which
+#: computes many decode steps together.
 OF_RUNS = frozenset(
     name
     for line in (

@@ -107,7 +107,7 @@ def depth_of(pool, first, path, most, guess):
 
 @njit(cache=True)
 def forget_known(log, known):
-    """Remove the ``known`` events of a log if they are all or many; return the number left."""
+    """Remove the first ``known`` events if they are many, or the whole log; return those left."""
     if known == log.num_events:
         log.num_events = log.num_keys = 0
         return 0
@@ -140,7 +140,7 @@ def forget_known(log, known):
 
 @njit(cache=True)
 def learn(address, known, until):
-    """Return how many events of a replica's log are known at a time."""
+    """Find a log's known events at a time, and remove them if many; return the number left."""
     log = _replica(address).kv.pool.log
     if log.num_events == known:
         return forget_known(log, known)

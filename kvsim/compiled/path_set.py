@@ -13,7 +13,7 @@ def num_shared(prompts, one, other):
     """Return (tokens of the common prefix of two prompts, True if the first one is smaller).
 
     Prompts are ordered by salt, then by content and position token by token, then by length, then
-    by number. So the longest common prefix of a prompt with any other is that with a neighbour.
+    by number. So a prompt has its longest common prefix with one of its neighbours.
     """
     contents, starts, lengths, offsets, salts = prompts
     if salts[one] != salts[other]:

@@ -1,4 +1,4 @@
-"""The subset of Python for a user's rules, which compiles and gives the same results."""
+"""The subset of Python for a user's rules: it compiles, with the same results as in Python."""
 
 from __future__ import annotations
 
