@@ -12,7 +12,7 @@ def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
     """Return the number format of GEMMs: that of the weights if the card has such arithmetic.
 
     Experts in MXFP4 compute in FP8 on cards with 4-bit units (MXFP8 activations, as in vLLM on
-    Blackwell). Other 4-bit formats but NVFP4 are for weights only, and compute in 16 bits.
+    Blackwell). Other 4-bit formats are for weights only, and compute in 16 bits.
     """
     if quantization == "nvfp4" and gpu.fp4_flops_per_s:
         return "fp4"

@@ -108,7 +108,7 @@ def routing(
 def routing_of(config: CostConfig) -> Routing:
     """Return the routing of a step's tokens over the experts of a model.
 
-    It includes the tokens of all replicas that attend separately and share the experts.
+    It includes the tokens of all replicas that compute attention separately and share the experts.
     """
     model, replicas = config.model, config.num_attention_ranks
     skew = ROUTING_SKEW if model.num_experts > FEW_EXPERTS else 0.0

@@ -1,8 +1,8 @@
 """The memories that a GPU reads, fastest to slowest, and the links to them.
 
 Work with I operations per byte of a memory cannot run faster than I times the memory's bandwidth
-(Williams et al., "Roofline", CACM 2009). Bandwidths are peaks, except over PCIe: there they are
-what copies achieve.
+(Williams et al., "Roofline", CACM 2009). Bandwidths are peaks, except over PCIe, where they are the
+rates that copies achieve.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PCIE_EFFICIENCY = 0.81
 NVME_READ, NVME_WRITE = 7.0e9, 5.0e9
 
 #: L2 bandwidth of an A100 per SM (NVIDIA's Ampere white paper), also used for cards without a
-#: published one.
+#: published value.
 L2_BYTES_PER_CLOCK_PER_SM = 5120 / 108
 
 #: Typical seconds until the first byte, for all cards. SRAM, L2 and HBM: 20, 200 and 400 cycles at
@@ -123,7 +123,7 @@ def clock_hz(gpu: GpuSpec, sm: Sm) -> float:
 def hierarchy(gpu: GpuSpec) -> tuple[Level, ...]:
     """Return the memories that one GPU can read, fastest to slowest.
 
-    SRAM and L2 of a card that is not in the catalogue are left out, and NVLink of one without it.
+    SRAM and L2 are left out for a card that is not in the catalogue, NVLink for a card without it.
 
     Examples
     --------

@@ -58,7 +58,7 @@ class CostConfig:
         tensor; None if the fixed time of a copy does not matter
     expert_parallel_size : ranks that hold whole experts, 1 if every rank holds slices of all
     decode_context_parallel_size : ranks that split the tokens of the KV cache
-    num_attention_ranks : replicas that attend separately and share the experts
+    num_attention_ranks : replicas that compute attention separately and share the experts
     captured_tokens : most tokens of a step that a CUDA graph covers
     host_waits : the host schedules a step only when the previous one has ended (vLLM without
         asynchronous scheduling), so that the GPU waits for the host

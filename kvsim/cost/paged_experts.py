@@ -1,4 +1,4 @@
-"""Routed experts in host memory: how many of a layer a step copies to the GPU."""
+"""Routed experts in host memory: the number that a step copies to the GPU per layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kvsim.cost.model import CostConfig
 
-#: Halvings of an interval of steps, from a number that is larger than any time in a cache.
+#: Halvings of the interval that contains an expert's steps in the cache, and its upper end.
 NUM_HALVINGS, MOST_STEPS = 60, 1e6
 
 
@@ -33,13 +33,14 @@ def fetched_by_tokens(config: CostConfig) -> list[float]:
 def fetched(used: NDArray[np.float64], num_resident: int) -> float:
     """Return the mean number of experts that a step uses and does not find on the GPU.
 
-    An expert leaves an LRU cache after about the same time without a use, in which
-    ``num_resident`` different ones are used (Che, Tung and Wang, IEEE JSAC 2002). A step with more
-    experts than fit computes them in waves: then each is there with the same probability.
+    Every expert leaves an LRU cache after about the same number of steps without a use: the steps
+    in which ``num_resident`` different experts are used (Che, Tung and Wang, IEEE JSAC 2002). A
+    step that uses more experts than fit computes them in waves; each expert is then on the GPU with
+    the same probability.
 
     Parameters
     ----------
-    used : probability that a step uses each expert; the steps before had the same
+    used : probability that a step uses each expert, equal in all steps
     """
     num_experts = len(used)
     if num_resident >= num_experts:

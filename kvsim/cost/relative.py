@@ -1,4 +1,4 @@
-"""Cards of which only simple tests were timed: their ratios to the H100's scale its constants."""
+"""Cards with timings of simple tests only: their ratios to the H100's scale its constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol by which the world runs a replica."""
+"""The protocol by which a fleet, or a run of one replica, advances a replica."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """One replica's engine.
 
-    It owns its clock, and runs independently up to a horizon that the world sets.
+    It owns its clock, and runs independently up to a horizon that the caller sets.
     """
 
     @property

@@ -267,7 +267,7 @@ class Replica:
         self.state.connector.offered[request_id] = num_tokens
 
     def carry(self, request_id: int, num_tokens: int) -> None:
-        """Let a request that arrives later have ``num_tokens`` output tokens, without their KV."""
+        """Give a request that arrives later ``num_tokens`` output tokens, without their KV."""
         self.state.trace.carried[request_id] = num_tokens
 
     def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
@@ -276,7 +276,7 @@ class Replica:
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
-        """Set ``keeps``: a request that arrives later pins its blocks from its end until read."""
+        """Set if a request that arrives later pins its blocks from its end until they are read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:
@@ -298,8 +298,8 @@ class Replica:
     ) -> None:
         """Report that the KV of a request has arrived, or was read from here.
 
-        If ``failed``, none of the received KV can be used. The report takes effect at the end of a
-        step in progress, without one at once.
+        If ``failed``, none of the received KV can be used. The report takes effect at the end of
+        the step in progress, or at once if there is none.
         """
         connector = self.state.connector
         if received is not None and failed:

@@ -221,7 +221,7 @@ def check_engine(
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
     """Return vllm-v0 for swapping and for beams that the default cannot serve, else the default.
 
-    Under vllm each sample is a request. Beams need vllm-v0: V1's engine has none.
+    Under vllm each sample is a request. Beams need vllm-v0: V1 has no beam search.
     """
     if allocator.swap:
         return "vllm-v0"

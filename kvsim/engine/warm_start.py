@@ -102,7 +102,7 @@ class WarmStart:
             raise FieldError(field, reason)
 
     def requests(self) -> Trace:
-        """Return the trace, with fresh contents that the loaded cache does not have."""
+        """Return the trace, with contents of outputs that the loaded cache does not have."""
         trace = self._trace
         if self._loaded is None or not (trace.output_content_id < 0).any():
             return trace

@@ -1,4 +1,4 @@
-"""The interface of an engine: one class per engine; its methods import their modules if called."""
+"""The interface of an engine: one class per engine; a method imports its modules when called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Variants(NamedTuple):
     """Compilation of an engine's rules.
 
     ``constants`` holds the fixed settings of each variant, by name and "Record.field";
-    ``has_rule(variant, module)`` says whether it contains the rules of a module;
+    ``has_rule(variant, module)`` returns True if it contains the rules of a module;
     ``variant_of(state)`` names the variant that runs a replica.
     """
 
@@ -72,8 +72,8 @@ class Engine:
     has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
-    offloads_weights : what a step does with the weights of ``cpu_offload_gb``: kernels read them in
-        host memory, or a layer's are copied before it
+    offloads_weights : use of the weights of ``cpu_offload_gb``: kernels read them in host memory,
+        or the weights of each layer are copied before it runs
     shares_experts : the replicas of a server share the routed experts of each layer
     checks_block_size : its kernels serve only some block sizes
     basis : source of its rules, for the notes of every run; None for no note
@@ -147,7 +147,7 @@ class Engine:
     # -- memory -----------------------------------------------------------------------------------
 
     def offloaded_in_groups(self, model: ModelSpec) -> Literal["layers", "experts"] | None:
-        """Return what of a model ``offload_group_size`` moves to host memory; None if nothing."""
+        """Return the weights that ``offload_group_size`` moves to host memory; None for none."""
         return None
 
     def capacity(self, config: Config) -> Capacity:

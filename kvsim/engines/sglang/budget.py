@@ -17,7 +17,8 @@ MIB = 2**20
 #: GiB of GPU memory below which a default chunked_prefill_size applies, and that default.
 CHUNKS = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
 LARGEST_CHUNK = 16384
-#: The same for the largest decode batch in a CUDA graph, on fewer than four GPUs, and on more.
+#: The same for the largest decode batch in a CUDA graph, on fewer than four GPUs, and on four or
+#: more.
 GRAPHS = ((20, 8), (35, 48), (60, 32), (90, 256), (160, 256))
 SHARED_GRAPHS = ((20, 8), (35, 160), (60, 160), (90, 512), (160, 512))
 LARGEST_GRAPH = 512

@@ -183,7 +183,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
 
 
 def check_shares(config: Config, memory: Memory) -> None:
-    """Refuse what is not modelled with tokens of the KV split over ranks."""
+    """Refuse models and options that are not modelled if ranks split the tokens of the KV."""
     others = {
         f"{memory.model.name}, which has no latents": not memory.model.is_mla,
         f"{memory.model.name}, which has an indexer": memory.model.num_index_layers,

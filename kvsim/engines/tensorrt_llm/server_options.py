@@ -1,8 +1,8 @@
 """TensorRT-LLM's own flags, as fields of a configuration.
 
-Other flags set fields with vLLM's names: ``--max_batch_size`` sets ``max_num_seqs``,
-``--max_num_tokens`` ``max_num_batched_tokens``, ``enable_block_reuse`` ``enable_prefix_caching``,
-and ``host_cache_size`` ``kv_offloading_size``, in GiB.
+Other flags set fields with vLLM's names: ``--max_batch_size`` is ``max_num_seqs``,
+``--max_num_tokens`` is ``max_num_batched_tokens``, ``enable_block_reuse`` is
+``enable_prefix_caching``, and ``host_cache_size`` is ``kv_offloading_size``, in GiB.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def free_bytes(config: Config, chosen: dict[str, Any]) -> int:
 
 
 def check_policy(config: Config, kind: type[Scheduler], name: str, *, is_engine: bool) -> None:
-    """Refuse TensorRT-LLM's settings under another engine's scheduler, and steps below a block."""
+    """Refuse TensorRT-LLM's settings under other schedulers, and steps of less than a block."""
     if kind.rules_of == TENSORRT_LLM or (is_engine and kind.rules_of == STATIC):
         unit, most = config.block_size or TOKENS_PER_BLOCK, config.max_num_batched_tokens
         if most is not None and most < unit:

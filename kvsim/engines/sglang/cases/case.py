@@ -63,7 +63,7 @@ class HostTier(Part):
 
 
 class StatePart(Part):
-    """The pool of states of a model with states, and the strategy of the tree."""
+    """The pool of Mamba or linear-attention states, and the strategy of caching them."""
 
     strategy: Strategy
     chunk: Count

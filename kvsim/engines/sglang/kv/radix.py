@@ -148,9 +148,10 @@ class RadixManager(RuleManager):
 
 
 def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
-    """Return the window of sliding-window layers, and a token's bytes in the full and that pool.
+    """Return the sliding window, and a token's bytes in the pools of full and of window layers.
 
-    The window is 0 without such layers, or if all layers keep all tokens. A model has one window.
+    The window is 0 without sliding-window layers, or if all layers keep all tokens. A model has one
+    window.
     """
     windows = [layer.window or 0 for layer in layout.layers if layer.kind == "sliding"]
     window = max(windows, default=0) if hybrid else 0

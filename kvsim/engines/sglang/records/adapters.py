@@ -35,7 +35,7 @@ class Adapters(Record):
     loaded: list[int] = field(default_factory=list)  # buffers filled in this pass
     num_loaded: int = 0
     num_passes: int = 0
-    drain_wait: float = 0.0  # wait after which another adapter drains for one; 0: never
+    drain_wait: float = 0.0  # wait of an adapter until another one drains for it; 0: no limit
     draining: list[int] = field(default_factory=list)
     drains_for: list[int] = field(default_factory=list)  # the waiting adapter of each
     num_draining: int = 0

@@ -16,7 +16,7 @@ class Delayer(Record):
     queue_ratio: float = 0.0  # waiting requests per running one that end a delay; 0: any number
     most_waited: float = 0.0  # longest delay for these requests, s
     most_at_once: int = 0  # most requests in a prefill so far
-    has_spared: bool = False  # the first prefill to be delayed was not delayed
+    has_spared: bool = False  # the first delay was skipped
     is_asked: bool = False  # this pass has decided
     delays: bool = False  # the decision of this pass
     waits: bool = False  # this pass delays a prefill

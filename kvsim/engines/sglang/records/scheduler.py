@@ -170,12 +170,12 @@ class Sglang(Record):
     num_preempted: int = 0
     num_fruitless: int = 0  # passes that preempted since a request last got a token
 
-    budget: float = 0.0  # tot: tokens promised so far in the pass
-    current: int = 0  # cur: tokens taken so far in the pass
+    budget: float = 0.0  # tokens promised so far in the pass
+    current: int = 0  # tokens taken so far in the pass
     rem_input: int = 0
     rem_chunk: int = 0
     num_mixed: int = 0
     window_budget: int = 0  # window slots promised so far in the pass
-    num_states: int = -1  # entries of the outlook; -1 until it is made
+    num_states: int = -1  # entries of ``states_left``, ``states_held``; -1 until they are made
     states_left: list[float] = field(default_factory=list)
     states_held: list[int] = field(default_factory=list)

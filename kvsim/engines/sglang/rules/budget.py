@@ -1,7 +1,7 @@
 """The budget of a prefill pass: tokens promised to running requests, and tokens left for others.
 
-A running request is expected to use a share, ``ratio``, of what it may still generate; an admitted
-request is promised all of it.
+A running request is expected to use a share, ``ratio``, of the tokens that it may still generate; a
+request admitted in the pass is promised all of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def delays_prefill(state: Replica) -> bool:
 
 
 def must_delay(state: Replica) -> bool:
-    """Decide if a pass delays prefills; the very first prefill to be delayed is not."""
+    """Decide if a pass delays prefills; the first delay of a run is skipped."""
     delayer = state.engines.sglang.delayer
     if delayer.low_usage > 0 and radix_usage(state.kv.radix) < delayer.low_usage:
         return False

@@ -159,7 +159,8 @@ def drop_finished(state: Replica) -> None:
 def rest(state: Replica) -> None:
     """Handle an idle pass; with no request left, reset the ratio of expected outputs.
 
-    SGLang hangs on a head that not even an idle replica admits; here the head is rejected.
+    SGLang hangs if not even an idle replica admits the head of the queue; here the head is
+    rejected.
     """
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.backups.count + tree.loads.count > 0:  # they lock memory that the head may need

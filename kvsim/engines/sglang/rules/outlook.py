@@ -45,7 +45,7 @@ def tokens_left(state: Replica, k: int) -> float:
 def place_of(state: Replica, left: float) -> int:
     """Return the index at which to insert a request with ``left`` tokens left.
 
-    It is that of the first entry with at least as many tokens; without one, of the last entry.
+    This is the index of the first entry with at least ``left`` tokens, or else of the last entry.
     """
     for place in range(state.engines.sglang.num_states):
         if left <= state.engines.sglang.states_left[place]:

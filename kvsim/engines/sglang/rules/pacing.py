@@ -9,7 +9,7 @@ from kvsim.engines.sglang.records.scheduler import DECODE, NO_BATCH
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.scheduler import Sglang
 
-#: Passes as which a prefill counts in the interval between receptions of requests.
+#: Number of passes for which a prefill counts in the interval between receptions of requests.
 WEIGHT_OF_PREFILL = 1000
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None:
     """Mark the use of each page, as shares of it: live, reserved, cached or free.
 
-    Pages are free unless they are marked, and most pages of a large pool never are. So the caller
-    clears them after painting: ``share`` is 1 to mark, and 0 to clear, with causes for free pages.
+    Unmarked pages count as free. With ``share`` 1, the pages in use are marked. After painting, the
+    caller clears these marks by a second call, with ``share`` 0 and the cause of free pages: most
+    pages of a large pool are free, so to clear all pages would take longer.
     """
     tree = state.kv.radix
     k = tree.nodes[0].first_child

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 #: Most consecutive passes that preempt while no request gets a token. SGLang has no limit: if
-#: preempted requests go first again, and the preempting one is not admitted, it never ends (D100).
+#: preempted requests go first again, and the preempting one is not admitted, the preemptions never
+#: end (D100).
 MOST_FRUITLESS = 32
 
 

@@ -291,7 +291,7 @@ def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
 
 
 def fit_without_tree(state: Replica, k: int, needed: int) -> int:
-    """As :func:`fit_prompt`, without a tree and EOS: look ahead to the ends of all requests."""
+    """Like :func:`fit_prompt` without a tree and EOS: look ahead to the ends of all requests."""
     scheduler, mine, size = (
         state.engines.sglang,
         state.engines.sglang.progress[k],

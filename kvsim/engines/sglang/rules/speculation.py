@@ -63,7 +63,7 @@ def reserve_slots(state: Replica) -> None:
 
 
 def plan_verification(state: Replica, entry: Entry, mine: Progress, is_mixed: bool) -> None:
-    """Plan the step of a request, and the tokens that it will yield; in a mixed batch it is one.
+    """Plan the step of a request, and the tokens that it will yield: one in a mixed batch.
 
     The accepted drafts depend on the number of outputs, those of steps in flight included.
     """

@@ -1,7 +1,7 @@
 """Python's own random number generator, with which SGLang shuffles its queue.
 
-It is the Mersenne Twister of Matsumoto and Nishimura (1998): 624 words of 32 bits, of which new
-ones are made when all have been drawn. No number reaches 2**47.
+It is the Mersenne Twister of Matsumoto and Nishimura (1998): 624 words of 32 bits, which are
+replaced when all have been drawn. No intermediate number reaches 2**47.
 """
 
 from __future__ import annotations

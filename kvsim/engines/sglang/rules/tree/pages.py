@@ -79,7 +79,7 @@ def take_chain(pages: Pages, count: int) -> int:
 
 
 def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
-    """Free a chain of pages as one block, after or before all others; in an open group, later."""
+    """Free a chain of pages as one block, after or before all others, or into the open group."""
     if count == 0:
         return
     chain = pages.chains[first]

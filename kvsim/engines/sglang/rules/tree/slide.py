@@ -28,7 +28,7 @@ def num_slid(mine: Progress) -> int:
 
 
 def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
-    """Free window slots more than a window before a token, if there are at least ``gap``.
+    """Free the window slots more than a window before token ``upto``, if at least ``gap`` are due.
 
     With a tree a window of whole pages stays, since the tree keeps pages.
     """

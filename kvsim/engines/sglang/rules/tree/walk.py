@@ -226,7 +226,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
     """Insert a request's own pages as a leaf after a node; the walk is at their first token.
 
     Every leaf starts with one hit, since its tokens follow those that the request has inserted
-    before; nodes split off it for a window start without.
+    before; nodes split off from it for a window start with none.
     """
     start, page = tree.nodes[parent].end, tree.page
     last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
