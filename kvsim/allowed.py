@@ -21,8 +21,8 @@ _POWER = re.compile(r"(\d+)(?:\.(\d+))?[eE]\+?(\d{1,2})")
 def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
     """Return the values that an annotation allows, in words.
 
-    None unless it has literals, or is a bool, int, float or str. ``metadata`` holds bounds given
-    outside the annotation, as pydantic keeps them.
+    Return None for an annotation without literals that is not a bool, int, float or str.
+    ``metadata`` holds bounds given outside the annotation, as pydantic stores them.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def _literals(kind: Any) -> tuple[Any, ...]:
 
 
 def _list(values: list[Any]) -> str:
-    """Join two values with "or", more values as a list."""
+    """Join one or two values with "or"; return more values as a list."""
     texts = [str(value) for value in values]
     return " or ".join(texts) if len(texts) < 3 else f"one of {', '.join(texts)}"
 

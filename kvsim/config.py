@@ -46,7 +46,8 @@ LOGGED_PARTS = ("memory", "weights", "activations", "non_torch", "cuda_graphs", 
 NONE = "none"
 
 #: Share of the beams that continue another beam, per step. It is fitted to one value of the
-#: PagedAttention paper's Fig. 15 (37.56 % of blocks saved, width 2, Alpaca); five others are tests.
+#: PagedAttention paper's Fig. 15 (37.56 % of blocks saved, width 2, Alpaca); five other values of
+#: that figure test it.
 BEAM_SWITCH = 0.2
 
 Count = Annotated[int, Field(ge=1)]

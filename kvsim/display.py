@@ -1,7 +1,7 @@
 """Results at a prompt and in a notebook: the table that the command line prints, and a figure.
 
-The package of results must not import the reports. So a result gives the import paths of the
-functions that show it, and they are imported at first use.
+``kvsim.results`` must not import ``kvsim.report``. So a result class holds the import paths of the
+functions that show it, and these are imported at first use.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _at(path: str) -> Any:
 
 
 def _console(*, record: bool = False) -> Console:
-    """Return a console that prints nowhere, as wide as the terminal; without one, ``WIDTH``."""
+    """Return a console that prints nowhere, as wide as the terminal or else ``WIDTH``."""
     from rich.console import Console
 
     width = shutil.get_terminal_size((WIDTH, 24)).columns

@@ -1,4 +1,4 @@
-"""Parts that installed packages offer, as entry points in the groups ``kvsim.*``.
+"""Parts (allocators, routers, ...) of installed packages: entry points in the groups ``kvsim.*``.
 
 A package declares a part in its ``pyproject.toml``, and kvsim finds it by its name:
 

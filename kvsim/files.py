@@ -2,8 +2,8 @@
 
 A file is written under another name and then renamed. Several entries of a folder are written into
 a temporary folder inside it; renaming the temporary folder to ``.kvsim-commit`` commits them. Then
-they move to their places, after a kill by the next writer. Until then, a reader finds them in
-``.kvsim-commit``.
+the writer moves them to their places; if it is killed before, the next writer does so, and until
+then readers look in ``.kvsim-commit``.
 
 A folder may be untrusted. So a writer deletes only names that it owns, and follows no link.
 """
@@ -32,7 +32,7 @@ TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
 
 #: First bytes of a gzipped file.
 GZIP = b"\x1f\x8b"
-#: Most bytes that a compressed file may unfold to; without a limit, a small file fills the memory.
+#: Most bytes that a file may decompress to; without a limit, a small file fills the memory.
 MAX_UNFOLDED = 2**30
 
 
@@ -137,8 +137,8 @@ def write_whole(
 ) -> None:
     """Write a temporary file next to ``path``, then move it to ``path`` atomically.
 
-    A pipe or a device is written to directly. If ``path`` is a link, its target is replaced; with
-    ``follow_link`` false, the link is.
+    A pipe or a device is written to directly. If ``path`` is a link, its target is replaced, or the
+    link itself with ``follow_link=False``.
 
     Raises
     ------
@@ -226,7 +226,8 @@ def settle(folder: Path, owned: Iterable[str] = ()) -> None:
 def look_into(folder: Path) -> Callable[[str], Path]:
     """Return a function from a file's name to its path in a folder. Changes nothing.
 
-    Committed files of a killed writer count as moved, and files that they make obsolete as absent.
+    Files that a killed writer committed are found where they lie, and files that its commit makes
+    obsolete count as absent.
 
     Raises
     ------

@@ -33,7 +33,8 @@ class OffloadingOptions:
     cpu_bytes_to_use : host memory, bytes, all ranks together
     blocks_per_chunk : GPU blocks that are copied together
     eviction_policy : order in which chunks are evicted from host memory
-    store_threshold : number of offers after which a chunk is stored; 0 or 1: at the first offer
+    store_threshold : number of times that a chunk is offered for storing until it is stored; below
+        2: at once
     offload_prompt_only : do not store chunks that hold output tokens
     sync_load_budget_bytes : bytes of loads per step that the step itself waits for
     """

@@ -1,4 +1,4 @@
-"""LoRA adapters: the largest number of different ones in a batch, and their largest rank."""
+"""LoRA adapters: the largest number of different adapters in a batch, and their largest rank."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class LoRAConfig:
     max_lora_rank: Count = 16
 
     def lay_out(self, state: Replica, memory: Memory) -> None:
-        """Write the limit into an empty state, and allocate the list of a batch's adapters."""
+        """Set the limit in an empty state, and allocate the list of a batch's adapters."""
         state.limits.has_loras, state.limits.max_loras = True, self.max_loras
         state.loras = memory.ints(self.max_loras)

@@ -1,4 +1,4 @@
-"""Parts that are given as objects, and the texts that name them in a configuration."""
+"""Parts (allocators, routers, ...) given as objects, and their names in a configuration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvsim.errors import FieldError
 
 #: Names of built-in parts, by class or function.
 NAMES: dict[object, str] = {}
-#: The file of a module that was imported by its path.
+#: Path of each module that was imported from a file, by the module's name.
 FILES: dict[str, str] = {}
 #: Modules of parts that are not kvsim's.
 PART_MODULES: set[str] = set()
-#: Factories that no import path names, such as a class in a function, by a name for this process.
+#: Factories without an import path, such as a class in a function, by a name for this process.
 UNNAMED: dict[str, Callable[..., Any]] = {}
 #: The module of a script, a prompt or a notebook, which another process cannot import.
 MAIN = "__main__"
@@ -39,13 +39,14 @@ class _SignatureOfInit:
 
 
 class Parametric:
-    """Base of parts that an option takes as objects, too: an object records how it was made.
+    """Base class of parts that an option also takes as objects; an object records its own creation.
 
-    The object stands for its class and parameters: each replica or gateway makes its own from them.
+    From the recorded class and parameters, each replica or gateway makes a part of its own.
     """
 
     __signature__: ClassVar[Any] = _SignatureOfInit()
-    #: Number of positional arguments, which kvsim gives; a call without them returns a ``partial``.
+    #: Number of positional arguments, which kvsim passes; a user's call without them returns a
+    #: ``partial``.
     NEEDS: ClassVar[int] = 0
     _made_by: partial[Any]
 
@@ -107,7 +108,7 @@ def _path_of(factory: Any) -> str:
 
 
 def _unnamed(made: Callable[..., Any], factory: Any) -> str:
-    """Return a name for this process only; equal makers get equal names."""
+    """Return a name for this process only; the same object always gets the same name."""
     base = f"{factory.__module__}:{getattr(factory, '__qualname__', 'part')}".replace("+", "-")
     number = 1
     while UNNAMED.setdefault(f"{base}-{number}", made) is not made:
@@ -116,7 +117,7 @@ def _unnamed(made: Callable[..., Any], factory: Any) -> str:
 
 
 def only_here(text: object) -> list[str]:
-    """Return the parts in a text that other processes cannot import, as those of a notebook."""
+    """Return the names in a text of parts that only this process has, as in a notebook."""
     if not isinstance(text, str):
         return []
     return [name for name in UNNAMED if name in text] or re.findall(rf"{MAIN}:\w+", text)
@@ -148,7 +149,7 @@ def with_names(values: dict[str, Any]) -> dict[str, Any]:
     return with_session_policy(named)
 
 
-#: By session policy: its eviction policy, the parameter that "=" sets, and if it must be given.
+#: By session policy: its eviction policy, the parameter that "=" sets, and True if "=" is required.
 SESSION_POLICIES = {
     "ttl": ("session-ttl", "ttl", True),
     "program": ("session-program", "ttl", True),

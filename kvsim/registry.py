@@ -1,9 +1,9 @@
 """Registries of allocators, schedulers, cost models, workloads and other components, by name.
 
-A component is a class or function registered under a name by a decorator, in the one file that
-holds it. Installed packages add names by entry points (:mod:`kvsim.entry_points`). A name of the
-form ``package.module:object`` or ``path/to/file.py:object`` is imported, so that a user's own
-component runs without an edit to any file of kvsim.
+A component is a class or function that a decorator registers under a name, in the file that defines
+it. Installed packages add names by entry points (:mod:`kvsim.entry_points`). A name of the form
+``package.module:object`` or ``path/to/file.py:object`` is imported, so that a user's own component
+runs without an edit to any file of kvsim.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def import_modules(package: str) -> None:
 
 
 def import_file(path: str) -> ModuleType:
-    """Import a Python file by its path; again only after an edit.
+    """Import a Python file by its path; a second call imports it again only if it was edited.
 
     Raises
     ------
@@ -99,8 +99,8 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what : name of the kind in errors, e.g. ``"scheduler"``
-    package : package of modules that register components. They, and those of the engines' packages
-        of the same name, are imported before the first look-up.
+    package : package of modules that register components. These modules, and those of the engines'
+        packages of the same name, are imported before the first look-up.
     kind : class of the components; a factory that makes anything else is refused
     group : group of the entry points by which installed packages add names; such a component is
         imported when its name is used
@@ -345,7 +345,7 @@ def _joined_by_comma(said: str) -> str:
 def _type_of(factory: Callable[..., object], parameter: str) -> Any:
     """Return a parameter's annotation.
 
-    Where a name in it exists only for type checkers, the default's type replaces it.
+    If a name in the annotation exists only for type checkers, return the type of the default.
     """
     function = factory.__init__ if inspect.isclass(factory) else factory
     function = inspect.unwrap(function)
@@ -361,10 +361,10 @@ def _type_of(factory: Callable[..., object], parameter: str) -> Any:
 
 
 def overridden(part: object, names: Iterable[str]) -> list[str]:
-    """Return those of the named methods that a user's class overrides.
+    """Return the named methods that a user's class overrides.
 
-    For them, the rules of its base do not apply. The base is the nearest class that names its rules
-    (``rules_of``).
+    The rules of its base class do not apply to these methods. The base class is the nearest class
+    with rules (``rules_of``).
     """
     kind = type(part)
     base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)

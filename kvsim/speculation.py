@@ -17,10 +17,10 @@ Method = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "df
 METHODS: tuple[str, ...] = get_args(Method)
 #: Methods with a drafter that reads the target's hidden states.
 READ_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
-#: Those methods with hidden states that recompute the last matched block, or hash it with the
-#: tokens after it.
+#: Those of them that recompute the last block of a hit, or hash each block with the tokens after
+#: it.
 LACK_THE_NEXT = ("eagle", "eagle3", "mtp")
-#: Methods that look drafts up in the text; they have no weights.
+#: Methods that look drafts up in earlier text; they have no weights.
 LOOK_UP = ("ngram", "suffix")
 
 #: Most drafts per step and request; vLLM sets no limit.
@@ -61,7 +61,8 @@ class DraftSlots:
     num_unnamed_tokens : last computed tokens of a request that no key covers yet
     num_prefill_lookahead_tokens : tokens that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
-    draft_groups : KV-cache groups of the drafter; only these drop a block, or all if it is empty
+    draft_groups : KV-cache groups of the drafter, which alone drop the last block of a hit; empty:
+        all groups drop it
     """
 
     num_lookahead_tokens: int = 0
@@ -97,7 +98,7 @@ class SpeculativeConfig:
     synthetic_acceptance_length : mean tokens of a verification, the target's own token included
     synthetic_acceptance_rate : mean share of the drafts that are accepted
     disable_lookahead_block_hashes : block keys cover no tokens after the block
-    disable_eagle_block_drop : under EAGLE, the last matched block is not computed again either
+    disable_eagle_block_drop : no block of a hit is computed again, even without lookahead hashes
     """
 
     method: Method
