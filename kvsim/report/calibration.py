@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def sheet(answer: Mapping[str, Any]) -> str:
-    """Return the output for :func:`kvsim.calibration.answer.answer_of`."""
+    """Return the lines that ``kvsim calibrate`` prints.
+
+    ``answer`` is the result of :func:`kvsim.calibration.answer.answer_of`.
+    """
     server = answer["server"]
     engine = " ".join(filter(None, (answer["engine"], answer["version"])))
     lines = [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def capacity_table(capacity: Capacity) -> RenderableType:
-    """Lay out a memory budget as a table with bars, and the requests that fit."""
+    """Return a memory budget as a table with bars, and below it the number of requests that fit."""
     c, budget = capacity, capacity.budget_bytes
     gpus = c.tensor_parallel_size * c.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""

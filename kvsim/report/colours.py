@@ -1,4 +1,4 @@
-"""The colours of causes, lines and parts, one set for all figures and pages."""
+"""Colours of memory causes and of lines, one set for all figures and pages."""
 
 from kvsim.kv.usage import Cause
 
@@ -12,10 +12,11 @@ CAUSES = {
     Cause.CACHED: ("#2E9E77", "cached prefixes (free)"),
     Cause.FREE: ("#DADADA", "free"),
 }
-#: Causes on which white text is read best.
+#: Causes with a dark colour; text on them is white.
 DARK = (Cause.TOKEN_STATES, Cause.EXTERNAL)
 
-#: Styles of lines, and their colours: Tol's muted palette and three more, which all can tell apart.
+#: Styles of lines, and their colours, which are distinct for every kind of colour vision: Tol's
+#: muted palette and three more.
 STYLES = ("-", "--", ":")
 LINES = (
     *("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933"),

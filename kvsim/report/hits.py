@@ -1,4 +1,4 @@
-"""The answer of ``kvsim hits``: for the terminal, as files, and as a page."""
+"""Result of ``kvsim hits`` as a table, as files and as a page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-#: Most cache sizes that the table shows; the JSON has all.
+#: Maximum number of cache sizes in the table; the JSON has all.
 MOST_ROWS = 24
 
 
 def size_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and one row per cache size of all curves; rates in per cent."""
+    """Return headings, and one row per cache size of all curves; rates are in per cent."""
     curves = {policy: dict(curve) for policy, curve in answer["curves"].items()}
     sizes = sorted(set.intersection(*map(set, curves.values())))
     if len(sizes) > MOST_ROWS:  # LRU alone is known at all sizes
@@ -44,7 +44,7 @@ def _three_digits(value: float) -> str:
 
 
 def tier_rows(answer: Mapping[str, Any]) -> list[list[str]]:
-    """Return one row per cache of the user: name, blocks, GiB, LRU's hit rate in per cent."""
+    """Return one row per cache of the user: name, blocks, GiB, hit rate under LRU in per cent."""
     return [
         [
             tier["name"],
@@ -57,7 +57,10 @@ def tier_rows(answer: Mapping[str, Any]) -> list[list[str]]:
 
 
 def hits_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return lines on the trace, the ceiling and the knee."""
+    """Return lines on the trace, the hit rate of an unlimited cache, and the size that LRU needs.
+
+    The last line names the number of blocks with which LRU reaches 90 % of the unlimited cache.
+    """
     first, number = answer["measure_from"], answer["num_requests"]
     measured = f"requests {first:,} to {number - 1:,}" if first else f"all {number:,} requests"
     return [
@@ -71,7 +74,7 @@ def hits_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def hits_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out rates by size and policy, and the user's caches."""
+    """Return a table of hit rates by size and policy, and one of the user's caches."""
     from rich.console import Group
     from rich.text import Text
 

@@ -41,7 +41,7 @@ RESIDENCY = (
 )
 STEP_TOKENS = (1, 8, *(2**k for k in range(4, 15)))
 
-#: Most points in time, and about the most lines of the whole file.
+#: Maximum number of points in time, and of lines of the file (approximately).
 MOST_POINTS, MOST_LINES = 240, 400_000
 #: Lines per point in time and replica.
 LINES_PER_POINT = 330
@@ -53,7 +53,7 @@ REASONS = {
 
 
 class _Seen(NamedTuple):
-    """One replica's part of a run, and its labels."""
+    """The results of one replica, and the labels of its metrics."""
 
     result: Result
     replica: int
@@ -157,7 +157,7 @@ def _prompts(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
 
 
 def _generated(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    """Return cumulative output tokens: exact at a request's first and last, even in between."""
+    """Return cumulative output tokens, spread evenly between a request's first and last token."""
     rows = one.requests[~np.isnan(one.requests["first_token_time"])]
     first, count = rows["first_token_time"], rows["num_output_tokens"]
     last = np.where(np.isnan(rows["finish_time"]), points[-1], rows["finish_time"])

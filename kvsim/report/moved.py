@@ -1,4 +1,4 @@
-"""Columns of tables of several runs that are shown only if a varied option changes them."""
+"""Columns that a table of several runs shows only if their values differ between the runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Column(NamedTuple):
         return self.scale * value + self.offset
 
 
-#: Columns shown if an option changes them, in this order.
+#: Columns shown if their values differ between the runs, in this order.
 MOVED = (
     Column("kv_cache.bytes", "KV memory\nGiB", 1 / 2**30),
     Column("kv_cache.token_states", "waste\n%", -100.0, 100.0, least=0.1),
@@ -68,7 +68,7 @@ def moved(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def three_digits(value: float | None) -> str:
-    """Write a value with four significant digits, from 1,000 on as a whole number."""
+    """Write a value with four significant digits; from 1,000 on, as a whole number."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -28,9 +28,10 @@ def plain_table(
 
     Parameters
     ----------
-    rows : cells as they are shown; a row None draws a line
-    sides : alignment, l or r per column, the last for all further ones; a capital: no wrapping
-    padding, overflow, min_width : style of every cell, as Rich takes it
+    rows : texts of the cells; None instead of a row draws a line
+    sides : alignment of each column, l or r; the last letter applies to all further columns, and a
+        capital letter forbids wrapping
+    padding, overflow, min_width : options of every cell for Rich
     caption : line below the table
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)  # type: ignore[arg-type]
@@ -57,7 +58,7 @@ class NarrowTable:
     Parameters
     ----------
     headings : headings of the columns; the first is aligned to the left
-    rows : cells as they are shown
+    rows : texts of the cells
     dropped : headings of columns that may be omitted, in the order of omission
     """
 
@@ -69,7 +70,7 @@ class NarrowTable:
         self.dropped = dropped
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show as many columns as there is room for."""
+        """Show as many columns as the width allows."""
         left_out: list[str] = []
         for heading in self.dropped:
             if self._width(left_out, console, options) <= options.max_width:

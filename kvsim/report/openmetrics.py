@@ -1,4 +1,4 @@
-"""The text of OpenMetrics: families of samples over time."""
+"""OpenMetrics text: metric families with samples over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class Observed(NamedTuple):
-    """Observations of a histogram: times in seconds, values, and how often each value counts."""
+    """Observations of a histogram.
+
+    ``times`` are in seconds; ``counts`` says how often each of the ``values`` was observed, by
+    default once.
+    """
 
     times: Floats
     values: Floats
@@ -41,7 +45,7 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 def family(name: str, kind: str, text: str) -> list[str]:
-    """Return the lines that begin a family."""
+    """Return the TYPE and HELP lines of a metric family."""
     return [f"# TYPE {name} {kind}", f"# HELP {name} {text}"]
 
 
@@ -61,7 +65,7 @@ def histogram(
     seen: Observed,
     times: Sequence[float],
 ) -> Iterator[str]:
-    """Yield buckets, count and sum at each time; observations after the last are left out."""
+    """Yield buckets, count and sum at each time, without observations after the last time."""
     weights = np.ones(len(seen.values)) if seen.counts is None else seen.counts
     edges, at = np.array([*buckets, math.inf]), np.array(times)
     point = np.searchsorted(at, seen.times)  # the first time that includes the observation

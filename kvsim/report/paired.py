@@ -24,7 +24,7 @@ SHOWN = (
 
 
 def paired_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out the result of ``kvsim compare --vary``: each value, its difference below it."""
+    """Return the table of ``kvsim compare --vary``: each value, and below it its differences."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -86,7 +86,7 @@ def title_of(options: Mapping[str, str]) -> str:
 
 
 def _difference(found: Mapping[str, Any] | None, scale: float) -> str:
-    """Format a difference with half its interval; ``?`` marks one that may be zero."""
+    """Format a difference with half of its interval; ``?`` if the interval includes zero."""
     if found is None:
         return ""
     told = signed(scale * found["mean"])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
 
-#: A figure draws at most twice this number of samples, or of requests of a curve.
+#: A figure draws at most twice this number of samples, or of points of a curve.
 MOST_DRAWN = 600
 
 #: Shares of requests at which the latency figure has a line, by name.

@@ -37,13 +37,13 @@ def all_routing_lines(summary: Mapping[str, Any]) -> list[str]:
 def routing_lines(
     routing: Mapping[str, Any] | None, num_tokens: int, num_replicas: int | None
 ) -> list[str]:
-    """Describe the deciding rules, the cached tokens, and the balance of the load.
+    """Describe the shares of a router's rules, the cached prompt tokens, and the load balance.
 
     Parameters
     ----------
     routing : statistics of a router; None if it had a single replica
     num_tokens : KV capacity of a replica, tokens
-    num_replicas : None if their number changes
+    num_replicas : number of replicas; None if it changes during the run
     """
     if routing is None:
         return []

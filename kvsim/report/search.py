@@ -1,4 +1,4 @@
-"""The output of a search: a few lines, and a line for ``vllm serve`` at the end."""
+"""The lines that ``kvsim search`` prints; the last one is a command line for ``vllm serve``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from kvsim.results.cost import RULE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Most configurations of a table; the JSON has all.
+#: Maximum number of configurations in a table; the JSON has all.
 MOST_ROWS = 12
 
 
 def sheet(answer: Mapping[str, Any]) -> str:
-    """Return the output for :func:`kvsim.study.search_report.answer_of`."""
+    """Return the lines that ``kvsim search`` prints.
+
+    ``answer`` is the result of :func:`kvsim.study.search_report.answer_of`.
+    """
     lines = [f"SLO        {answer['slo']}"]
     if not answer["request_rate"]:
         lines.append(f"best       none: {answer['reason']}")
@@ -85,7 +88,7 @@ def _tried(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _front(answer: Mapping[str, Any]) -> list[str]:
-    """Return the runs that no other run dominates, by falling tokens/s of a user."""
+    """Return the runs that no other run dominates, in descending order of tokens/s per user."""
     rows = [
         (run["output_tokens_per_second_per_user"], run["output_tokens_per_second_per_gpu"], one)
         for one in answer["evaluated"]

@@ -31,14 +31,14 @@ COST = ("dollars/M\noutput", "cost.dollars_per_million_output_tokens", three_dig
 DROPPED = ("completed", "KV used\n%", "mean\nTTFT")
 #: Fields of the summary's ``load`` that describe an overload.
 LOAD = ("offered_request_rate", "served_request_rate", "saturated", "binding")
-#: Most cells shown; the table on disk has all.
+#: Maximum number of cells shown; the table on disk has all.
 MOST_SHOWN = 40
 
 
 def sweep_table(
     rows: Sequence[Mapping[str, Any]], varied: Sequence[str], header: Sequence[str] = ()
 ) -> RenderableType:
-    """Lay out one row per cell, or per mean over seeds, in the plan's order.
+    """Return a table of one row per cell, or per mean over seeds, in the order of the sweep.
 
     ``header`` names the deployment and the workload. Some columns are shown only if their values
     differ between rows, and the bottleneck only if a cell does not keep up with its arrivals.
@@ -66,7 +66,7 @@ def sweep_table(
 def with_short_names(
     rows: Sequence[Mapping[str, Any]], varied: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return rows in which varied options name parts without their files or modules."""
+    """Return rows with short part names: varied options without the file or module of a part."""
     made = [dict(row) for row in rows]
     for name in varied:
         values = [row[name] for row in rows]

@@ -19,7 +19,7 @@ HEADINGS = (
     *("requests", "completed", "rejected", "mean\nTTFT", "p99\nTTFT", "output\ntokens", "service"),
 )
 DROPPED = ("rejected", "p99\nTTFT", "output\ntokens", "completed")
-#: Most tenants shown, those with most service first.
+#: Maximum number of tenants shown: those with most service.
 MOST_SHOWN = 20
 
 

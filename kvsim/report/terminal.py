@@ -69,7 +69,7 @@ DROPPED = (
 def comparison_table(
     comparison: Comparison, rows: Sequence[Row] = (), facts: Mapping[str, Any] | None = None
 ) -> RenderableType:
-    """Lay out one row per allocator, and compare the most and the least wasteful one.
+    """Return a table of one row per compared run; compare the most and the least wasteful one.
 
     ``rows`` and ``facts`` replace the comparison's own, e.g. by means over replications.
     """
@@ -284,7 +284,10 @@ LINES_AFTER_FLEET = {
 def run_table(
     result: Result, facts: Mapping[str, Any] | None = None, summary: Row | None = None
 ) -> RenderableType:
-    """Lay out one run, or the means of several like it; ``facts`` describe its requests."""
+    """Return the table and lines of a run, or of the means over replications of a run.
+
+    ``facts`` describe the requests; by default they are taken from the run.
+    """
     s = summary or result.summary
     load = s.get("load")  # earlier versions had none
     scheduler = result.provenance.get("scheduler", "")

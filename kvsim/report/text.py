@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 GIB = 2**30
-#: Words of the line of a run's cost, by key of the summary; undefined figures are left out.
+#: Labels of cost figures, by key of the summary; undefined figures are omitted.
 COSTS = {
     "dollars_per_million_input_tokens": "per million input tokens",
     "dollars_per_million_cached_tokens": "per million cached input tokens",
@@ -44,7 +44,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format milliseconds with about three digits, in seconds from 10 s on.
+    """Format milliseconds with about three digits; 10 s and more are shown in seconds.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class _Formatter(string.Formatter):
 
 
 def without_paths(texts: Sequence[str]) -> list[str]:
-    """Return names of parts without their files or modules, unless two names became equal.
+    """Return names of parts without their files or modules, unless two names would then be equal.
 
     Examples
     --------

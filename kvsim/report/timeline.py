@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 MICROSECONDS = 1e6
 #: Default number of drawn requests.
 MOST_REQUESTS = 10_000
-#: Roles by the letter in front of a replica's number.
+#: Letter in front of a replica's number, by role.
 LETTERS = {"prefill": "P", "decode": "D", "mixed": "R"}
 
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a run that is drawn: seconds since its first arrival, and the most requests."""
+    """The drawn part of a run.
+
+    ``start`` and ``stop`` are seconds since its first arrival; at most ``num_requests`` requests
+    are drawn.
+    """
 
     start: float = 0.0
     stop: float = math.inf

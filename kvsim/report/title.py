@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 
-#: Largest ratio of the KV memory of runs that a title gives as one size.
+#: A title gives one size if the KV memory of the runs differs by at most this factor.
 ALIKE = 1.005
 
 
@@ -26,7 +26,10 @@ def deployment(result: Result) -> str:
 
 
 def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
-    """Name models, GPUs and KV memory of several runs in a line, by configuration and summary."""
+    """Name models, GPUs and KV memory of several runs in a line.
+
+    ``runs`` are pairs of a run's configuration and summary.
+    """
     models = _each(_model(config) for config, _ in runs)
     cards = _each(_gpus(config, summary) for config, summary in runs)
     sizes = [summary["kv_cache"]["bytes"] for _, summary in runs]
@@ -79,7 +82,7 @@ def _range(values: Sequence[float], how: str) -> str:
 
 
 def facts_of(result: Result) -> dict[str, Any]:
-    """Return the facts for :func:`workload` from the table of a run: tokens as served."""
+    """Return the facts for :func:`workload` from the table of a run, with served tokens."""
     table = result.requests
     span = float(np.ptp(table["arrival_time"]))
     return {
@@ -103,7 +106,7 @@ def workload(facts: Mapping[str, Any]) -> str:
 
 
 def served(result: Result) -> str:
-    """Describe the requests of a run by its table, and name their source if it is known."""
+    """Describe the requests in the table of a run, and name their source if it is known."""
     table = result.requests
     arrivals = table["arrival_time"]
     span = float(np.ptp(arrivals)) if len(arrivals) else 0.0

@@ -1,4 +1,4 @@
-"""A training budget for the terminal: a table with bars, whether it fits, and remedies."""
+"""A training budget for the terminal: a table with bars, the verdict, and remedies."""
 
 from __future__ import annotations
 

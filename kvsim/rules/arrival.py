@@ -21,7 +21,7 @@ def make_request(state: Replica, request: Request, place: int) -> None:
 
 
 def known_end(trace: Trace, request: Request) -> int:
-    """Return the token count at which a request ends as far as the scheduler knows."""
+    """Return the token count at which the scheduler expects a request to end."""
     if not trace.has_eos:
         return request.end
     return request.num_prompt_tokens + trace.asked_tokens[request.request_id]

@@ -28,7 +28,7 @@ def batch_at(state: Replica, k: int) -> Batch:
 
 
 def calls_since_token(state: Replica, request: Request) -> int:
-    """Return the calls of schedule since a request's token in flight was scheduled; 0 for none."""
+    """Return the ``schedule`` calls since a request's token in flight was scheduled, or 0."""
     if request.num_placeholders == 0:
         return 0
     return state.num_calls + state.limits.num_stages - request.next_call
@@ -116,8 +116,9 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
 def victim_place(state: Replica) -> int:
     """Return the index in the running list of the request to preempt: the last, or least urgent.
 
-    Of equally urgent requests vLLM takes the first. Its arrival times never tie. Those of a trace
-    may: ids then break the tie, since requests could otherwise preempt each other without end.
+    vLLM chooses the first of several equally urgent requests, since its arrival times never tie. In
+    a trace they may tie. Ids then decide, unless ``clock_ties`` is set: otherwise, requests could
+    preempt each other without end.
     """
     if state.limits.has_own_victim:
         return own_victim_place(state)

@@ -1,8 +1,8 @@
 """The loop of a replica, which is that of vLLM's engine core.
 
-Schedule a step. Process the output of the oldest step in flight if the maximum number is in flight
-(one; two with asynchronous scheduling; one more per further pipeline stage), or if nothing could
-be scheduled.
+It schedules a step. Then it processes the output of the oldest step in flight if nothing could be
+scheduled, or if the maximum number of steps is in flight: one, or two with asynchronous scheduling,
+and one more per further pipeline stage.
 """
 
 from __future__ import annotations

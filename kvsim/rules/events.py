@@ -56,7 +56,7 @@ def note_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record an event STORED for the blocks first to stop that got the keys since ``first_key``."""
+    """Record a STORED event for the blocks first to stop that got the keys since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
         record_stored(
@@ -67,7 +67,7 @@ def note_stored(
 def note_partial(
     kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
 ) -> None:
-    """Record an event STORED for a key of part of a block, up to hash unit ``units``."""
+    """Record a STORED event for the key of a part of a block, up to hash unit ``units``."""
     log = kv.pool.log
     first_key = log.num_keys
     note_key(log, own_blocks.keys[units - 1], units - 1)
@@ -86,7 +86,7 @@ def record_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record an event STORED for blocks of ``size`` tokens; ``units`` hash units precede them."""
+    """Record a STORED event for blocks of ``size`` tokens; ``units`` hash units precede them."""
     event = next_event(kv.pool.log, STORED, group)
     event.row = request.request_id
     event.block_size = size
@@ -125,7 +125,7 @@ def note_cleared(log: EventLog) -> None:
 
 
 def note_update(log: EventLog, time: float) -> None:
-    """End the events of a scheduler update, if there are any, with its time in seconds."""
+    """Close the events of a scheduler update, if any, with an UPDATE event at a time in seconds."""
     if log.is_open:
         event = next_event(log, UPDATE, 0)
         event.time = time

@@ -69,7 +69,7 @@ def prefetch_buckets(pool: BlockPool, number: int) -> None:
 
 
 def prefetch_victim(pool: BlockPool) -> None:
-    """Prefetch the candidate at position 2 * AHEAD, and the bucket of that at AHEAD."""
+    """Prefetch the candidate at position 2 * AHEAD, and the bucket of the candidate at AHEAD."""
     if pool.policy != LRU:
         return
     at, line = pool.line.first + 2 * AHEAD, pool.line

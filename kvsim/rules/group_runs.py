@@ -1,4 +1,4 @@
-"""Runs of steps if requests have several block tables, or tables of windows or states.
+"""Runs of decode steps for requests with several block tables, or with windows or states.
 
 A run skips a request until it needs bookkeeping. At that step the request's counts are updated, and
 it grows as in a single step, in the order of the running list. Between such steps windows move

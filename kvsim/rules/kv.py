@@ -60,7 +60,7 @@ def has_pool(kv: KV) -> bool:
 
 
 def next_own_blocks(kv: KV) -> RequestBlocks:
-    """Return the record for the next admitted request; look-ups before it use the record, too."""
+    """Return the record for the next admitted request; its look-ups use this record, too."""
     return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
 
 

@@ -50,7 +50,7 @@ def paint(state: Replica, first: int) -> None:
 def paint_paged(state: Replica, first: int) -> None:
     """Paint blocks by cause: dead, live, reserved, never used, cached and free slots.
 
-    Blocks held only by requests that do not run count as reserved: for a transfer.
+    Blocks held only by requests that do not run count as reserved for a transfer.
     """
     kv, pool = state.kv, state.kv.pool
     for block in range(pool.num_usable + 1):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def process_output(state: Replica, batch: Batch) -> None:
-    """Process the output of a finished step: append the tokens of its requests, in their order."""
+    """Process the output of a finished step: append its requests' tokens, in the step's order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished, num_turns = 0, 0, 0, 0
     begin_growing(state, now - before)

@@ -27,7 +27,7 @@ def note_wrong(part: Part, operation: int, value: float) -> None:
 
 
 def update_rank(state: Replica, k: int) -> None:
-    """Set a request's priority to what the user's rule returns now."""
+    """Set a request's priority to the current result of the user's rule."""
     rank = python_rank(state, k)
     if math.isnan(rank):
         note_wrong(state.order, PRIORITY, rank)
@@ -36,7 +36,7 @@ def update_rank(state: Replica, k: int) -> None:
 
 
 def rank_running(state: Replica) -> None:
-    """Set the priorities of the running requests to what the user's rule returns now."""
+    """Set the priorities of the running requests to the current results of the user's rule."""
     for place in range(state.num_running):
         update_rank(state, state.running[place])
 
@@ -44,7 +44,7 @@ def rank_running(state: Replica) -> None:
 def own_victim_place(state: Replica) -> int:
     """Return the index in the running list of the request with the highest preemption score.
 
-    Of equals, it is the last one in the list.
+    If several requests have this score, it is the last of them.
     """
     chosen, most = state.num_running - 1, -math.inf
     for place in range(state.num_running):

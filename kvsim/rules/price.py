@@ -139,7 +139,7 @@ def elementwise_time(cost: Cost, work: Work) -> float:
 
 
 def all_reduce_time(cost: Cost, work: Work) -> float:
-    """Seconds of exchanges, and of the all-reduces of a group: the faster of two algorithms."""
+    """Seconds of a group's all-reduces by the faster of two algorithms, and of its exchanges."""
     time = min(
         cost.one_shot + work.num_tokens * cost.one_shot_token,
         cost.two_shot + work.num_tokens * cost.two_shot_token,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def number(kind: type[T], value: Any, part: object, operation: str) -> T:
-    """Return the result of a user's operation as a number; ValueError if it is none."""
+    """Return the result of a user's operation as a number; raise ValueError if it is not one."""
     try:
         found = kind(value)
     except (TypeError, ValueError):
@@ -103,7 +103,7 @@ def python_has_blocks(kv: KV, request: Request) -> bool:
 
 
 def python_take_transfers(state: Replica, batch: Batch) -> None:
-    """Set ``kv.moved`` to the bytes that a step moves, by a manager."""
+    """Set ``kv.moved`` to the bytes that a manager moves for a step."""
     manager: Any = state.kv.python
     if manager is None:
         return
@@ -115,7 +115,7 @@ def python_take_transfers(state: Replica, batch: Batch) -> None:
 
 
 def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
-    """Make room for a request's first tokens by a user's rules; return their number of tokens."""
+    """Make room for a request's first tokens by a user's rules; return the room in tokens."""
     rules: Any = kv.own.part.python
     return number(int, rules.allocate(request, num_tokens), rules, "allocate")
 
@@ -138,7 +138,7 @@ def python_kv_usage(kv: KV) -> float:
 
 
 def python_heap(state: Replica, seconds: float) -> None:
-    """Add the bytes of a caching allocator, times seconds, to the totals, if there is one."""
+    """Add a caching allocator's bytes times ``seconds`` to the totals, if the manager has one."""
     manager: Any = state.kv.python
     heap = None if manager is None else manager.heap_bytes
     if heap is not None:

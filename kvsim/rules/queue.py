@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_before(state: Replica, k: int, other: int) -> bool:
-    """Return True if request ``k`` is before ``other`` in a queue by priority; a total order.
+    """Return True if request ``k`` is before ``other`` in a queue by priority (a total order).
 
     Equally urgent requests are ordered by id, compared as text because vLLM's ids are strings.
     """
@@ -80,7 +80,7 @@ def enqueue(state: Replica, k: int) -> None:
 
 
 def reorder(state: Replica) -> None:
-    """Order the waiting queue by what a user's priority rule returns now."""
+    """Reorder the waiting queue by the current results of a user's priority rule."""
     for place in range(state.waiting.length):
         update_rank(state, state.heap[place])
     for place in range(state.waiting.length // 2 - 1, -1, -1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
-#: Most memory samples per replica; the next one first drops every other sample.
+#: Maximum number of memory samples per replica; a further sample first drops every other one.
 MAX_MEMORY_SAMPLES = 4096
 
 

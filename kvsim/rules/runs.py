@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 ENDLESS_RUN = 2**62
-#: Fewest steps before the horizon for which a run is started, because starting one takes time.
+#: A run is started only if this number of steps fits before the horizon: starting it takes time.
 LEAST_STEPS = 3
 
 
@@ -117,7 +117,7 @@ def stays_refused(state: Replica) -> bool:
 
 
 def has_time(state: Replica) -> bool:
-    """Return True if LEAST_STEPS steps like that in flight fit before the horizon."""
+    """Return True if LEAST_STEPS steps as long as the step in flight fit before the horizon."""
     if not state.limits.asynchronous:
         return False  # without a step in flight, the length of a step is not known yet
     end = batch_at(state, 0).end
@@ -160,7 +160,7 @@ def longest_run(state: Replica) -> int:
 
 
 def decodes_regularly(state: Replica, request: Request) -> bool:
-    """Return True if a request is a plain decode, with its last token from the last step."""
+    """Return True if a request is a plain decode whose last token came from the last step."""
     ahead = int(state.limits.asynchronous)
     return (
         request.num_tokens + request.num_placeholders - request.num_computed_tokens == 1
@@ -218,7 +218,10 @@ def sort_by_phase(state: Replica) -> int:
 
 
 def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
-    """Allocate blocks and set keys for one step of a run; False, unchanged, without free blocks."""
+    """Allocate blocks and set keys for one step of a run.
+
+    If too few blocks are free, return False and change nothing.
+    """
     if has_groups(state.kv):
         return tend_groups(state, step, tries)
     if state.kv.manager == OWN:
@@ -294,7 +297,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
 
 
 def must_end_run(state: Replica, under_way: float) -> bool:
-    """Return True if a run must end before its next step; ``under_way``: end of the last."""
+    """Return True if a run must end before its next step; ``under_way``: end of its last step."""
     if state.clock >= state.end_time:
         return True
     if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):

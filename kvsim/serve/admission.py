@@ -1,4 +1,4 @@
-"""Limits by which a server turns requests away on arrival, and its answers."""
+"""Limits above which a server rejects requests on arrival, and the answers to these requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Admission(NamedTuple):
     def exceeded(self, num_open: int, num_tokens: int, sizes: Sequence[int]) -> str:
         """Return the limit that new samples exceed; an empty text for none.
 
-        All samples are admitted, or none. The last one admitted may exceed the tokens.
+        Either all samples are admitted, or none. The tokens of the last sample do not count, so it
+        may exceed ``tokens``.
 
         Parameters
         ----------

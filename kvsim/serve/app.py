@@ -55,7 +55,7 @@ class Server:
 
     Parameters
     ----------
-    names : names of the model; answers to requests without a name give the first
+    names : names of the model; the first one is in answers to requests without a name
     facts : block size, number of blocks and other settings, for dashboards and routers
     """
 

@@ -51,7 +51,7 @@ class Shown:
 
 
 class NumberedRequest(IncomingRequest):
-    """The only request of a trace, with its number among all requests as its id."""
+    """The only request of a trace; its id is its number among all requests of the server."""
 
     def __init__(self, trace: Trace, number: int, now: float) -> None:
         super().__init__(trace, 0, now)
@@ -71,8 +71,8 @@ class NumberedRequest(IncomingRequest):
 class Behind(Server):
     """The endpoints of a fleet: a router chooses the replica of each request.
 
-    Metrics, load and events cover all replicas, and changes of settings apply to all of them. Other
-    requests are answered as by the first replica.
+    Metrics, load and events cover all replicas, and changes of settings apply to all of them. The
+    other endpoints answer as the first replica does.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def sent(name: bytes) -> int:
 class BlockNames:
     """Replaces an engine's block numbers by hashes that depend on tokens alone.
 
-    Two engines may give different blocks the same number, which an index over both would confuse.
+    Two engines may give different blocks the same number; an index over both would confuse them.
     """
 
     def __init__(self) -> None:

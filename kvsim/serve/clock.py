@@ -8,7 +8,7 @@ import select
 import selectors
 import time
 
-#: A wait longer than SHORT seconds is split: first NEARLY of its time, then the rest.
+#: A wait longer than SHORT seconds is split in two: the share NEARLY of its time, and the rest.
 NEARLY, SHORT = 0.99, 0.001
 
 
@@ -47,7 +47,7 @@ class Clock:
 class Precise(selectors.DefaultSelector):
     """A selector with exact time-outs.
 
-    Time-outs of epoll end up to 2 ms late, those of select up to 0.5 %.
+    Time-outs of epoll end up to 2 ms late, those of select up to 0.5 % late.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -1,4 +1,4 @@
-"""Failures of live replicas, by the option ``failures`` or on the order of a request's header."""
+"""Failures of live replicas, drawn by the option ``failures`` or ordered by a request's header."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Failing:
         Raises
         ------
         Refused
-            With the status that the header names, or for a wrong header.
+            With the status that the header names; with status 400 for an invalid header.
         """
         if asked is None:
             return
@@ -90,7 +90,7 @@ class Failing:
         Raises
         ------
         ValueError
-            Naming what the replica lacks.
+            For a prefill or decode replica, and for KV memory that is not a pool of blocks.
         """
         if self._live.handover is not None:
             raise ValueError("cannot fail a prefill or decode replica")

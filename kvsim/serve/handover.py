@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RealTime:
-    """The world of transfers, on a live clock."""
+    """The time and the timed calls of KV transfers, on a live clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,14 +33,14 @@ class RealTime:
 
 
 class Handover:
-    """Prompts with KV that prefill replicas hold for a reader, and their transfers.
+    """The KV that prefill replicas hold until a decode replica has read it, and its transfers.
 
     Parameters
     ----------
     clock : the clock of all replicas
     fabric : name of the network between them
     most_held : requests that may hold blocks at a replica without running; vLLM has no such
-        limit, and an engine here has room for this number
+        limit, but an engine of kvsim has records for this number only
     """
 
     def __init__(self, clock: Clock, fabric: str, most_held: int) -> None:
@@ -63,7 +63,7 @@ class Handover:
         Raises
         ------
         Refused
-            Naming the parameter.
+            The message names the parameter.
         """
         key = params.get("remote_engine_id"), params.get("remote_request_id")
         wrong = "do_remote_prefill" if live.role == "prefill" else "do_remote_decode"
@@ -92,7 +92,7 @@ class Handover:
     def note_added(
         self, live: Live, request: int, params: Mapping[str, Any], num_tokens: int
     ) -> None:
-        """Note that a new request hands its KV over, or reads it. Mutates.
+        """Record that another replica will read a new request's KV, or provides it. Mutates.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class Handover:
             live.metrics.note_expired()
 
     def _let_go(self, live: Live, request: int) -> None:
-        """Free the blocks that a request, which ended before its load, would have read. Mutates."""
+        """Free the blocks that a request would have read, if it ended before its load. Mutates."""
         source = self._sources.pop((live, request), None)
         if source is not None:
             self._release(source)

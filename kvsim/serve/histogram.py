@@ -21,7 +21,7 @@ MOST_WAITING = 1000
 class Histogram:
     """The histogram of prometheus_client, at a tenth of its cost per value.
 
-    An engine adds a value for every token, at the end of a step for all its tokens at once.
+    An engine adds a value per token, and adds those of a step together at its end.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An engine on a clock, which advances in real time and sends its tokens to clients."""
+"""A live engine, which advances in real time and sends its tokens to clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvsim.stepping.remote import RemoteEngine
     from kvsim.stepping.steps import EngineStep
 
-#: Most seconds for which steps are processed before other clients are served.
+#: After this number of seconds of processing steps, other clients are served.
 LONGEST = 0.05
 
 
@@ -75,7 +75,7 @@ class Live:
 
     @property
     def remote(self) -> RemoteEngine:
-        """The engine, if it is that of a prefill or a decode replica."""
+        """The engine of a prefill or a decode replica."""
         return cast("RemoteEngine", self.engine)
 
     def wake(self) -> None:
@@ -183,7 +183,8 @@ class Live:
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
 
-        The request arrives when its body was read, or just after a step that was scheduled since.
+        The request arrives at the time at which its body was read. If a step was scheduled after
+        that time, it arrives just after this schedule.
 
         Raises
         ------

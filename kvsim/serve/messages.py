@@ -143,7 +143,7 @@ def read(body: bytes, kind: Any) -> Any:
     Raises
     ------
     Refused
-        Naming the JSON error or the wrong field.
+        The message names the JSON error or the wrong field.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -164,7 +164,7 @@ def positive(name: str, value: int | None, most: int) -> int | None:
     Raises
     ------
     Refused
-        Naming the value and the limits.
+        The message names the value and the limits.
     """
     if value is not None and not 1 <= value <= most:
         raise Refused(f"{name}: is {value}, must be from 1 to {most:,}", param=name)

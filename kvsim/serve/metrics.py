@@ -1,4 +1,4 @@
-"""The metrics of a live engine, by vLLM's names and with its buckets."""
+"""The metrics of a live engine, under vLLM's names and with vLLM's buckets."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Metrics:
         self._counters["num_preemptions"].inc(len(step.preempted))
 
     def note_expired(self) -> None:
-        """Count a prompt with blocks that no decode replica read before the lease ended."""
+        """Count a prompt whose blocks no decode replica read before the lease ended."""
         self._counters["nixl_num_kv_expired_reqs"].inc()
 
     def note_turned_away(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class Metrics:
         self._turned_away.labels(self._labels[1], reason).inc()
 
     def note_external(self, request: int, num_tokens: int) -> None:
-        """Note how many tokens of a prompt come from another replica. Mutates."""
+        """Record the number of tokens of a prompt that come from another replica. Mutates."""
         self._external[request] = num_tokens
 
     def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
@@ -164,7 +164,7 @@ class Metrics:
         self._new_tokens += count
 
     def note_next(self, requests: Iterable[int], time: float) -> None:
-        """Count one output token of each of some requests, which is not its first. Mutates."""
+        """Count one output token, but not a first one, of each of some requests. Mutates."""
         last = self._last_token
         gaps = [time - last[request] for request in requests]
         last.update(dict.fromkeys(requests, time))
@@ -180,7 +180,7 @@ class Metrics:
         if reason == "abort":
             return
         size = row["num_prompt_tokens"]
-        # The last token of a prompt that comes whole is computed again, and no hit of this cache.
+        # If all of a prompt's KV is external, its last token is computed again; it is no local hit.
         hit = size - external if external else row["num_cached_tokens"]
         counts = {
             "prompt_tokens": size,

@@ -31,7 +31,7 @@ def first_difference(path: str) -> tuple[str | None, int]:
     Raises
     ------
     ValueError
-        Naming the file, and the line that is no record.
+        The message names the file, and the line that is no record.
     """
     rows = lines_of(Path(path))
     events = lines_of(beside(path))
@@ -110,7 +110,7 @@ def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
 
 
 def advance(engine: Engine, time: float) -> None:
-    """Advance to a time; if outputs are due at that time, to the first of them only. Mutates."""
+    """Advance to a time; of several outputs due at it, process only the first. Mutates."""
     if engine.now >= time:
         return
     for _ in engine.steps_until(time):

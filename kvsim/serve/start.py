@@ -39,7 +39,7 @@ OF_FLEET = (
     *("data_parallel_size", "pool", "router", "kv_transfer_fabric", "failures", "cold_start"),
     *("num_prefill_workers", "num_decode_workers"),
 )
-#: Port of the first replica for vLLM's NIXL connectors; kvsim only names it, and opens none.
+#: Port of the first replica for vLLM's NIXL connectors; kvsim reports it, but does not open it.
 SIDE_CHANNEL = 5600
 DEFAULT_FABRIC = Config.model_fields["kv_transfer_fabric"].default
 #: Addresses that only this machine reaches.

@@ -105,9 +105,10 @@ class Reply:
         return self._head + choice + tail
 
     def begin(self) -> bytes:
-        """Return the first chunks of a chat, the roles, which come with its first token. Mutates.
+        """Return the first chunks of a chat, which hold the roles. Mutates.
 
-        As in vLLM, so that a client that takes the first chunk for the first token measures TTFT.
+        They are sent with the first token, as in vLLM. So a client that takes the first chunk for
+        the first token still measures TTFT.
         """
         if self.has_begun or not self.is_chat:
             return b""

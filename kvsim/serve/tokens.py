@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Ids of output tokens: the first one; then bits for the number of the content and the index in it.
+#: Ids of output tokens: the first id, the number of contents that ids distinguish, and the bits for
+#: the index of a token in its content.
 FIRST_OUTPUT, NUM_CONTENTS, INDEX_BITS = 2**31, 2**15, 16
 #: A token of an answer, and the pieces of any other text: words of at most six letters, numbers of
 #: at most three digits, signs, and white space.

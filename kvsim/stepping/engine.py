@@ -143,8 +143,8 @@ class Engine:
         Raises
         ------
         ValueError
-            Naming the wrong value and what is allowed. A request that can never fit raises
-            nothing: it is rejected at once.
+            The message names the wrong value and what is allowed. A request that can never fit
+            raises no error: it is rejected at once.
         """
         asked = self._reader.read(
             Asked(
@@ -456,7 +456,7 @@ class Engine:
         Raises
         ------
         RuntimeError
-            Naming the broken invariant and both sides of it.
+            The message names the broken invariant and both sides of it.
         """
         self._replica.check_integrity()
 

@@ -54,7 +54,7 @@ class GrowingTrace:
 
     Parameters
     ----------
-    given : by column, texts or numbers for which the column has the index in this list
+    given : by column, the texts or numbers to which the entries of the column are indices
     """
 
     def __init__(self, given: Mapping[str, Sequence[int | str]]) -> None:
@@ -167,7 +167,7 @@ class GrowingContents(Contents):
         self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
 
     def _note_kinds(self, values: Mapping[str, int]) -> None:
-        """Enable features that a request needs and no earlier one did. Mutates."""
+        """Enable the features that no request before this one needed. Mutates."""
         trace, state = self._state.trace, self._state
         if values["asked_tokens"] > values["max_tokens"]:
             trace.has_eos = True

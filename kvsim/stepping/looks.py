@@ -53,7 +53,7 @@ def cached_blocks(replica: Replica, allocator: str) -> list[int]:
 def reset_cache(replica: Replica, allocator: str) -> bool:
     """Clear the prefix cache; False if a block is in use.
 
-    The rule runs as Python in either memory: few variants of the compiled rules contain it.
+    The rule runs as Python under both backends, because few compiled variants contain it.
     """
     check_pool(replica, allocator, "reset_prefix_cache")
     return reset_prefix_cache(replica.state, False) == DONE_ALL

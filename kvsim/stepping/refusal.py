@@ -29,7 +29,7 @@ def check_options(config: Config) -> None:
     Raises
     ------
     ValueError
-        Naming the first such option.
+        The message names the first such option.
     """
     for name in sorted(config.model_fields_set):
         default = type(config).model_fields[name].default
@@ -47,7 +47,7 @@ def check_setup(setup: Setup) -> None:
     Raises
     ------
     ValueError
-        Naming the part.
+        The message names the part.
     """
     if setup.kv.foresees:
         raise ValueError("eviction: a policy that foresees requests needs a trace; use simulate")

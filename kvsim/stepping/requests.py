@@ -87,7 +87,7 @@ class RequestReader:
         Raises
         ------
         ValueError
-            Naming the wrong value and what is allowed.
+            The message names the wrong value and what is allowed.
         """
         ids, prompt = self._prompt(asked)
         max_tokens = whole("max_tokens", asked.max_tokens, 1, MAX_TOKENS)
@@ -162,7 +162,7 @@ def whole(name: str, given: object, least: int, most: int) -> int:
     Raises
     ------
     ValueError
-        Naming the value and the limits.
+        The message names the value and the limits.
     """
     is_whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
     if not is_whole or not least <= given <= most:  # type: ignore[operator]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Allowed growth of a backlog, in standard deviations of a Poisson number plus a share of all
-#: requests; the share is that of an overload of 2 %, which a search cannot resolve.
+#: requests; the share corresponds to an overload of 2 %, which a search cannot resolve.
 NOISE, SHARE = 3.0, 0.01
 #: Interval over which a backlog is averaged, as a share of the time of the arrivals.
 WINDOW = 0.1
@@ -25,7 +25,7 @@ REACHED, ENOUGH = 0.8, 0.9
 
 
 class Spread(NamedTuple):
-    """Actual rate of the requests of sessions, and a number of requests that reaches the rate."""
+    """Actual request rate of sessions, and the requests with which it reaches the wanted rate."""
 
     request_rate: float
     reaches: bool

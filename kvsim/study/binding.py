@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from kvsim.study.trial import Trial
 
-#: Share of steps with a refused admission, or of preempted requests, from which KV memory binds.
+#: KV memory is the binding limit if the share of steps with a refused admission, or that of
+#: preempted requests, reaches this value.
 OFTEN = 0.01
 
 #: Remedies for each limit.
@@ -94,7 +95,7 @@ def _is_decode(trial: Trial, summary: Mapping[str, Any], max_num_seqs: int) -> b
 
 
 def _decode_is_later(trial: Trial, summary: Mapping[str, Any]) -> bool:
-    """Return True if TPOT, or E2E without other targets, has the highest p90 over its target."""
+    """Return True if the largest ratio of p90 to target is TPOT's, or E2E's as the only target."""
     taken = {name: (summary[f"p90_{name}_ms"] or 0.0) / limit for name, limit in trial.targets}
     worst = max(taken, key=lambda name: taken[name])
     return worst == "tpot" or (worst == "e2el" and "tpot" not in taken and "ttft" not in taken)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
-#: Most configurations that are all searched with the whole trace.
+#: Up to this number of configurations are all searched with the whole trace.
 FEW = 8
 #: Stages before the whole trace: a stage uses the first 1/8 or 1/3 of the requests, but at least
 #: LEAST, and closes the bracket to the tolerance ROUGH.
@@ -145,7 +145,7 @@ def _answered(
 
 
 def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
-    """Return the best quarter, at least four; for ``pareto``, by their undominated points."""
+    """Return the best quarter, at least four; ``pareto`` ranks by numbers of undominated points."""
     number = max(math.ceil(len(outcomes) / KEPT), LEAST_KEPT)
     if wish.objective == "pareto":
         points = {id(o): points_of(o) for o in outcomes}

@@ -1,4 +1,4 @@
-"""A configuration as a ``vllm serve`` command line, with notes on options that it lacks."""
+"""A configuration as a ``vllm serve`` command line, with notes on options that vLLM lacks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FLAGS = (
     *("performance_mode", "attention_backend", "prefix_match_unit", "mamba_cache_dtype"),
     *("long_prefill_token_threshold_adaptive", "disable_sliding_window", "mm_ipc_gpu_memory_gb"),
 )
-#: Values that vLLM has, for options with further values in kvsim, and vLLM's names of values.
+#: vLLM's values of options for which kvsim has further values; and vLLM's names of kvsim's values.
 VALUES = {
     "kv_cache_dtype": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
     "quantization": ("fp8", "awq", "gptq", "bitsandbytes", "mxfp4"),
@@ -73,7 +73,7 @@ SERVERS = (
 
 
 class Line(NamedTuple):
-    """A command, and notes on the options that it lacks."""
+    """A command, and notes on the options that it cannot express."""
 
     command: str
     notes: tuple[str, ...]
@@ -82,8 +82,8 @@ class Line(NamedTuple):
 def vllm_line(config: Config) -> Line:
     """Return a configuration as a ``vllm serve`` line.
 
-    The line has the flags that were given, since kvsim's defaults are vLLM's, and always the
-    tensor-parallel size.
+    The line always has the tensor-parallel size. Of the other flags it has only those that were
+    given, since kvsim's defaults are vLLM's.
 
     Examples
     --------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.config import RunConfig
 
-#: Options that select the requests. The digest of the requests enters the cell's digest, not these,
+#: Options that select the requests. A cell's digest has the digest of the requests in their place,
 #: so that a moved trace file, or a rate equal to the default, gives the same cell.
 REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "trace_digest"}
 
@@ -39,7 +39,7 @@ def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    config : defaults are filled in, so that a changed default is another cell
+    config : configuration with its defaults, so that a changed default gives another cell
     trace_digest : digest of the requests that are served
     """
     options = {

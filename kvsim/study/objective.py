@@ -54,9 +54,9 @@ class Point(NamedTuple):
 class Wish(NamedTuple):
     """An objective and its inputs.
 
-    ``asked_rate`` is the rate to sustain, in requests per second, for ``gpus``, and for ``cost`` if
-    given; ``prices`` are dollars per GPU-hour by GPU. ``counts_replicas`` is true if the search
-    determines the number of replicas that sustain this rate.
+    ``asked_rate`` is the rate to sustain, in requests per second: ``gpus`` needs it, and ``cost``
+    may have it. ``prices`` are dollars per GPU-hour by GPU. ``counts_replicas`` is true if the
+    search determines the number of replicas that sustain this rate.
     """
 
     objective: Objective

@@ -19,7 +19,7 @@ class Difference(NamedTuple):
     """A metric's difference from the first configuration: its mean, and a 95 % interval.
 
     ``low`` and ``high`` are None with a single pair. ``percent`` is relative to the first
-    configuration's mean, None if that is 0.
+    configuration's mean, None if this mean is 0.
     """
 
     mean: float
@@ -39,7 +39,7 @@ def differences(
     """Compare summaries pair by pair: each pair served the same requests.
 
     Effects of the requests, such as a seed's long prompts, are in both runs of a pair and cancel:
-    the interval is Student's t over the differences, with one degree of freedom less than pairs.
+    the interval is Student's t over the differences; its degrees of freedom are the pairs minus 1.
     Metrics that are undefined in some run are left out.
 
     Examples

@@ -98,7 +98,7 @@ def interval(passes: Callable[[float, int], bool], bracket: Bracket, seeds: int)
     """Widen a bracket until every seed passes at its low end and fails at its high end.
 
     The search itself used seed 0 of ``seeds``. Each end is run with the other seeds. Until they
-    agree, the end moves outward, to 2.5 %, 5 %, 10 %, 20 % and 40 % from its first value.
+    agree, the end moves outward: by 2.5 %, 5 %, 10 %, 20 % and 40 % of its first value.
     """
 
     def moved(end: float, sign: int) -> float:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Default share of all requests that must meet the targets of ``--goodput``.
 ATTAIN = 0.95
-#: Requests from which at least ten lie above a 99th percentile.
+#: Number of requests of which ten lie above the 99th percentile.
 ENOUGH_FOR_P99 = 1000
 #: Names of the targets that every search adds. The first: requests start as fast as they arrive.
 STABLE = "backlog"

@@ -195,7 +195,7 @@ def candidate(
 
 
 def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with those of roles, such as ``prefill.gpu``, in ``pool`` tables.
+    """Return options, with those of a role, such as ``prefill.gpu``, moved to ``pool`` tables.
 
     Examples
     --------

@@ -102,7 +102,7 @@ def _replicas(config: RunConfig) -> int:
 
 
 def look(cells: Iterable[Cell], folder: Path, *, retry_failed: bool = False) -> Progress:
-    """Return the cells to run.
+    """Return the progress of a plan: the cells to run, and the numbers of the others.
 
     Parameters
     ----------

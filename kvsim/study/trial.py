@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     #: Returns the requests for a rate and a seed; the search itself uses seed 0.
     Requests = Callable[[float, int], Trace]
 
-#: Ratio to the highest passed rate from which the first half of a run is tried first.
+#: If a rate exceeds the highest passed rate by this factor, only half of its run is tried at first.
 FAR = 1.25
 
 
@@ -64,12 +64,12 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """Runs of one configuration: each tells whether a rate meets the targets. Mutates itself.
+    """Runs of one configuration, each at a rate that meets the targets or not. Mutates itself.
 
     Parameters
     ----------
     config : the deployment; its ``goodput`` holds the targets of requests
-    requests : function from rate and seed to requests; only their gaps depend on the rate
+    requests : function from rate and seed to requests; only their arrival times depend on the rate
     slo : the targets
     """
 

@@ -37,8 +37,8 @@ def wish_of(
     Raises
     ------
     ValueError
-        For an unknown objective or price, what has no highest rate, or lacks what the objective
-        needs.
+        For an unknown objective or price, a deployment that has no highest rate, or a missing input
+        of the objective.
     """
     wish = Wish(read_objective(objective), config.request_rate, read_prices(price))
     counted = {"data_parallel_size", *COUNTED} & (space.keys() | config.model_fields_set)

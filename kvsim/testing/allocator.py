@@ -44,9 +44,9 @@ def check_allocator(
     Every run draws a trace, limits, and a pool of one block to 256. First, the methods are called
     directly: a refused call and a lookup change nothing, a request for which ``fits()`` is true is
     served in an empty memory, and at the end all memory is free. Then each scheduler serves the
-    trace twice, with all memory recounted after every step and :func:`check_result` on the tables;
-    for rules (:class:`.AllocatorRules`), a third time, compiled. :mod:`kvsim.testing` has the
-    parameters.
+    trace twice: all memory is recounted after every step, and :func:`check_result` checks the
+    tables. Rules (:class:`.AllocatorRules`) serve it once more, compiled. :mod:`kvsim.testing` has
+    the parameters.
 
     Examples
     --------

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 #: Most tokens of a request of a random trace, prompt and output together.
 MAX_MODEL_LEN = 96
-#: Most steps of a run per token of its trace; a run with more makes no progress.
+#: A run with more steps per token of its trace is considered stuck.
 PATIENCE = 50
 
 
@@ -124,7 +124,7 @@ def pool_of_any_size(rng: np.random.Generator, number: int) -> dict[str, Any]:
 
 
 class Watch(Checker):
-    """Recounts all memory after every step, and raises for a run of more than ``num_steps``."""
+    """Recounts all memory after every step, and raises an error after ``num_steps`` steps."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -151,7 +151,7 @@ def checked(trace: Trace, options: dict[str, Any]) -> Result:
     Raises
     ------
     AssertionError, RuntimeError
-        Naming the broken invariant.
+        The message names the broken invariant.
     """
     first, second = _serve(trace, options), _serve(trace, options)
     check_result(first)

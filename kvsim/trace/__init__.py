@@ -50,7 +50,7 @@ MAX_TOKENS = 2**24
 MIN_DURATION = 1e-9
 #: Range of rates at which arrival times keep their digits, requests per second; or infinite.
 MIN_RATE, MAX_RATE = 1e-9, 1e12
-#: Rows that are hashed at once, which bounds the copy of a constant column that takes no memory.
+#: Number of rows that are hashed at once; it limits the memory for copies of constant columns.
 HASHED_AT_ONCE = 1 << 16
 #: Columns that enter the digest only if some request has a value in them.
 SELDOM = (
@@ -86,7 +86,7 @@ def check_rate(request_rate: float) -> None:
     Raises
     ------
     ValueError
-        With the rate and what is allowed.
+        The message has the rate and what is allowed.
     """
     if not request_rate > 0:
         raise ValueError(f"request_rate must be above 0, got {request_rate}")
@@ -101,8 +101,9 @@ def check_rate(request_rate: float) -> None:
 class Trace:
     """Requests in order of arrival; ``request_id`` is the row index.
 
-    :meth:`from_arrays`, which checks everything, ``workloads.load`` and the generators of
-    ``workloads`` make traces. All arrays have one entry per request unless noted otherwise.
+    :meth:`from_arrays` makes a trace of arrays, which it checks; ``workloads.load`` makes one of a
+    file, and the generators of ``workloads`` of random numbers. All arrays have one entry per
+    request unless noted otherwise.
 
     Attributes
     ----------
@@ -145,8 +146,8 @@ class Trace:
         How the output ends: 0: by its length, which the engine knows as max_tokens; 1: by EOS or a
         stop token before max_tokens, at a length that the engine does not know.
     max_tokens : int64
-        Most output tokens, as the engine knows; 0: ``num_output_tokens``, or no limit for an output
-        that ends by EOS.
+        Largest number of output tokens, which the engine knows; 0: ``num_output_tokens``, or no
+        limit for an output that ends by EOS.
     sample_offsets : int64, len(trace) + 1
         Rows of ``sample_output_tokens`` that belong to each request.
     sample_output_tokens : int64
@@ -259,7 +260,7 @@ class Trace:
         Raises
         ------
         ValueError
-            Naming the first offending row and what is allowed.
+            The message names the first offending row and what is allowed.
         """
         arrival = read_floats("arrival_time", arrival_time)
         n = len(arrival)

@@ -25,7 +25,7 @@ NO_HINT, MAX_PRIORITY = -1, 100
 
 
 class RowError(ValueError):
-    """One request of a trace is wrong. Readers turn ``row`` into a line of their file.
+    """An error in one request of a trace. Readers turn ``row`` into a line of their file.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
     Raises
     ------
     ValueError
-        For another length; RowError for a number that is not whole.
+        If there are not ``n`` numbers; RowError for a number that is not whole.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_:
@@ -206,7 +206,7 @@ def read_segments(
     Raises
     ------
     ValueError
-        For values that are not triples of integers; RowError for a request without any.
+        For values that are not triples of integers; RowError for a request without a triple.
     """
     offsets = np.zeros(n + 1, dtype=np.int64)
     if segments is None:

@@ -81,7 +81,7 @@ def _within(values: NDArray[np.generic], before: Ints) -> Floats:
 
 
 def by_program(trace: Trace, ttl: float) -> Trace:
-    """Return a trace with priorities: earlier programs first, turns with held blocks before all.
+    """Return a trace with priorities: turns with held blocks first, then earlier programs.
 
     A program is a session with its sub-agents. The blocks of a turn are held if its pause is at
     most ``ttl`` seconds and :func:`holds` is true for the previous turn.

@@ -118,7 +118,8 @@ class Activations(NamedTuple):
     ----------
     stored : activations of every micro-batch in flight, stored until its backward pass
     recomputed : activations of one segment, alive while its backward pass runs
-    embedding, output : dropout mask of the embedding; inputs of last norm and LM head, FP32 logits
+    embedding : dropout mask of the embedding
+    output : inputs of the last norm and of the LM head, and FP32 logits
     """
 
     stored: int

@@ -20,9 +20,9 @@ GATHERED_LAYERS = 2
 class Stage(NamedTuple):
     """Bytes of one GPU by component.
 
-    ``stored_per_micro_batch`` and ``stored_per_layer`` (or per checkpointed segment) are stored
-    activations of one micro-batch; ``whole`` has the states without ZeRO; ``num_trained`` is the
-    number of trained parameters.
+    ``stored_per_micro_batch`` and ``stored_per_layer`` are the stored activations of one
+    micro-batch, in all layers and in one layer (or checkpointed segment). ``whole`` has the states
+    without ZeRO. ``num_trained`` is the number of trained parameters.
     """
 
     states: States

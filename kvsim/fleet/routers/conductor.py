@@ -22,7 +22,7 @@ class Conductor(Router):
     """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
     The time to first token at a replica is ``T_queue`` plus the prefill time of the tokens that it
-    does not cache; the smallest wins, the first of equals. ``T_queue`` is the predicted time of the
+    does not cache; the smallest wins, the first on a tie. ``T_queue`` is the predicted time of the
     requests that this gateway has sent there and that have no first token. If replicas read each
     other's memory (``--kv-store peer``) and the best match is at least ``threshold`` times as long
     as a replica's own, the replica reads the difference: ``T_transfer`` is added, and only the

@@ -9,7 +9,7 @@ from kvsim.rules.routing.pick import least_loaded
 
 @ROUTERS.register("least-outstanding")
 class LeastOutstanding(RuleRouter):
-    """The replica with the fewest unfinished requests, the first of equals."""
+    """The replica with the fewest unfinished requests, the first on a tie."""
 
     takes_changes = True
     looks_at_replicas = True

@@ -35,7 +35,7 @@ class Preble(Router):
     """Preble's E2: the longest match if more of the prompt is cached than not, else any replica.
 
     If fewer tokens are missing than cached (exploit), the replicas with the longest match are
-    candidates; else (explore) all. The smallest ``L + M`` wins, the first of equals. L is the
+    candidates; else (explore) all. The smallest ``L + M`` wins, the first on a tie. L is the
     prefill time of the entries missed in the last ``window`` seconds, each divided among its
     holders, plus ``active requests * median output * median TPOT`` of the replica. M is the prefill
     time of the entries that an LRU cache of the replica's size would evict. After ``warm-up``

@@ -51,7 +51,7 @@ class ProductionStack(RuleRouter):
       threshold`` tokens, the session's owner on a hash ring wins; without a session, the replica
       with the fewest recent requests.
     - ``loadaware``: the largest ``matched / prompt - beta * (load - mean) / max(1, mean)`` wins,
-      the first of equals; loads are requests in flight.
+      the first on a tie; loads are requests in flight.
 
     Source: routing_logic.py of vllm-project/production-stack at a6c01db0; ``loadaware`` as proposed
     there in pull request 1035, and ``relief`` in 884. The replicas' events stand in for LMCache's

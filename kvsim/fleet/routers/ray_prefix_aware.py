@@ -29,7 +29,7 @@ class RayPrefixAware(RuleRouter):
     If ``max - min`` requests in flight are above ``imbalanced-threshold``, the better of two random
     replicas wins, as in power-of-two. Otherwise the candidates are the replicas with the best
     match, or, if it is below ``match-rate`` of the prompt, those with the smallest tree. The
-    candidate with the fewest requests in flight wins, the first of equals.
+    candidate with the fewest requests in flight wins, the first on a tie.
 
     Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults; the default
     ``imbalanced-threshold`` is never exceeded. Ray's tree has text; here it has entries of

@@ -70,7 +70,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def varied_page(answer: Mapping[str, Any], runs: Mapping[str, Result]) -> str:
-    """Return the page that compares values of options, with one run of each."""
+    """Return the page that compares values of options, with the run of each for the first seed."""
     first = next(iter(runs.values()))
     names = " and ".join(name.replace("_", "-") for name in answer["rows"][0]["options"])
     shown = answer.get("deployment") or deployment(first)
@@ -98,7 +98,7 @@ def _varied_flags(answer: Mapping[str, Any]) -> str:
     for row in answer["rows"]:
         for name, value in row["options"].items():
             values.setdefault(name, {})[value] = None
-    if math.prod(map(len, values.values())) != len(answer["rows"]):  # walked together
+    if math.prod(map(len, values.values())) != len(answer["rows"]):  # varied together
         walked = ",".join(":".join(row["options"].values()) for row in answer["rows"])
         return f"{':'.join(values).replace('_', '-')}={walked}"
     return " ".join(f"{k.replace('_', '-')}={','.join(v)}" for k, v in values.items())
@@ -315,7 +315,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
 
 
 def _toml(results: Sequence[Result], left_out: Sequence[str]) -> str:
-    """Return the options of all runs' configurations, except those left out, as TOML.
+    """Return the options of the runs' configurations as TOML, without those in ``left_out``.
 
     Options that only some runs have, such as those of one engine, are included.
     """

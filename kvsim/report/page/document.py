@@ -26,7 +26,7 @@ EXPLORER_SCRIPTS = (
 
 
 def asset(name: str) -> str:
-    """Return a file that is part of every page."""
+    """Return the text of a script, style sheet or HTML fragment of the pages."""
     return files("kvsim.report.page").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -63,12 +63,12 @@ def _cell(cell: Cell) -> str:
 
 @dataclass
 class Document:
-    """A page in the making.
+    """An HTML page, to which sections are added one by one.
 
     Parameters
     ----------
     title : title of the page
-    under : a line below it
+    under : line below the title
     """
 
     title: str
@@ -131,7 +131,7 @@ class Document:
 
 
 def _hash(text: str) -> str:
-    """Name a script or style in a content security policy."""
+    """Return the hash by which a content security policy allows a script or style."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
 

@@ -33,14 +33,14 @@ MICROSECONDS = 1e6
 
 
 class Scope(NamedTuple):
-    """Part of the runs that a page contains."""
+    """The largest numbers of events and requests in a page."""
 
     most_events: int = MOST_EVENTS
     most_requests: int = MOST_REQUESTS
 
 
 def explorer(named: Mapping[str, Result], scope: Scope) -> dict[str, Any]:
-    """Return the data of the explorer: runs by name and replica, and the omitted parts."""
+    """Return the data of the explorer: a view per run and replica, and notes on omitted parts."""
     views: list[dict[str, Any]] = []
     notes: list[str] = []
     with_events = [result for result in named.values() if len(result.block_events)]
@@ -159,7 +159,7 @@ def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _map(result: Result, replica: int) -> dict[str, Any] | None:
-    """Return causes by address and time; the history of each address is contiguous."""
+    """Return the cause of each address over time, stored address by address."""
     if not result.memory_map.size:
         return None
     mine = result.memory["replica"] == replica

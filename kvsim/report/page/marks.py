@@ -1,4 +1,4 @@
-"""Marks of a chart as SVG; attributes only, for a page without inline styles."""
+"""SVG elements of a chart, styled by attributes, because a page has no inline styles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _short(value: Any) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", **look: Any) -> str:
-    """Return a text at a position; in the page's text colour by default."""
+    """Return a text at a position, by default in the page's text colour."""
     given: dict[str, Any] = {"fill": "currentColor", "font_size": 12, "text_anchor": anchor} | look
     return element("text", escape(words), x=x, y=y, **given)
 

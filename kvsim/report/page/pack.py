@@ -1,4 +1,4 @@
-"""Integers as short texts for a page: differences, as variable-length bytes, deflated."""
+"""Compact encoding of integers as text for a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefixes that a cache has held, as a tree of block keys with merged chains."""
+"""The prefixes that a cache has held, as a tree of block keys with unbranched chains merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Most nodes that a page draws, those with most hits first.
+#: Maximum number of nodes that a page draws; nodes with most hits come first.
 MOST_NODES = 400
 
 
@@ -28,7 +28,7 @@ class Node:
 
 
 def parents_of(events: NDArray[Any]) -> dict[int, int]:
-    """Return by key that of the block before it in the prompt, 0 for a first block."""
+    """Return for each key the key of the preceding block of the prompt; 0 for a first block."""
     tables: dict[tuple[int, int], dict[int, int]] = {}  # by replica and request: place, block
     holder: dict[tuple[int, int], tuple[int, int]] = {}  # by replica and block: request, place
     keys: dict[tuple[int, int], int] = {}  # by replica and block

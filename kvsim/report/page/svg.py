@@ -1,4 +1,4 @@
-"""A Matplotlib figure inside a page: small, without styles, in the page's own text colour."""
+"""Matplotlib figures as SVG inside a page, without style sheets and in the page's text colour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 #: Colours of figures that become the colour of the page's text.
 INK = ("#000000", "black")
-#: Settings of texts under which an SVG needs no style sheet, which the page's policy forbids.
+#: Text settings with which an SVG needs no style sheet: the page's security policy forbids those.
 SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.family": "sans-serif"}
 
 

@@ -1,4 +1,4 @@
-"""Text of a page: the result in a sentence or two, and the evidence for it."""
+"""Text of a page: the result in one or two sentences, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
-    """Compare the most and the least wasteful allocator; else describe each run."""
+    """Compare the most and the least wasteful allocator; without a verdict, describe each run."""
     found = verdict(rows) if by == "allocator" else None
     if found is not None:
         return found if found.endswith(".") else f"{found}."
@@ -25,7 +25,7 @@ def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
 
 
 def of_differences(answer: Mapping[str, Any]) -> str:
-    """Describe for each value its changes in latency and throughput."""
+    """Describe the changes in latency and throughput for each value of the varied options."""
     against = f"Against {title_of(answer['differences'][0]['against'])}. "
     return against + " ".join(
         f"{title_of(one['options'])}: {', '.join(_changes(one['metrics']))}."
@@ -34,7 +34,7 @@ def of_differences(answer: Mapping[str, Any]) -> str:
 
 
 def _changes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Name the changes of a value, and those that may be zero."""
+    """Yield the change of each metric, with ``(n.s.)`` if its interval includes zero."""
     for name, label in {"mean_ttft_ms": "TTFT", "mean_tpot_ms": "TPOT"}.items():
         if name in metrics:
             gap = metrics[name]
@@ -90,5 +90,5 @@ def trust(named: Mapping[str, Result], notes: Sequence[str] | None = None) -> li
 
 
 def unique(texts: Any) -> list[str]:
-    """Return texts once each, in order."""
+    """Return the texts in order, without duplicates."""
     return list(dict.fromkeys(texts))

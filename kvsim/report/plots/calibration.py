@@ -18,7 +18,7 @@ def calibration(answer: Mapping[str, Any]) -> Figure:
     Raises
     ------
     ValueError
-        Without benchmarks: the errors are theirs.
+        If the calibration used no benchmarks: the errors are those of benchmarks.
     """
     runs = [(run, "") for run in answer["fitted"]] + [(run, " *") for run in answer["held_out"]]
     kinds = list(dict.fromkeys(kind for run, _ in runs for kind in run["before"]))

@@ -23,12 +23,12 @@ GIB = 2**30
 
 
 def percent(key: str) -> Callable[[Summary], float | None]:
-    """Return a function that reads a share from a summary, in per cent; None if it has none."""
+    """Return a function that reads a share from a summary in per cent, or None."""
     return lambda s: None if s.get(key) is None else 100.0 * s[key]
 
 
 def moved(*ways: str) -> Callable[[Summary], float | None]:
-    """Return a function that reads the GiB copied in some directions; None if none was."""
+    """Return a function that reads the GiB copied in given directions; None if none was copied."""
 
     def value(s: Summary) -> float | None:
         copied = {name: number for name, number in s["kv_cache"].items() if name.endswith("_bytes")}
@@ -38,7 +38,7 @@ def moved(*ways: str) -> Callable[[Summary], float | None]:
 
 
 class Panel(NamedTuple):
-    """A panel: its unit, and the function that gives each bar's length, by label."""
+    """A panel: its unit, and for each label the function that returns a bar's length."""
 
     unit: str
     bars: Mapping[str, Callable[[Summary], float | None]]

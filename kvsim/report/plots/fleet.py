@@ -59,7 +59,7 @@ def _start(result: Result) -> float:
 
 
 def _edges(result: Result, bins: int) -> NDArray[np.float64]:
-    """Return the ends of equal spans of the run, seconds since its first arrival."""
+    """Return the edges of equal time bins over the run, in seconds since its first arrival."""
     return np.linspace(0.0, float(result.summary["duration"]) or 1.0, bins + 1)
 
 
@@ -80,7 +80,7 @@ def _replicas(axes: Axes, result: Result) -> None:
 
 
 def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.float64]]:
-    """Return a column of the memory table by replica and time bin; NaN without the replica."""
+    """Return a column of the memory table by replica and time bin; NaN if the replica is absent."""
     edges, numbers = _edges(result, BINS)[:-1], np.unique(result.memory["replica"]).tolist()
     rows = np.full((len(numbers), BINS), np.nan)
     for place, number in enumerate(numbers):
@@ -102,7 +102,7 @@ def _queues(axes: Axes, result: Result) -> None:
         for name in ("arrival_time", "first_scheduled_time", "finish_time")
     )
     unserved = np.isnan(rows["first_scheduled_time"]) & ~np.isnan(rows["finish_time"])
-    lost = np.sort(rows["finish_time"][unserved] - start)  # that never ran
+    lost = np.sort(rows["finish_time"][unserved] - start)  # ended without being scheduled
     number_of = {
         name: np.searchsorted(column, times, side="right")
         for name, column in (("came", came), ("begun", begun), ("gone", gone), ("lost", lost))

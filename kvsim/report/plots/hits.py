@@ -1,4 +1,4 @@
-"""Hit-rate curves as a figure; drawn from the answer of ``kvsim hits``."""
+"""Figure of the hit-rate curves of ``kvsim hits``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Most points of a curve with markers; a longer curve is a plain line.
+#: A curve with more points has no markers.
 MOST_MARKED = 40
 
 
 def hits(answer: Mapping[str, Any]) -> Figure:
-    """Draw the hit rate over the size of the cache, a line per policy, with the user's caches.
+    """Draw the hit rate over the cache size, a line per policy, and mark the user's caches.
 
-    The lower axis shows GiB if a model is given, else blocks; the upper one dollars, if known.
+    The lower axis shows GiB if a model is given, else blocks. The upper axis shows dollars if a
+    price is given.
     """
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -55,7 +56,7 @@ def hits(answer: Mapping[str, Any]) -> Figure:
 
 
 def _mark(axes: Axes, answer: Mapping[str, Any], unit: float) -> None:
-    """Draw the ceiling, the knee and the user's caches."""
+    """Mark the hit rate of an unlimited cache, the size for 90 % of it, and the user's caches."""
     axes.axhline(100 * answer["ceiling"], color="0.6", linewidth=0.8, linestyle=":")
     marks = [("knee", answer["knee"])] if answer["knee"] else []
     marks += [(tier["name"], tier["num_blocks"]) for tier in answer["tiers"]]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-#: Most configurations of a figure, the best first.
+#: Maximum number of configurations in a figure: the best ones.
 MOST_DRAWN = 20
 
 

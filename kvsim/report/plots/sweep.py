@@ -21,7 +21,7 @@ PANELS = (
     ("p99_ttft_ms", "p99 TTFT (s)", 1e-3),
     ("mean_tpot_ms", "mean TPOT (ms)", 1.0),
 )
-#: Most values of an axis that are each marked.
+#: An axis with at most this number of values has a tick at each of them.
 MOST_MARKED = 8
 
 
@@ -31,7 +31,7 @@ def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[s
     Raises
     ------
     ValueError
-        Unless one or two options are varied, at least one of them with numbers.
+        If no option or more than two options are varied, or none of them has only numbers.
     """
     if len(varied) not in (1, 2):
         raise ValueError(f"{len(varied)} options are varied, and a figure shows one or two")

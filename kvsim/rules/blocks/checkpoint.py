@@ -38,7 +38,7 @@ def takes_checkpoint(kv: KV, group: KVGroup, start: int, end: int) -> bool:
 
 
 def num_to_state(state: Replica, request: Request, start: int, num_tokens: int) -> int:
-    """Return the tokens of a prompt chunk, cut to end where a state is useful; 0 if too short."""
+    """Return the number of tokens of a prompt chunk, cut to end at a useful state; may be 0."""
     kv, limits = state.kv, state.limits
     size = kv.states.block_size
     prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)

@@ -46,13 +46,13 @@ def mix(key: int, value: int) -> int:
 def mix_span(key: int, content: int, start: int, length: int) -> int:
     """Fold a span of content into a 63-bit key.
 
-    The span is first turned into a number without the key, so only one fold waits for the key.
+    The span is first turned into a number without the key, so that only one fold depends on it.
     """
     return mix(key, times_plus(length, LENGTH_WORD, mix(content, start)))
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
-    """Draw the beam that a beam continues at length ``end``: usually itself."""
+    """Draw the beam whose tokens a beam continues at length ``end``; usually its own."""
     draw = fold(fold(fold(request_id, end), beam), 1)
     if not (draw >> 11) & (2**53 - 1) < beam_switch * 2.0**53:  # exact in both engines
         return beam

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def begin_states(kv: KV) -> None:
-    """Start a step: release the copies of the last step, and forget its new keys."""
+    """Start a step: release the copies of the last step, and mark its new states as readable."""
     release_copies(kv)
     kv.states.step += 1
     kv.states.num_copies = 0
@@ -66,7 +66,7 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
 
 
 def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
-    """Return the free blocks that an admission needs for states; too many if it must wait."""
+    """Return the free blocks that an admission needs for states; an impossible number to wait."""
     group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found
@@ -193,7 +193,7 @@ def name_state(
 
 
 def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
-    """Set the key of the chunk's checkpoint if a later hit could need it; else remove a key."""
+    """Set the key of the chunk's checkpoint if a later hit could need it; else remove its key."""
     states, group = kv.states, kv.groups[g]
     end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
     key = own_blocks.keys[end // kv.hash_block_size - 1]

@@ -1,4 +1,4 @@
-"""The paged KV cache as in vLLM 0.33: per request and group a block table over a shared pool.
+"""The paged KV cache as in vLLM 0.33: a request has a block table per group over a shared pool.
 
 docs/vllm-rules.md, section 6, describes the rules in words.
 """
@@ -72,7 +72,7 @@ def num_found(kv: KV, group: KVGroup, hit: int) -> int:
 
 
 def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
-    """Return the blocks of a group for ``num_tokens``; ``capped`` by the most held at one time."""
+    """Return the blocks of a group for ``num_tokens``; ``capped``: at most its admission cap."""
     if group.kind == RING:
         return 1
     blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks

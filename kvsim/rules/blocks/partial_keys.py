@@ -43,7 +43,7 @@ def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
 
 
 def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
-    """Return how many leading hash units of a request a block's key covers.
+    """Return the number of leading hash units of a request that a block's key covers.
 
     The key is searched in the units from ``first`` to ``stop``; 0 if none of them has it.
     """

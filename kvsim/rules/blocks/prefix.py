@@ -1,4 +1,4 @@
-"""The longest prefix of a request with its KV in the pool, in all groups at once.
+"""Search for the longest prefix of a request whose KV is in the pool, for all groups at once.
 
 Groups with the same spec hit together or not at all. A hit is shortened until every spec can resume
 at its end (vLLM's hybrid coordinator).
@@ -120,7 +120,7 @@ def find_window(
 
 
 def forget_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
-    """Replace with null the table entries from the window's start to the run, at ``first``."""
+    """Set to null the table entries from the window's start to ``first``, the start of its run."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):
             own_blocks.tables[spec.groups[k]].blocks[place] = NULL_BLOCK

@@ -50,7 +50,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
 
 
 def allocate_loaded(kv: KV, request: Request, g: int, start: int) -> None:
-    """Allocate a group's blocks for the tokens before ``start``; of states only the last."""
+    """Allocate a group's blocks for the tokens before ``start``; for states, only the last one."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
     if group.kind == MAMBA_ALIGN:

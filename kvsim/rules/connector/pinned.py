@@ -1,6 +1,6 @@
 """Blocks pinned for KV transfers of requests that are not running.
 
-The sums over live requests leave such a request out. Its blocks have a pin count. Blocks that only
+The sums over live requests exclude such a request. Its blocks have a pin count. Blocks that only
 pinned requests reference count as reserved for a transfer.
 """
 
@@ -83,7 +83,7 @@ def free_or_fence(state: Replica, request: Request) -> None:
 
 
 def lift_fences(state: Replica, number: int) -> None:
-    """Free the blocks with a fence that waited for step ``number`` or an earlier one."""
+    """Free the blocks whose fence waits for step ``number`` or for an earlier one."""
     connector, kv = state.connector, state.kv
     lifted = 0
     while lifted < connector.num_fenced and connector.fences[lifted] <= number:

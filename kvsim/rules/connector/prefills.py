@@ -1,4 +1,4 @@
-"""Prompts in progress: a new load must leave free the blocks that these prompts still need.
+"""Prompts in progress; a new load must not use the blocks that these prompts still need.
 
 A prompt is in progress from the start of its load, or from an admission that does not complete it.
 It ends when the step with its last token is scheduled, or when the request loses its blocks.
@@ -25,7 +25,7 @@ def begin_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefill(state: Replica, k: int) -> None:
-    """Remove a request from the open prefills, if it is one of them."""
+    """Remove a request from the prompts in progress, if it is one of them."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -41,7 +41,7 @@ def note_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefills(state: Replica, batch: Batch) -> None:
-    """End the prompts with their last token in the step just scheduled."""
+    """Remove the prompts that the step just scheduled completes from the prompts in progress."""
     if state.connector.num_prefills == 0:
         return
     for at in range(batch.size):

@@ -100,7 +100,7 @@ def after_allocation(state: Replica, request: Request) -> None:
 
 
 def notify_host(state: Replica, request: Request) -> None:
-    """Report to the host, once per request, how many of its offered tokens are loaded."""
+    """Report to the host, once per request, the number of its offered tokens that are loaded."""
     connector, row = state.connector, request.request_id
     if connector.offered[row] == 0:
         return
@@ -114,7 +114,7 @@ def notify_host(state: Replica, request: Request) -> None:
 def find_computed(state: Replica, request: Request) -> int:
     """Return the number of tokens of a waiting request that need no computation, or UNKNOWN.
 
-    Sets ``connector.hit`` and ``external``, which sum to it, and ``is_async``.
+    Sets ``connector.hit`` and ``external``, which sum to this number, and ``is_async``.
     """
     connector = state.connector
     connector.external = 0
@@ -126,7 +126,7 @@ def find_computed(state: Replica, request: Request) -> int:
     tail = hit % connector.block_size
     external = query_connector(state, request, hit - tail)
     if skips_reading(state, request):
-        external = 0  # whatever the connector has
+        external = 0  # even if the connector has tokens
     if external == UNKNOWN:
         connector.is_async = False
         return UNKNOWN

@@ -9,27 +9,29 @@ if TYPE_CHECKING:
 
 
 def reading_time(cost: Cost, work: Work, time: float) -> float:
-    """Seconds beyond those of the GEMMs, ``time``, that reading weights over PCIe takes.
+    """Return the seconds that reading weights over PCIe adds to the GEMMs' ``time``.
 
-    Kernels of layers in host memory take the longer of their time and that of their weights' bytes.
+    The kernels of layers in host memory take the longer of their own time and the transfer time of
+    their weights.
     """
     share = cost.host.share
     return max(share * work.weight_bytes / cost.link_bytes_per_s - share * time, 0.0)
 
 
 def fetching_time(cost: Cost, work: Work) -> float:
-    """Seconds in which layers wait for the copies of experts that their tokens choose."""
+    """Return the seconds that layers wait for copies of the experts that tokens choose."""
     experts = cost.experts
     copied = experts.fetched[min(work.num_tokens, experts.last_touched)]
     return experts.num_layers * copied * experts.expert_bytes / cost.link_bytes_per_s
 
 
 def copying_time(cost: Cost, layer: float) -> float:
-    """Seconds that the layers of a stage wait for copies of weights, each layer taking ``layer``.
+    """Return the seconds that the layers of a stage wait for copies of weights.
 
-    The layers of the last places in each group have their weights in the host's memory. After such
-    a layer, its buffer takes the weights of the one ``num_buffers`` later, and so on round. A
-    forward pass ends when its copies have ended.
+    A layer takes ``layer`` seconds. The last ``num_in_group`` layers of each group have their
+    weights in host memory, and use ``num_buffers`` buffers in turn. After such a layer has run, the
+    weights of the layer that uses its buffer next are copied into the buffer. A forward pass ends
+    when its copies have ended.
     """
     host, now, copied, k = cost.host, 0.0, 0.0, 0
     for place in range(host.num_layers):

@@ -1,8 +1,8 @@
 """Free blocks by rank: a binary heap with lazy removal.
 
 A block that is hit keeps its entry. At the front of the heap, entries of blocks in use are removed,
-and an entry with less than its block's current rank is moved back. So a block that is freed again
-with at least its old rank needs no second entry.
+and an entry whose rank is lower than its block's current rank is moved back. So a block that is
+freed again with at least its old rank needs no second entry.
 """
 
 from __future__ import annotations

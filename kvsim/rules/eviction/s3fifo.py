@@ -77,7 +77,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
 
 
 def remember_ghost(pool: BlockPool, key: int) -> None:
-    """Add or renew the ghost of a key; at most as many ghosts stay as the main queue has blocks."""
+    """Add or renew the ghost of a key; keep at most as many ghosts as the main queue has blocks."""
     ghosts = pool.ghosts
     ghost = find_content(ghosts, key)
     if ghost == NO_CONTENT:

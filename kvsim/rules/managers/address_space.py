@@ -71,7 +71,7 @@ def take_start(row: HolesOfSize, start: int) -> bool:
 
 
 def allocate_buddy(space: AddressSpace, wanted: int) -> int:
-    """Allocate from the smallest sufficient hole, the lowest of equals; free surplus halves."""
+    """Allocate from the smallest sufficient hole, the lowest on a tie; free surplus halves."""
     order = wanted
     while order < space.num_orders and space.by_order[order].count == 0:
         order += 1

@@ -1,7 +1,7 @@
 """The host cache of native CPU offloading: chunks by key, in slots of host memory.
 
 A chunk is first being written, then ready; loads pin it while they read it. Only a ready chunk
-without pins can be evicted. ``rules/offloading/lru.py`` or ``rules/offloading/arc.py`` chooses it.
+without pins can be evicted; ``rules/offloading/lru.py`` or ``rules/offloading/arc.py`` chooses one.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """

@@ -126,7 +126,7 @@ def copy_end(offloading: Offloading, j: int, start: float) -> float:
 
 
 def first_due(offloading: Offloading) -> float:
-    """Return the end of the first job in flight to end, or infinity."""
+    """Return the earliest due time of the jobs in flight, or infinity."""
     due = math.inf
     if offloading.loads.head != NONE:
         due = offloading.jobs[offloading.loads.head].due

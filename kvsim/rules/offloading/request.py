@@ -106,9 +106,10 @@ def leave_cache(offloading: Offloading, s: int) -> None:
 
 
 def last_marked(offloading: Offloading, state: OffloadState) -> int:
-    """Return the marked chunk of a request that ends last, on a tie the highest group's.
+    """Return the marked chunk that ends last in a request's prompt, or NONE.
 
-    NONE if there is none. Unmarked chunks after it are dropped from ``num_keys``.
+    On a tie, it is the chunk of the highest group. Unmarked chunks after it are dropped from
+    ``num_keys``.
     """
     last, end = NONE, 0
     for g in range(offloading.num_groups):

@@ -1,7 +1,7 @@
 """Native CPU offloading: the KV connector that keeps computed chunks in host memory.
 
-Computed KV is stored chunk by chunk, and chunks that a waiting request finds in host memory after
-its hit on the GPU are loaded. docs/vllm-rules.md, section 13, describes the rules in words.
+It stores computed KV chunk by chunk. It loads the chunks that a waiting request finds in host
+memory after its hit on the GPU. docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def lacks_states(state: Replica) -> bool:
-    """Return True if a step may admit more requests than there are records for.
+    """Return True if a step may admit more requests than there are free offloading states.
 
     Each admitted request runs, or loads at least one chunk into a free block.
     """
@@ -64,7 +64,7 @@ def query_chunks(state: Replica, request: Request, own_blocks: RequestBlocks, lo
 
 
 def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
-    """Return True if a load is small enough that its step waits for it; count its tokens then."""
+    """Return True, and count its tokens, if a load is so small that its step waits for it."""
     num_tokens = offloading.num_sync_tokens + external
     if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:
         return False
@@ -119,9 +119,10 @@ def load_group(
 
 
 def is_target(kv: KV, block: int, is_sync: bool) -> bool:
-    """Return True if a load writes to a block: an asynchronous one does if it has no key yet.
+    """Return True if a load writes to a block.
 
-    Blocks of a load that the step waits for have their keys already.
+    An asynchronous load writes only to blocks that have no key yet. The blocks of a synchronous
+    load have their keys already.
     """
     return block != NULL_BLOCK and (is_sync or not kv.pool.blocks[block].hashed)
 
@@ -234,7 +235,7 @@ def store_finished(state: Replica, s: int) -> None:
 
 
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
-    """Record how many tokens of an ending request are to be stored."""
+    """Record the number of tokens of an ending request that are to be stored."""
     offloading, kv = state.offloading, state.kv
     offloading.has_unpublished = True
     s = offloading.state_of[request.request_id] - 1
@@ -284,7 +285,7 @@ def slowed_by(share: float, begin: float, free: float, start: float, time: float
 
 
 def report_copies(state: Replica, now: float) -> None:
-    """End the copies that are due by ``now``, a number of a step or a time in seconds."""
+    """End the copies that are due by ``now``, which is a step number or a time in seconds."""
     offloading, connector = state.offloading, state.connector
     collect_due(offloading, now)
     for at in range(offloading.num_reported):

@@ -94,8 +94,8 @@ def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, c
 def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> int:
     """Make room for the offered chunks that are missing, and add them to the host cache.
 
-    Returns the number of added chunks, which are then the remaining offers. If there is no room,
-    returns NONE: nothing is stored, but the chunks' new ranks stay.
+    Returns the number of added chunks; only their offers remain. If there is no room, returns NONE:
+    nothing is stored, but the chunks' new ranks stay.
     """
     host = offloading.host
     count = often_enough(offloading, count)
@@ -121,7 +121,7 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
 
 
 def often_enough(offloading: Offloading, count: int) -> int:
-    """Remove offers of chunks that were not offered often enough; return the number left."""
+    """Remove offers of chunks that were offered too rarely; return the number of the others."""
     if offloading.host.threshold < 2:
         return count
     kept = 0

@@ -19,7 +19,7 @@ OWNER, SPILLED = 0, 1
 
 
 def choose_vllm_dp(router: CountedSince, placement: Placement) -> int:
-    """Return the candidate with the smallest ``4 * waiting + running``, the first of equals."""
+    """Return the candidate with the smallest ``4 * waiting + running``, the first on a tie."""
     for k in range(placement.num_candidates):
         one = placement.candidates[k]
         if one.as_of != router.as_of[one.index]:
@@ -60,7 +60,7 @@ def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
 
 
 def choose_chwbl(router: BoundedRing, placement: Placement) -> int:
-    """Return the first replica on the ring, from the key on, with a load within the bound.
+    """Return the first replica clockwise from the key whose load is within the bound.
 
     All replicas must be candidates, in the order of their indices.
     """

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: Branches of the routers with prefix trees (the third one is aibrix's, without a match).
 BALANCED, MATCHED, SMALLEST_TREE = 0, 1, 2
 NO_MATCH = 2
-#: Branches of llm-d's token-aware routing: all replicas, only warm ones, all as warm ones are busy.
+#: Branches of llm-d's token-aware routing: the candidates are all replicas, only the warm ones, or
+#: all replicas because the warm ones are busy.
 ALL, STICKY, SPILLED = 0, 1, 2
 
 
@@ -104,7 +105,7 @@ def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
 
 
 def choose_load_aware(router: Balance, placement: Placement) -> int:
-    """Return the candidate with the largest score, the first of equals.
+    """Return the candidate with the largest score, the first on a tie.
 
     The score is the matched share of the prompt minus the weighted relative excess load.
     """
@@ -120,8 +121,9 @@ def choose_load_aware(router: Balance, placement: Placement) -> int:
 def choose_token_aware(router: TokenBound, placement: Placement) -> int:
     """Return the candidate with the fewest uncached tokens, at random among equals.
 
-    Only warm candidates, which hold enough of the prompt, count, unless all of these have
-    ``most_ahead`` tokens more in flight than a cold one.
+    A candidate is warm if it holds enough of the prompt. If there are warm and cold candidates,
+    only warm ones count, unless each of them has at least ``most_ahead`` tokens more in flight than
+    the least loaded cold one.
     """
     candidates, number = placement.candidates, placement.num_candidates
     total = placement.num_entries * placement.entry_tokens
@@ -147,9 +149,10 @@ def choose_token_aware(router: TokenBound, placement: Placement) -> int:
 
 
 def choose_kv_aware(placement: Placement) -> int:
-    """Return the candidate with the smallest cost, the first of equals.
+    """Return the candidate with the smallest cost, the first on a tie.
 
-    The cost is its uncached tokens, with this request's, times one plus its requests.
+    The cost is the uncached tokens of the candidate's requests and of this request, times one plus
+    the number of the candidate's requests.
     """
     for k in range(placement.num_candidates):
         one = placement.candidates[k]

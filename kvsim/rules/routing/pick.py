@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def least_loaded(placement: Placement) -> int:
-    """Return the candidate with the fewest requests in flight, the first of equals."""
+    """Return the candidate with the fewest requests in flight, the first on a tie."""
     candidates, best = placement.candidates, 0
     for k in range(1, placement.num_candidates):
         if candidates[k].num_outstanding < candidates[best].num_outstanding:
@@ -20,7 +20,7 @@ def least_loaded(placement: Placement) -> int:
 
 
 def longest_match(placement: Placement) -> int:
-    """Return the candidate with the longest match, the first of equals."""
+    """Return the candidate with the longest match, the first on a tie."""
     candidates, best = placement.candidates, 0
     for k in range(1, placement.num_candidates):
         if candidates[k].cached_tokens > candidates[best].cached_tokens:
@@ -29,7 +29,7 @@ def longest_match(placement: Placement) -> int:
 
 
 def smallest_tree(placement: Placement) -> int:
-    """Return the candidate with the fewest entries in the prefix index, the first of equals."""
+    """Return the candidate with the fewest entries in the prefix index, the first on a tie."""
     candidates, best = placement.candidates, 0
     for k in range(1, placement.num_candidates):
         if candidates[k].num_entries < candidates[best].num_entries:
@@ -38,7 +38,7 @@ def smallest_tree(placement: Placement) -> int:
 
 
 def least_cost(costs: list[float], number: int) -> int:
-    """Return the index of the smallest of the first ``number`` costs, the first of equals."""
+    """Return the index of the smallest of the first ``number`` costs, the first on a tie."""
     best = 0
     for k in range(1, number):
         if costs[k] < costs[best]:
@@ -73,7 +73,7 @@ def any_longest_match(placement: Placement) -> int:
 
 
 def least_of_two(placement: Placement) -> int:
-    """Draw two different candidates; return the less loaded one, the first drawn of equals."""
+    """Draw two different candidates; return the less loaded one, the first drawn on a tie."""
     number, candidates = placement.num_candidates, placement.candidates
     if number == 1:
         return 0

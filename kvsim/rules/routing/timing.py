@@ -6,7 +6,10 @@ import math
 
 
 def last_scrape(now: float, start: float, interval: float) -> int:
-    """Return k of the last scrape ``start + k * interval`` up to now, corrected for rounding."""
+    """Return the number k of the last scrape, at ``start + k * interval``, that is not after now.
+
+    The result is exact despite rounding.
+    """
     number = math.floor((now - start) / interval)
     while start + (number + 1) * interval <= now:
         number += 1

@@ -67,7 +67,7 @@ def may_admit(state: Replica) -> bool:
 
 
 def best_match(state: Replica) -> int:
-    """Return the eligible request with the longest cached prefix, the oldest of equals.
+    """Return the eligible request with the longest cached prefix, the oldest on a tie.
 
     If no request is eligible, return the oldest one.
     """

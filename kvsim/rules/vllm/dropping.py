@@ -1,8 +1,8 @@
 """Stale output: output in flight at a preemption, which some requests drop.
 
-Usually stale output is delivered. It is dropped by a KV producer, which recomputes KV for another
-replica as a whole, and after a reset of the prefix cache. Dropped tokens have been sampled: output
-tokens of recorded cases are numbered as they were sampled, so dropped tokens leave out numbers.
+Usually stale output is delivered. It is dropped after a reset of the prefix cache, and by a KV
+producer, which recomputes the whole KV for another replica. Recorded cases number output tokens in
+the order in which they were sampled, so the numbers of dropped tokens are skipped.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """

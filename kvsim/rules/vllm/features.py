@@ -65,7 +65,7 @@ def must_wait(state: Replica, request: Request) -> bool:
 
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Return how many of a running request's next tokens the features allow in this step."""
+    """Return the number of a running request's next tokens that the features allow in this step."""
     if state.limits.has_encoder and num_tokens > 0:
         num_tokens = choose_items(state, request, computed, num_tokens)
     if state.kv.has_states:

@@ -39,7 +39,10 @@ def has_place(state: Replica, k: int) -> bool:
 
 
 def note_last_end(state: Replica, request: Request) -> None:
-    """Count the requests that ended at the time of the last end, and their prompt tokens."""
+    """Count the requests that end now, and prompt tokens of those without an earlier token.
+
+    The counts restart when the clock has advanced since the last end.
+    """
     if state.clock > state.last_end_time:
         state.last_end_time = state.clock
         state.num_ended_last = state.num_tokens_last = 0

@@ -28,7 +28,7 @@ def step_budget(state: Replica) -> int:
 
 
 def num_admissible(state: Replica) -> int:
-    """Return the number of requests that may be admitted; in a pause, the second queue's."""
+    """Return the number of requests that may be admitted; in a pause, only the second queue's."""
     if is_paused(state):
         return state.connector.waiting_for_kv.length
     return num_queued(state)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without_lookahead(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Cut a chunk so that no known tokens follow it, or enough for the drafter's lookahead."""
+    """Cut a chunk so that the known tokens after it are none, or enough for the lookahead."""
     lookahead = state.limits.num_prefill_lookahead_tokens
     rest = request.num_tokens - computed - num_tokens
     if 0 < rest < lookahead:
@@ -115,9 +115,10 @@ def num_recorded(state: Replica, entry: Entry, row: int) -> int:
 
 
 def draw_accepted(state: Replica, row: int, num_tokens: int, most: int) -> int:
-    """Draw the number of accepted drafts of at most ``most``.
+    """Draw the number of accepted drafts, at most ``most``.
 
-    The draw depends only on the request and its token count, so two configurations draw alike.
+    The draw depends only on the request and its token count, so it is the same under two
+    configurations.
     """
     key = mix(mix(state.limits.draw_seed, row), num_tokens)
     share, rate, chance, accepted = key * 2.0**-63, -1.0, 1.0, 0
