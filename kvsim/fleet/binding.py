@@ -114,7 +114,7 @@ def _binding(
 
 
 def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
-    """Return a pool's memory samples; of a growing queue, those of the arrivals' second half."""
+    """Return a pool's memory samples; if the queue grows, those in the arrivals' second half."""
     samples = np.concatenate([m.replica.memory for m in part.members])
     if not is_known:
         return samples

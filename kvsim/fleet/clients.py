@@ -1,4 +1,4 @@
-"""Clients: when each request is sent, and which answers it waits for."""
+"""Clients: they send each request as planned, or after the answers for which it waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Clients:
 
     @property
     def least_pause(self) -> float:
-        """Return the least seconds from a request's end to the sending of one that awaits it."""
+        """Return the least seconds from a request's end until a waiting one is sent."""
         if self._places < math.inf:
             return 0.0
         return min(self._pauses.values(), default=math.inf)

@@ -58,7 +58,8 @@ class Feature:
     num_held_back : requests that wait before they are placed
     num_open : requests in handoff between two replicas
     awaits_something : True if a pending transfer or timeout will let a replica continue
-    waited_until : earliest end of the run, seconds: requests wait at a failed replica until then
+    waited_until : earliest time at which the run may end, seconds, since requests wait at a failed
+        replica until then
     """
 
     num_held_back: int = 0

@@ -156,13 +156,13 @@ class Gateways:
         return [] if self.own_tiers is None else self.own_tiers(request)
 
     def _reader_of(self, delay: float, setup: Setup) -> EventReader:
-        """Return the event reader of a delay, which all gateways with that delay share."""
+        """Return the event reader for a delay; all gateways with this delay share it."""
         if delay not in self._readers:
             self._readers[delay] = make_reader(self._replicas, delay, setup)
         return self._readers[delay]
 
     def reader(self, delay: float, setup: Setup) -> EventReader:
-        """Return a reader of the replicas' events: a router's, if it has one, else a new one."""
+        """Return a reader of the replicas' events: that of a router, or else a new one."""
         return next(iter(self._readers.values()), None) or self._reader_of(delay, setup)
 
     def scraper(self, interval: float, start_time: float) -> Scraper:
@@ -178,7 +178,7 @@ class Gateways:
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
         """Return the prompt tokens in flight at each given slot, from all gateways together.
 
-        Counted are prompts that have no first token yet, less the tokens predicted as cached.
+        The prompts of requests without a first token count, less the tokens predicted as cached.
         """
         self.catch_up()
         return [
@@ -342,9 +342,10 @@ class Gateways:
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return the time of a scrape after now and up to a limit, ``inf`` for never.
 
-        Routers read only the last scrape before their next request. Without ``every`` this is the
-        last one up to the limit; with it, a request may come earlier, and this is the next one. All
-        replicas are scraped then; see :meth:`scrape`.
+        Routers read only the last scrape before their next request. Without ``every``, no request
+        arrives before the limit, and the result is the last scrape up to it. With ``every``, a
+        request may arrive earlier, and the result is the next scrape. All replicas are scraped at
+        that time; see :meth:`scrape`.
         """
         if limit == math.inf and not every:
             return math.inf

@@ -40,7 +40,7 @@ def shares_experts(setup: Setup) -> bool:
 
 
 def why_independent(setup: Setup, *, changes: bool) -> str | None:
-    """Return why ranks that share experts are simulated independently; None for a lock step.
+    """Return the reason to simulate ranks that share experts independently; None for lock step.
 
     ``changes`` is True if replicas start, stop or fail during the run.
     """

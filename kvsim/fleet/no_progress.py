@@ -57,7 +57,7 @@ class Standstill(Feature):
         return len(self.held_back)
 
     def unblock(self) -> bool:
-        """Schedule the release of requests if no replica can continue; False if it need not.
+        """Schedule the release of requests if no replica can continue; True if it was scheduled.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Notes on a fleet's results: which of its options had no effect."""
+"""Notes on the options of a fleet that had no effect on its run."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Parents(Clients):
 
     @property
     def least_pause(self) -> float:
-        """Return the least seconds from a request's end to the sending of one that awaits it."""
+        """Return the least seconds from a request's end until a waiting one is sent."""
         return self._clients.least_pause
 
     @property

@@ -1,4 +1,4 @@
-"""The plan of a fleet: its configuration, with the policies that the texts of options name."""
+"""The plan of a fleet: its configuration, with the policies that its options name."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Plan:
     prefill : the pool that computes prompts for it, if prefill is disaggregated
     disaggregation : decides which prompts that pool computes
     fabric : link that carries KV between replicas
-    cold_start : function of bytes of weights: seconds until a new replica accepts requests
+    cold_start : function of the bytes of weights; it returns the seconds until a new replica
+        accepts requests
     in_step : the replicas are data-parallel ranks with passes that begin and end together
     waits : requests may wait for others to end before they are sent
     """
@@ -106,7 +107,7 @@ class Plan:
 
     @property
     def meets(self) -> bool:
-        """Return True if replicas affect each other by other means than waiting clients."""
+        """Return True if replicas affect each other in another way than through waiting clients."""
         moves = self.store is not None or self.migration is not None or self.prefill is not None
         return moves or self.flow_control is not None or self.in_step
 

@@ -67,11 +67,11 @@ def simulate(
     Parameters
     ----------
     trace : the requests
-    price : dollars per GPU-hour by card, ``{"h100-sxm": 2.5}``: adds ``cost`` to the summary
+    price : dollars per GPU-hour by GPU, ``{"h100-sxm": 2.5}``: adds ``cost`` to the summary
     load_cache : file with the content of the prefix cache at the start
     save_cache : file for its content at the end
-    warmup_requests : the first requests, which fill the cache and are in no table: the others are
-        served when they have ended
+    warmup_requests : number of first requests that fill the cache and are in no table; the other
+        requests are served when these have ended
     **options : fields of :class:`kvsim.config.Config`, which are ``vllm serve``'s flags with
         underscores; ``model`` may also be a ModelSpec and ``gpu`` a GpuSpec
 
@@ -178,7 +178,7 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
 
 
 def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
-    """Return the setup for a trace's samples, and their family if they are separate requests.
+    """Return the setup for a trace's samples; if they are separate requests, also their Family.
 
     Raises
     ------

@@ -55,11 +55,11 @@ class Waits:
         return None if self._num_left[row] else self._ready_time[row] + self._think_time[row]
 
     def sent(self, row: int, now: float) -> list[tuple[int, float]]:
-        """Return requests that wait no more after one is sent, and their send times. Mutates."""
+        """Return the requests that only waited for this one to be sent, with times. Mutates."""
         return self._happened(-row - 1, now)
 
     def ended(self, row: int, now: float) -> list[tuple[int, float]]:
-        """Return requests that wait no more after one has ended, and their send times. Mutates."""
+        """Return the requests that only waited for this one to end, with send times. Mutates."""
         return self._happened(row, now)
 
     def _happened(self, code: int, now: float) -> list[tuple[int, float]]:

@@ -64,7 +64,7 @@ class HitRate:
     Attributes
     ----------
     curves : sizes in blocks and hit tokens, two arrays per policy
-    lru : LRU's hit tokens of every size from 0 to ``distinct_blocks``; they never fall
+    lru : LRU's hit tokens at every size from 0 to ``distinct_blocks``, in ascending order
     block_size : tokens per block
     num_requests, measure_from : number of requests, and index of the first one with counted hits
     measured_tokens : prompt tokens of the requests that count
@@ -194,7 +194,8 @@ def hit_rate(
 
     Requests are served one at a time, in order of arrival. LRU is known at all sizes after one
     pass; the other policies are simulated at each size. ``optimal`` knows the future and bounds all
-    others. An engine's rates also depend on concurrency, sliding windows, states, pins, time-outs.
+    others. In an engine, hit rates also depend on concurrency, sliding windows, states, pinned
+    blocks and time-outs.
 
     Parameters
     ----------

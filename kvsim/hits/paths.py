@@ -56,8 +56,8 @@ def paths_of(
     ----------
     block_size : tokens
     measure_from : first request that is measured
-    as_engine : if True, only full blocks, of prompts and outputs, and a hit leaves one prompt token
-        to compute; if False, all blocks of prompts, including a partial last block
+    as_engine : if True, only full blocks of prompts and outputs count, and a hit leaves at least
+        one prompt token to compute; if False, all blocks of prompts count, a partial last one too
     """
     prompts = np.asarray(trace.num_prompt_tokens, np.int64)
     content, start, length, offsets = _spans(trace, with_outputs=as_engine)

@@ -20,7 +20,7 @@ FIXED = ("tensor_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_overri
 
 
 class Tier(NamedTuple):
-    """A cache of the user; ``num_blocks`` includes all faster caches."""
+    """A cache of the user; ``num_blocks`` includes the blocks of all faster caches."""
 
     name: str
     num_blocks: int

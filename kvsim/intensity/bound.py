@@ -20,7 +20,7 @@ class Row:
     phase : prefill or decode
     part : GEMMs (LM head included), attention, or step
     flops, num_bytes : operations, and bytes through HBM
-    peak_flops_per_s : peak of the arithmetic used; of a step, the mean over GEMMs and attention
+    peak_flops_per_s : peak of the arithmetic used; for a step, the mean over GEMMs and attention
     bandwidth_bytes_per_s : bandwidth of HBM
     seconds : modelled by :class:`kvsim.cost.roofline.RooflineCost`; the time of a step includes
         overheads, elementwise kernels and all-reduces

@@ -39,7 +39,11 @@ class UniformSteps:
         self.gemm_peak = peak_flops(config.gpu, config.quantization)
 
     def prefill(self, batch_size: int, num_tokens: int) -> tuple[Row, Row, Row]:
-        """Return the rows of whole prompts: one step's work, timed in steps of measured sizes."""
+        """Return the rows of a prefill of whole prompts.
+
+        The work counts as one step. Its time is the sum over steps of at most
+        :data:`MOST_FITTED_TOKENS` tokens, if a prompt is not longer.
+        """
         per_step = max(1, MOST_FITTED_TOKENS // num_tokens)
         num_full, rest = divmod(batch_size, per_step)
         total = Seconds(0.0, 0.0, 0.0)

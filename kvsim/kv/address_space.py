@@ -47,10 +47,10 @@ def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pi
 class AddressSpace:
     """A linear memory of slots, allocated in contiguous extents.
 
-    ``buddy``: powers of two that split into halves and merge with their buddy (Knowlton 1965); a
-    memory of another size is first split into powers of two, largest first.
-    ``first`` and ``best``: an extent of the exact size is cut from the first or the smallest
-    sufficient hole.
+    Under ``buddy``, extents are powers of two that split into halves and merge with their buddies
+    (Knowlton 1965). A memory of another size is first split into powers of two, largest first.
+    Under ``first`` and ``best``, an extent of the exact size is cut from a sufficient hole: the one
+    at the lowest address, or the smallest one.
     """
 
     def __init__(self, num_slots: int, fit: Fit) -> None:

@@ -25,7 +25,7 @@ class AllocatorRules(RulePart, ABC):
 
     A subclass declares parameters and state as fields, and defines ``allocate`` and ``free``.
     kvsim counts the slots, applies the watermark, and requests lookahead slots. Such an allocator
-    has no prefix cache, and keeps tokens out of the windows, too.
+    has no prefix cache, and it never frees tokens that have left a sliding window.
 
     Attributes
     ----------
@@ -79,8 +79,8 @@ class AllocatorRules(RulePart, ABC):
     def allocate(self, request: Request, num_tokens: int) -> int:
         """Make room for a request's first ``num_tokens`` tokens; return its room in tokens.
 
-        Called for a request without memory, and when a request outgrows its room. A result below
-        ``num_tokens`` refuses the call, which must then have changed nothing.
+        It is called for a request without memory, and when a request needs more than its room. A
+        result below ``num_tokens`` means a refusal; the state must then be unchanged.
         """
 
     @abstractmethod
@@ -92,12 +92,12 @@ KVCacheManager.register(AllocatorRules)  # type: ignore[type-abstract]  # OwnMan
 
 
 def check_rooms(own: OwnMemory, name: str) -> None:
-    """Check the room that a user's rules have returned.
+    """Check the numbers of slots that a user's rules have returned.
 
     Raises
     ------
     ValueError
-        If a room was negative, or the sum exceeded the memory. Names the allocator.
+        If a number was negative, or the sum exceeded the memory. Names the allocator.
     """
     if own.part.wrong != NONE:
         raise ValueError(
@@ -113,7 +113,7 @@ class OwnManager(RuleManager):
 
     Parameters
     ----------
-    config : memory and use
+    config : the memory and the settings
     rules : the rules; each replica has its own copy
     """
 

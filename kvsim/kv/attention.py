@@ -23,7 +23,7 @@ class FullAttention:
 
 @dataclass(frozen=True)
 class MLA(FullAttention):
-    """Full attention over latents, a spec of its own for prefix hits."""
+    """Full attention over latents; prefix look-ups treat it as another kind of attention."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Mamba:
     ----------
     mode : ``none`` keeps only the newest state; ``align`` also caches states at block ends
     spec_blocks : additional blocks for the states of drafts
-    checkpoint_blocks : states that a prompt chunk can leave inside it, 0 or 1
-    checkpoint_alignment : tokens from the chunk's start to such a state are a multiple of it
+    checkpoint_blocks : number of states that can be cached inside a prompt chunk, 0 or 1
+    checkpoint_alignment : such a state follows a multiple of this number of tokens of the chunk
     """
 
     block_size: int
@@ -154,7 +154,10 @@ def attention_spec(group: KVGroup) -> AttentionSpec:
 
 
 def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
-    """Return a planner's group of one layer for a spec; other kinds become full attention."""
+    """Return the planner's group of one layer for a spec.
+
+    Sliding windows and chunks keep their kind; every other kind becomes full attention.
+    """
     if isinstance(spec, SlidingWindow):
         return KVGroup("sliding", spec.window, spec.block_size, 1, slot_bytes)
     if isinstance(spec, ChunkedLocal):

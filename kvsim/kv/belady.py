@@ -18,9 +18,9 @@ NEVER = math.inf
 class Belady(Ranked):
     """Evicts the content with the furthest next use first (Belady 1966).
 
-    The policy knows the prompts of the whole trace. Of content that the same request needs next,
-    the end of the prefix is evicted first, as it cannot be hit without the beginning. A second copy
-    of a content is evicted before everything else.
+    The policy knows the prompts of the whole trace. If the same request is the next to use several
+    contents, the last one in its prompt is evicted first, as it cannot be hit without the earlier
+    ones. A second copy of a content is evicted before everything else.
     """
 
     foresees = True

@@ -1,4 +1,4 @@
-"""Keys of a request's blocks for parts in Python, computed by the rule."""
+"""Keys of a request's blocks, for allocators and policies in Python."""
 
 from __future__ import annotations
 

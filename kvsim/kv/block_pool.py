@@ -114,7 +114,7 @@ class BlockPool:
 
     @property
     def ref_cnt(self) -> list[int]:
-        """By block: number of references."""
+        """The number of references of each block."""
         return column(self.kv.pool.blocks, "ref_cnt")
 
     def free_queue(self) -> Iterator[int]:
@@ -148,7 +148,7 @@ class BlockPool:
                 rules.touch(self.kv.pool, self._group_of(k), k)
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference of each block, in the given order, except null blocks."""
+        """Drop one reference of each block in the given order; null blocks are skipped."""
         held = [k for k in blocks if k != NULL_BLOCK]
         if held:
             table = BlockTable(blocks=held[::-1], length=len(held))
@@ -170,7 +170,7 @@ class BlockPool:
         forked: bool = False,
         copies: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> None:
-        """Compare the pool with all block tables; invariants 2, 3 and 4.
+        """Check invariants 2, 3 and 4: compare the pool with all block tables.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class BlockPool:
         Raises
         ------
         RuntimeError
-            Naming the block and both sides of the broken equation.
+            If an invariant does not hold; names the blocks or counts that differ.
         """
         pool = self.kv.pool
         num_blocks = pool.num_usable + 1  # the records after them are hash aliases

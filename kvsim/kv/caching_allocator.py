@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator: segments from the device, split into blocks, kept when freed.
+"""PyTorch's caching allocator: it splits segments of device memory and reserves them when freed.
 
 The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
 CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022). Sizes are
@@ -41,7 +41,7 @@ def segment_size(size: int) -> int:
 
 
 def should_split(size: int, remaining: int) -> bool:
-    """Return True if the remainder of a block of rounded size is split off."""
+    """Return True if the ``remaining`` bytes of a block for a rounded ``size`` are split off."""
     return remaining >= MIN_BLOCK_SIZE if size <= SMALL_SIZE else remaining > SMALL_SIZE
 
 
@@ -89,7 +89,7 @@ class CachingAllocator:
     def malloc(self, num_bytes: int) -> Block | None:
         """Allocate a block; return None for PyTorch's out-of-memory error. Mutates.
 
-        In that case, wholly free segments have been released, as in PyTorch.
+        Before that error, all wholly free segments are released, as in PyTorch.
         """
         size = round_size(num_bytes)
         small = size <= SMALL_SIZE

@@ -59,7 +59,7 @@ class ContiguousManager(RuleManager):
         self.fit = fit
 
     def reserve(self, request: Request) -> int:
-        """Return the slots that each sequence of a request reserves, as if without windows."""
+        """Return the slots that each sequence of a request reserves; windows are ignored."""
         return num_reserved_slots(self.sizes, request, int(self.reserves))
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout, LayerKV
     from kvsim.records.request import Request
 
-#: Least memory in bytes for a sample of the layers, if the KV memory is as large. A smaller heap
+#: Least memory in bytes for a sample of the layers, if the KV memory is that large. A smaller heap
 #: has fewer holes, so its best fit is worse (D42). For a saturated OPT-13B, 4 of 11.4 GiB give the
 #: throughput and requests in flight of all layers within 1 %, and fragmentation within 3 percentage
 #: points; on an A10G, half of the 5 GiB give 5 % less throughput.
@@ -57,13 +57,14 @@ def sample_layers(
 ) -> tuple[list[LayerKV], int]:
     """Choose the layers to simulate, with each kind of layer in proportion.
 
-    Layers of a kind have tensors of the same sizes at all times. So, apart from chance, a few of
-    them in their share of the memory are as fragmented as all layers in the whole memory.
+    Layers of a kind have tensors of the same sizes at all times. So a few layers in their share of
+    the memory are as fragmented as all layers in the whole memory, except for random variation.
 
     Parameters
     ----------
     num_bytes : KV memory of all layers
-    layers : layers to simulate; None for the fewest with a share of :data:`SAMPLE_BYTES`, or all
+    layers : number of layers to simulate; by default the fewest whose share of the memory is at
+        least :data:`SAMPLE_BYTES`, or else all layers
 
     Returns
     -------
@@ -109,8 +110,8 @@ class DynamicManager(KVCacheManager):
 
     Parameters
     ----------
-    config : memory and use
-    layers : layers to simulate (see :func:`sample_layers`); results are scaled to all layers
+    config : the memory and the settings
+    layers : number of layers to simulate (see :func:`sample_layers`); results are scaled up to all
     """
 
     default_scheduler = "orca"
@@ -264,9 +265,9 @@ class DynamicManager(KVCacheManager):
 
     @cached_property
     def _longest(self) -> int:
-        """Largest length in tokens that fits, with all shorter ones, and a copy of one tensor.
+        """The largest length in tokens up to which a sequence and a copy of one tensor fit.
 
-        Longer sequences need more memory, except where tensors reach 10 MiB: from there on, each
+        A longer sequence needs more memory, except where tensors reach 10 MiB: from there on, each
         tensor gets a segment of its own size.
         """
         lengths = {(MIN_LARGE_ALLOC - 1) // shape.token_bytes for shape in self.shapes}

@@ -1,4 +1,4 @@
-"""The log of KV cache events of a replica: its layout, and reading it."""
+"""Lay out, widen and read the log of a replica's KV cache events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.records.paged import BlockPool
 
-#: Events that the log holds before the host must read it.
+#: Events that the log can hold before Python code must read it.
 EVENTS_PER_READING = 1 << 16
 
 

@@ -74,7 +74,7 @@ class EvictionPolicy(Parametric, ABC):
 
     @property
     def now(self) -> float:
-        """Seconds on the replica's clock: when the step is scheduled, or when it has ended."""
+        """Seconds on the replica's clock: the time at which the step is scheduled, or its end."""
         return self.clock()
 
     @property
@@ -88,7 +88,7 @@ class EvictionPolicy(Parametric, ABC):
         return self
 
     def kept(self, turns: Turns) -> NDArray[Any]:
-        """Return by request the number that the policy reads as ``goes_on``, 0 for none."""
+        """Return for each request the number that the policy reads as ``goes_on``, 0 for none."""
         return turns.goes_on
 
     def tell_time(self, clock: Callable[[], float], state: Any) -> None:
@@ -122,7 +122,7 @@ class EvictionPolicy(Parametric, ABC):
         """Record the key of a block in use. Mutates."""
 
     def hit(self, block_id: int) -> None:
-        """Record a prefix hit on a block, free or in use, before ``remove``. Mutates."""
+        """Record a prefix hit on a block in use, or on a free one before ``remove``. Mutates."""
 
     def foresee(self, accesses: Sequence[Sequence[int]]) -> None:
         """Receive the keys of every prompt of the trace, in order of arrival. Mutates."""
@@ -149,7 +149,7 @@ def eviction_policy(text: str) -> EvictionPolicy:
 
 
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
-    """Lay out a policy's state in a pool's record; a Python policy is only referred to."""
+    """Lay out a policy's state in a pool's record; of a Python policy, store a reference only."""
     num_blocks = pool.num_usable + 1
     if policy.rules_of == PYTHON_POLICY or not policy.runs_by_rules:
         pool.policy, pool.python = PYTHON_POLICY, policy.prepare(pool, memory)
@@ -168,7 +168,7 @@ def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> N
 
 
 def lay_out_contents(memory: Memory, contents: Contents, count: int) -> None:
-    """Lay out room for ``count`` contents; untouched room takes no memory."""
+    """Lay out records for ``count`` contents; untouched records take no memory."""
     num_buckets = 1 << max(2 * count - 1, 1).bit_length()
     contents.rows = memory.room(Content, count + 2)  # index 0, and one added before one is removed
     contents.buckets = memory.ints(num_buckets)
@@ -205,7 +205,7 @@ def evictable(pool: BlockPool) -> list[int]:
 
 
 class RulePolicy(EvictionPolicy):
-    """A policy with rules that run as Python or compiled; without a pool it has its own blocks."""
+    """A policy with rules that run as Python or compiled; outside a replica it has its own pool."""
 
     def __init__(self) -> None:
         self.pool = BlockPool()
@@ -244,7 +244,7 @@ class RulePolicy(EvictionPolicy):
 
 
 class Alone(RulePolicy):
-    """A user's rules with their own blocks, without a replica."""
+    """A user's rules with a pool of their own, outside a replica."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class Alone(RulePolicy):
         policy.pool, policy.clock = self.pool, lambda: self.now
 
     def evict(self) -> int:
-        """Return what the rules return, even if it is no cached block."""
+        """Return the block that the rules return, without a check that it is cached."""
         self.pool.num_cached -= 1
         block_id: int = self.pool.python.evict()  # type: ignore[attr-defined]
         self.pool.blocks[block_id].ref_cnt = 1
@@ -299,7 +299,7 @@ class Ranked(EvictionPolicy):
 
 @EVICTION_POLICIES.register("lru")
 class LRU(RulePolicy):
-    """Least recently freed first: vLLM's order.
+    """Evicts the least recently freed block first: vLLM's order.
 
     A request frees its blocks last to first, so the end of its sequence is evicted before the
     prefix, which other requests may share.
@@ -310,26 +310,26 @@ class LRU(RulePolicy):
 
 @EVICTION_POLICIES.register("fifo")
 class FIFO(RulePolicy):
-    """Longest in the cache first, however often it was hit."""
+    """Evicts the block that has been cached longest, regardless of its hits."""
 
     rules_of = Eviction.FIFO
 
 
 @EVICTION_POLICIES.register("lfu")
 class LFU(RulePolicy):
-    """Fewest prefix hits since it was cached first; among equals, least recently freed."""
+    """Evicts the block with the fewest prefix hits; among equals, the least recently freed one."""
 
     rules_of = Eviction.LFU
 
 
 @EVICTION_POLICIES.register("s3fifo")
 class S3FIFO(RulePolicy):
-    """Three queues that keep contents used once from evicting reused ones (SOSP 2023).
+    """Uses three queues, so that content used once does not displace reused content (SOSP 2023).
 
     New content starts in a small queue, and moves to the main queue if it is hit twice there. The
-    key of a block evicted from the small queue is kept as a ghost: content that returns while its
-    ghost exists goes to the main queue at once. In the main queue, a block with hits moves to the
-    end instead of being evicted.
+    key of a block evicted from the small queue is kept as a ghost: content that is cached again
+    while its ghost exists enters the main queue at once. In the main queue, a block with hits moves
+    to the end of the queue instead of being evicted.
     """
 
     rules_of = Eviction.S3FIFO
@@ -337,6 +337,9 @@ class S3FIFO(RulePolicy):
 
 @EVICTION_POLICIES.register("sieve")
 class Sieve(RulePolicy):
-    """A hand sweeps the queue of contents and spares those hit since its last pass (NSDI 2024)."""
+    """Moves a hand along the queue of contents; it spares contents hit since it last passed them.
+
+    Source: SIEVE (NSDI 2024).
+    """
 
     rules_of = Eviction.SIEVE

@@ -67,12 +67,12 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """:meth:`kept` of the request that frees a block; by default 1 if its session continues."""
+        """The value of :meth:`kept` for the request that frees a block; by default 1 or 0."""
         return self.pool.goes_on
 
     @property
     def hint(self) -> float:
-        """For the request that frees a block: its ``hint_priority``, -1 for none."""
+        """The ``hint_priority`` of the request that frees a block, -1 for none."""
         return self.pool.hint
 
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:

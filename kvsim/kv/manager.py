@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
-    """A reusable prefix in tokens. It is valid until the pool changes: its blocks are not pinned.
+    """A reusable prefix. It is valid only until the pool changes, as its blocks are not pinned.
 
     ``blocks`` holds one list per KV-cache group. ``shared_prefix_boundary`` is the length of a
     longer prefix that only some groups hold, 0 if there is none.
@@ -66,7 +66,7 @@ KEEPS_NO_PREFIXES = MappingProxyType({"enable_prefix_caching": "it keeps no pref
 
 @dataclass(frozen=True)
 class KVCacheConfig(DraftSlots):
-    """Memory and use of a KV-cache manager; the base class has the slots for drafts.
+    """The memory and the settings of a KV-cache manager; the base class has the slots for drafts.
 
     Parameters
     ----------
@@ -286,8 +286,8 @@ class KVCacheManager(Parametric, ABC):
     def cache_computed(self, request: Request, num_tokens: int) -> None:
         """Record that the first ``num_tokens`` tokens are computed and known. Mutates.
 
-        Only asynchronous scheduling calls it, when it learns a token with slots that were allocated
-        before. Otherwise all tokens are known when their slots are allocated.
+        Only asynchronous scheduling calls it: there, slots are allocated before their token is
+        known. Otherwise all tokens are known when their slots are allocated.
         """
         del request, num_tokens
 

@@ -57,7 +57,7 @@ class PagedManager(RuleManager):
 
     Parameters
     ----------
-    config : memory and use
+    config : the memory and the settings
     block_size : tokens per block; overrides the configured number
     eviction : the eviction policy, ``NAME[:KEY=VALUE]...``
 

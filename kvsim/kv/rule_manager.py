@@ -60,7 +60,7 @@ class RuleManager(KVCacheManager):
         new = memory.records(RequestBlocks, count)
         kv.request_blocks = [*kv.request_blocks, *new] if n else new
         self.fill_request_blocks(kv, memory, n, n + count)
-        # Below the old ones in the stack, as if all records had been laid out together.
+        # New records are below old ones in the stack, as if all had been laid out together.
         free = [
             *range(n + count - 1, n - 1, -1),
             *head(kv.free_request_blocks, kv.num_free_request_blocks),
@@ -119,7 +119,8 @@ class RuleManager(KVCacheManager):
     def meet(self, request: Request) -> None:
         """Enter a request in the replica's list of requests, unless it is there.
 
-        Usually the scheduler has assigned its index; a manager inside another one does it here.
+        Usually the scheduler has assigned its index. For a manager inside another manager, the
+        index is assigned here.
         """
         if request.place == NONE:
             adopt(self.state, request)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Version of the file format.
 FORMAT = 1
-#: Requests may be numbered twice as far without an overflow.
+#: Most requests of a saved cache; twice this number does not overflow, either.
 MOST_REQUESTS = 1 << 48
 
 

@@ -27,7 +27,7 @@ Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @ALLOCATORS.register("tiered")
 class TieredManager(PagedManager):
-    """Paged, with evicted prefix blocks kept in ``host_gib`` GiB of host memory per GPU.
+    """Paged memory that keeps evicted prefix blocks in ``host_gib`` GiB of host memory per GPU.
 
     A fetched content stays in host memory, so it is not stored again. Full attention only.
     """

@@ -29,7 +29,7 @@ PAGE_BYTES = 2 * 2**20
 
 @ALLOCATORS.register("unified")
 class UnifiedManager(PagedManager):
-    """Blocks over the GPU's memory and ``host_gib`` GiB of host memory, moved by page faults.
+    """Blocks in the GPU's memory and ``host_gib`` GiB of host memory; page faults move them.
 
     At most ``num_resident`` blocks are on the GPU at a time. Full attention only.
     """

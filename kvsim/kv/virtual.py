@@ -44,7 +44,8 @@ def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
 class VirtualManager(RuleManager):
     """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention.
 
-    Pages out of the window are unmapped even if the call is then refused, as with vLLM's blocks.
+    Pages out of the window are unmapped even if the allocation is then refused, as vLLM frees
+    blocks.
     """
 
     rules_of = VIRTUAL

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from kvsim.records.memory import Memory
 
-#: Fields of every state in flat memory, addresses: of the replica's clock; and of the request that
-#: frees blocks, ``goes_on`` (of its session) and its retention priority.
+#: Fields with addresses, in every state in flat memory: those of the replica's clock, and of the
+#: values ``goes_on`` and ``hint`` of the request that frees blocks.
 CLOCK, GOES_ON, HINT = "clock_address", "goes_on_address", "hint_address"
 
 

@@ -1,4 +1,4 @@
-"""Public interface for authors of parts: protocols and base classes, registries, checks.
+"""Public interface for authors of parts, such as routers: base classes, registries, checks.
 
 These names are stable; the modules that define them may be renamed. Each name is imported at its
 first use, so that a router does not import the allocators. Workloads register in

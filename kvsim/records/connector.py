@@ -1,4 +1,4 @@
-"""Records of a KV connector: the loads and sends of each request's KV that the scheduler knows."""
+"""Records of a KV connector: the scheduler's view of the loads and sends of each request's KV."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kvsim.records.record import NONE, Record
 
 
 class ConnectorKind(IntEnum):
-    """The connector that answers the scheduler. FAKE offers the tokens that the host has set.
+    """The connector that the scheduler queries. FAKE offers the tokens in ``Connector.offered``.
 
-    SESSIONS is no connector: it only adds the second queue, for requests that wait with blocks.
+    SESSIONS is no connector: it only adds the second queue, for requests that hold blocks while
+    they wait.
     """
 
     NONE = 0
@@ -43,9 +44,10 @@ UNKNOWN = -1
 class Connector(Record):
     """A connector as the scheduler sees it.
 
-    The host fills ``offered``, ``is_sync``, ``num_unknown`` and ``keeps`` before a request arrives,
-    and the reports (``received`` to ``bad_requests``) before a step's output is processed. A row is
-    the index of a request in the trace, a place its index on the replica.
+    The host is the Python code that runs the replica. It fills ``offered``, ``is_sync``,
+    ``num_unknown`` and ``keeps`` before a request arrives, and the reports (``received`` to
+    ``bad_requests``) before a step's output is processed. A row is the index of a request in the
+    trace; a place is the index of a request on the replica.
     """
 
     kind: int = NO_CONNECTOR
@@ -57,7 +59,7 @@ class Connector(Record):
     offered: list[int] = field(default_factory=list)  # by row: leading tokens to load, 0 for none
     is_sync: list[int] = field(default_factory=list)  # by row: 1 if the load ends before the step
     num_unknown: list[int] = field(default_factory=list)  # by row: look-ups that return UNKNOWN
-    keeps: list[int] = field(default_factory=list)  # by row: 1 if its KV is read after its end
+    keeps: list[int] = field(default_factory=list)  # by row: 1 if others read its KV after it ended
     threshold: int = 0  # fewer offered tokens than this are computed, not loaded
 
     received: list[int] = field(default_factory=list)  # rows with ended loads
@@ -78,7 +80,7 @@ class Connector(Record):
     prefills: list[int] = field(default_factory=list)  # places with prompt left to load or compute
     num_prefills: int = 0
 
-    hit: int = 0  # tokens of the request being admitted that the pool has
+    hit: int = 0  # cached tokens of the request being admitted, in the pool
     external: int = 0  # tokens after the hit that the connector has
     num_queried: int = 0  # tokens after the hit; 0 if the connector was not queried
     is_async: bool = False  # the external tokens arrive after the step
@@ -105,4 +107,4 @@ class Connector(Record):
     is_idle: bool = False  # nothing can be scheduled before the host reports
     vain_row: int = NONE  # the request that preempted itself last
     vain_tokens: int = 0  # its progress then, in tokens
-    num_vain: int = 0  # how often it did so without progress
+    num_vain: int = 0  # times in a row that it did so without progress

@@ -17,7 +17,7 @@ class Placement(IntEnum):
 
 
 class Reserve(IntEnum):
-    """The output tokens that a request reserves slots for. PYTHON is a user's own rule."""
+    """The rule for the number of output slots that a request reserves; PYTHON: a user's rule."""
 
     MAX = 0
     POW2 = 1
@@ -60,7 +60,8 @@ class AddressSpace(Record):
 class Allocations(Record):
     """The extents of a request: one per sequence, all of ``size`` slots.
 
-    Of these, ``asked`` were requested, and ``last`` will have been used when the request ends.
+    In each extent, ``asked`` slots were requested, and ``last`` slots will have been used when the
+    request ends.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -81,5 +82,5 @@ class Contiguous(Record):
     window: int = 0  # tokens of a rolling buffer, 0 for none
     pieces: list[Allocations] = field(default_factory=list)  # by index of `KV.request_blocks`
     num_size: int = 0  # slots of all extents
-    num_asked: int = 0  # slots of them that were requested
+    num_asked: int = 0  # slots among these that were requested
     num_last: int = 0  # slots that live requests will have used by their end

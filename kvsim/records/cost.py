@@ -25,10 +25,10 @@ PRICED_IN_PYTHON, CONSTANT, ROOFLINE, PRICED_BY_OWN_RULES = (int(price) for pric
 
 @dataclass(slots=True)
 class Layers(Record):
-    """Layers with attention to the same tokens, and their work in a step.
+    """Layers that attend to the same tokens, and their work in a step.
 
     ``kv_bytes`` is per token; ``pair_flops`` is per query-key pair of a decode, and
-    ``prompt_pair_flops`` per pair of a prompt.
+    ``prompt_pair_flops`` is per query-key pair of a prompt.
     """
 
     kind: int = FULL
@@ -46,8 +46,8 @@ class Layers(Record):
 class Gemms(Record):
     """GEMMs of all layers with weights of one format, on one GPU.
 
-    ``rate`` is that of the arithmetic, in FLOP/s; ``stream_rate`` that of reading weights, in
-    bytes per second.
+    ``rate`` is the arithmetic rate in FLOP/s; ``stream_rate`` is the rate in bytes per second at
+    which weights are read.
     """
 
     num_bytes: float = 0.0  # bytes of the weights
@@ -63,9 +63,9 @@ class Gemms(Record):
 class Experts(Record):
     """Routed experts, on the GPU with the most work; ``num_layers`` is 0 for a dense model.
 
-    ``touched`` is the expected number of experts of a layer that a step reads, by its tokens. Per
-    layer, the GEMMs have ``token_rows`` rows per token, and ``block`` rows of padding per such
-    expert.
+    ``touched[n]`` is the expected number of experts per layer that a step with n tokens reads. The
+    GEMMs of a layer have ``token_rows`` rows per token, and ``block`` rows of padding for each
+    expert that is read.
     """
 
     num_layers: float = 0.0
@@ -88,7 +88,7 @@ class HostWeights(Record):
 
     In each group of ``group_size`` layers of a stage, the last ``num_in_group`` are copied. A copy
     takes ``copy_time`` seconds, into one of ``num_buffers`` buffers that are free at ``ready``.
-    Of the first ``num_dense`` layers nothing is copied.
+    ``ready`` has one time per buffer. The first ``num_dense`` layers are never copied.
     """
 
     share: float = 0.0  # share of the weights that kernels read from host memory
@@ -105,12 +105,11 @@ class HostWeights(Record):
 
 @dataclass(slots=True)
 class Work(Record):
-    """The work of a step, summed over the pipeline stages, on one GPU of each.
+    """The work of a step on one GPU of each pipeline stage, summed over the stages.
 
-    Tokens and requests are counts: ``num_sampled`` of the requests get a token, and
-    ``num_decodes`` compute one token each, with attention to ``num_context_tokens`` tokens in
-    total. Bytes are reads: weights of the layers (``weight_bytes``), weights of the LM head, KV of
-    decodes, and KV of prompts.
+    Of the requests, ``num_sampled`` get a token, and ``num_decodes`` compute one token each, with
+    attention to ``num_context_tokens`` tokens in total. Bytes count reads: the weights of the
+    layers (``weight_bytes``), the weights of the LM head, the KV of decodes and the KV of prompts.
     """
 
     num_requests: int = 0
@@ -123,7 +122,7 @@ class Work(Record):
     touched: float = 0.0  # experts of a layer that the step reads
     num_encoded: int = 0  # tokens that an encoder computes
     num_adapters: int = 0  # different LoRA adapters of the running requests
-    num_prompt_context_tokens: int = 0  # before the chunks of prompts, if ranks split the tokens
+    num_prompt_context_tokens: int = 0  # before prompt chunks, if ranks split the tokens
     draft_pairs: int = 0  # query-key pairs of drafts; those of other tokens are not counted here
     draft_keys: int = 0  # tokens of which the drafter reads the KV
     weight_bytes: float = 0.0

@@ -19,7 +19,7 @@ class Item(Record):
 
 @dataclass(slots=True)
 class Encoded(Record):
-    """The entry of the encoder cache for a content."""
+    """The encoder cache's entry for one content."""
 
     num_tokens: int = 0  # tokens of the item that was encoded
     is_cached: bool = False

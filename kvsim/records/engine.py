@@ -21,7 +21,7 @@ from kvsim.records.request import Request, Segment
 
 
 class Outcome(IntEnum):
-    """The reason for which a replica returned to the host."""
+    """The reason for which a replica returned control to the host, the Python code that runs it."""
 
     DONE = 0  # nothing more to do up to the horizon
     PAUSED = 1  # the maximum number of steps was reached
@@ -163,7 +163,10 @@ class Limits(Record):
 
 @dataclass(slots=True)
 class Phase(Record):
-    """Linked list of running requests that allocate or fill a block at the same steps of a run."""
+    """Linked list of running requests that allocate or fill a block in the same steps.
+
+    A run is a series of decode steps of the same requests.
+    """
 
     first: int = NONE
     last: int = NONE

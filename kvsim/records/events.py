@@ -9,9 +9,9 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class EventKind(IntEnum):
-    """The kind of an event. UPDATE ends the events that one scheduler update publishes.
+    """The kind of an event. UPDATE follows the events that one update of the scheduler publishes.
 
-    CLEARED says that all keys are removed.
+    CLEARED means that all keys are removed.
     """
 
     STORED = 0
@@ -25,7 +25,7 @@ STORED, REMOVED, UPDATE, CLEARED = (int(kind) for kind in EventKind)
 
 @dataclass(slots=True)
 class Event(Record):
-    """Blocks that got keys, removed keys, or the end of an update."""
+    """An event: blocks that got keys, keys that were removed, or the end of an update."""
 
     kind: Short = 0
     group: Short = 0

@@ -25,7 +25,7 @@ LRU, FIFO, LFU, S3FIFO, SIEVE, PYTHON_POLICY = (int(policy) for policy in Evicti
 
 @dataclass(slots=True)
 class Note(Record):
-    """The data of a policy other than LRU about a block that carries a key."""
+    """An eviction policy's data about a block with a key; LRU has none."""
 
     rank: int = 0  # unique; the smallest is evicted first
     num_hits: Short = 0  # hits that still count
@@ -45,8 +45,8 @@ class Ranked(Record):
 class Ranking(Record):
     """Free blocks by rank, the smallest first: a binary heap with room for every block.
 
-    If the policy has queues of cached blocks, the ranking stands for one queue: ``num_queued``
-    counts the queue's blocks, those in use included.
+    A policy with several queues of cached blocks has one ranking per queue; ``num_queued`` counts
+    all blocks of the queue, also those in use.
     """
 
     entries: list[Ranked] = field(default_factory=list)

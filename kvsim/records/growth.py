@@ -1,4 +1,4 @@
-"""Making room for more requests in a replica's memory."""
+"""Add records of requests to a replica."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
 
 
 def adopt(state: Replica, request: Request) -> int:
-    """Add a Python request to a replica of Python records; return its index."""
+    """Add a request to a replica that consists of Python objects; return the request's index."""
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1

@@ -25,7 +25,7 @@ HOST_LRU, HOST_ARC = (int(policy) for policy in HostPolicy)
 
 
 class Place(IntEnum):
-    """The list of ARC that a chunk is in: used once, used again, and the ghosts of each."""
+    """ARC's list that has a chunk: chunks used once, chunks used again, and the ghosts of both."""
 
     RECENT = 0
     FREQUENT = 1
@@ -42,7 +42,7 @@ class Chunk(Record):
 
     key: int = 0
     rank: int = 0  # LRU: the lowest rank is evicted next
-    order: int = 0  # LRU: part of the rank among chunks touched with one number
+    order: int = 0  # LRU: order among the chunks of one request; lower is evicted first
     slot: Short = NONE
     pins: Short = 0  # number of loads that read it, or WRITING
     next: Short = NONE  # ARC: neighbours in its list

@@ -31,7 +31,10 @@ PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX, OWN = (int(manager) for manag
 
 @dataclass(slots=True)
 class Usage(Record):
-    """KV bytes at one instant; without ``cached``, a part of ``unallocated``, they sum to all."""
+    """KV bytes at one instant. All fields but ``cached`` add up to the whole KV memory.
+
+    ``cached`` is a part of ``unallocated``.
+    """
 
     token_states: int = 0
     reservation: int = 0
@@ -54,7 +57,7 @@ class Moved(Record):
 
 @dataclass(slots=True)
 class KV(Record):
-    """A KV cache: its settings, the blocks of each request, and the sums behind every report."""
+    """A KV cache: its settings, the blocks of each request, and sums from which usage follows."""
 
     manager: int = PAGED
     pool: BlockPool = field(default_factory=BlockPool)

@@ -1,7 +1,7 @@
 """The memory of records: Python objects, or flat memory that compiled code shares.
 
-Both have the same methods, so the same code lays out a replica in either. The host reads and writes
-flat records through views that act like objects, which is slow.
+Both kinds have the same methods, so the same code lays out a replica in either. Python code reads
+and writes flat records through views that act like objects; this is slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Record)
 #: The layout of a field in flat memory; ABSENT: it exists in Python only.
 ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
-#: Most records in a list of Python objects: that many take ten seconds to make, and gigabytes.
+#: Most records in a list of Python objects; this number takes ten seconds and gigabytes.
 MOST_OBJECTS = 20_000_000
 #: Arrays of at least this number of bytes are mapped from the operating system.
 MAPPED = 1 << 20
@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Make a long list of records in which only touched ones take memory."""
 
     def blank(self, record: type[R], count: int) -> list[R]:
-        """Make a list of records without initial values; their first user fills them."""
+        """Make a list of records without initial values; the rule that uses one first fills it."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; untouched memory is not allocated."""
@@ -82,7 +82,7 @@ class Zeros(dict[int, int]):
 
 
 class Scrap(list[Any]):
-    """A list that returns one scratch record at every index, and so keeps nothing."""
+    """A list that returns the same scratch record at every index, so that nothing is stored."""
 
     def __init__(self, record: type[Record]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Objects:
 
 
 class Flat:
-    """The memory in which records and lists are NumPy arrays, which it keeps alive."""
+    """The memory in which records and lists are NumPy arrays; it keeps these arrays alive."""
 
     compiled = True
 
@@ -161,7 +161,7 @@ class Flat:
     def list_at(self, address: int) -> Any:
         """Return the list at an address, () for address 0.
 
-        A list made by ``share_out`` is created here on demand: there may be a million of them.
+        A list made by ``share_out`` is created here on demand, since there may be a million lists.
         """
         if address in self.lists or not address:
             return self.lists.get(address, ())
@@ -220,7 +220,7 @@ class Flat:
 
 
 def items_of(memory: Memory, item: Any, count: int) -> Any:
-    """Make a list of ``count`` records, or of zeros of 32 or 64 bits, by the type of item."""
+    """Make a list of ``count`` items: records, or zeros of 32 or 64 bits for a number type."""
     if is_record(item):
         return memory.records(item, count)
     return memory.shorts(count) if item is Short else memory.ints(count)
@@ -265,7 +265,7 @@ def filled(record: type[Record], count: int) -> NDArray[Any]:
 
 
 class Numbers:
-    """A list of numbers in flat memory that returns Python numbers, which never wrap around."""
+    """A list of numbers in flat memory; its items are read as Python numbers, without overflow."""
 
     def __init__(self, array: Any) -> None:
         self.array: NDArray[Any] = array
@@ -354,7 +354,7 @@ class View:
 
 @cache
 def _form_of(record: type[Record], name: str) -> int:
-    """Return the layout of a field, such as LIST; cached, as a host reads millions of fields."""
+    """Return the layout of a field, such as LIST; cached, since millions of fields are read."""
     kind = record.kinds().get(name)
     if kind is None:
         return ABSENT
@@ -365,7 +365,7 @@ def _form_of(record: type[Record], name: str) -> int:
 
 
 def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
-    """Return one field of the first ``count`` records of a list; None: of all."""
+    """Return one field of the first ``count`` records of a list, or of all records."""
     if isinstance(rows, Views):
         values: list[Any] = rows.array[name][:count].tolist()
         return values
@@ -383,7 +383,7 @@ def head(numbers: Any, count: int) -> list[Any]:
 
 
 def assign(record: Any, settings: object) -> None:
-    """Set each number of a record to the setting of the same name, unless that is None."""
+    """Set each numeric field to the setting of the same name, if there is one that is not None."""
     for name, kind in getattr(record, "_record", record).kinds().items():
         value = getattr(settings, name, None)
         if value is not None and strip_width(kind) in (int, float, bool):

@@ -8,7 +8,7 @@ from kvsim.records.host_cache import HostCache
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
-# Marks of a request on a chunk: it found it missing, hit it, or stored it.
+# Marks of a request on a chunk: the request missed the chunk, hit it, or stored it.
 MISSED, REUSED, STORED = 1, 2, 4
 
 
@@ -32,7 +32,7 @@ class OffloadState(Record):
     """The offloading state of a request, from its first admission to its last store."""
 
     row: int = NONE  # in the trace
-    number: int = 0  # by which its chunks rank under LRU; 0 before it uses the host cache
+    number: int = 0  # ranks its chunks under LRU; 0 before it uses the host cache
     num_jobs: int = 0  # its copies in flight
     first_job: int = NONE  # first of its stores in flight
     num_prompt_tokens: int = 0

@@ -121,7 +121,7 @@ class KVGroup(Record):
 
 @dataclass(slots=True)
 class LookupSpec(Record):
-    """Groups with the same attention and block size, which hit together."""
+    """Groups with the same attention and block size; a look-up treats them as one."""
 
     kind: int = FULL
     window: int = 0
@@ -130,7 +130,7 @@ class LookupSpec(Record):
     groups: list[int] = field(default_factory=list)
     num_groups: int = 0
     length: int = 0  # tokens found by the current look-up
-    drops_last_block: bool = False  # of any of its groups
+    drops_last_block: bool = False  # True if any of its groups does so
     has_dropped: bool = False  # the last block was already dropped at the current length
 
 

@@ -1,4 +1,4 @@
-"""The record of a queue."""
+"""Records of queues: linked lists, and a queue in an array."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Tiny: TypeAlias = Annotated[int, 8]
 #: A float that compiled code stores next to the Short fields.
 Hot: TypeAlias = Annotated[float, 64]
 
-#: A list in memory.
+#: The memory format of a list.
 SPAN = np.dtype([("address", np.int64), ("length", np.int64)])
 
 

@@ -19,7 +19,10 @@ class Draws(Record):
 
 @dataclass(slots=True)
 class Candidate(Record):
-    """A replica as a gateway sees it; names with ``tokens`` count tokens, others requests."""
+    """A replica as a gateway sees it.
+
+    ``num_outstanding``, ``num_waiting`` and ``num_running`` count requests.
+    """
 
     index: int = 0
     num_outstanding: int = 0
@@ -85,7 +88,7 @@ class BoundedRing(Record):
 
 @dataclass(slots=True)
 class Balance(Record):
-    """Parameters of routers that choose by match unless the loads differ too much."""
+    """Parameters of routers that choose the longest prefix match unless loads differ too much."""
 
     least_match: float = 0.0  # shortest match that counts, as a share of the prompt
     imbalance: float = 0.0  # allowed difference of the most and the fewest requests
@@ -95,7 +98,7 @@ class Balance(Record):
 
 @dataclass(slots=True)
 class CostWeights(Record):
-    """Parameters of Dynamo's formula."""
+    """Parameters of the cost formula of Dynamo's router."""
 
     credit: float = 0.0
     prefill: float = 0.0

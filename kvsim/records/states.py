@@ -13,7 +13,7 @@ class States(Record):
     """Cached states at block ends, and copies of states that end inside a block."""
 
     block_size: int = 0  # configured block size: chunks of a prompt end at its multiples
-    checkpoint_alignment: int = 0  # tokens from the start of a chunk; 0: no states inside a chunk
+    checkpoint_alignment: int = 0  # tokens between places of states in a chunk, 0 for none
     keeps_shared: bool = False  # also cache the state at the exact end of a shared prefix
     step: int = 1  # number of the step being scheduled
     named_in: list[int] = field(default_factory=list)  # by block: the step that set its key

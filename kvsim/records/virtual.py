@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class TensorKind(Record):
-    """Tensors that are mapped alike; ``token_bytes`` is per tensor, and ``window`` 0 for none."""
+    """Tensors that are mapped alike; ``token_bytes`` is per tensor, ``window`` is 0 for none."""
 
     num_tensors: int = 0
     token_bytes: int = 0

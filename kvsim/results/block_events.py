@@ -177,7 +177,7 @@ class Residency(NamedTuple):
 
 
 def residency(events: NDArray[Any]) -> Residency:
-    """Return vLLM's residency metrics of one replica's blocks, all of them, not a sample."""
+    """Return vLLM's residency metrics of one replica's blocks; every block counts, not a sample."""
     ends, lives, idles = [], [], []
     gaps: list[float] = []
     gap_ends: list[float] = []

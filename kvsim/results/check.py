@@ -15,9 +15,9 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from kvsim.results.result import Result
 
-#: Finish reasons of requests that have not ended; keys of the summary of features that put a
-#: request on two replicas, or on none.
+#: Finish reasons of requests that have not ended.
 NOT_ENDED = (FinishReason.IN_FLIGHT, FinishReason.UNSENT)
+#: Summary keys of features under which a request may be on two replicas at once, or on none.
 ELSEWHERE = ("kv_transfers", "scaling", "migration", "flow_control")
 
 

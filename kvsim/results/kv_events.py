@@ -70,16 +70,16 @@ class KVEventBatch:
 
 
 class Names(Protocol):
-    """Source of the fields of events that the log does not contain."""
+    """Source of event fields that are not in the log."""
 
     #: By group: the kind of its layers, and its window if it slides.
     kinds: list[tuple[str, int | None]]
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
-        """Return number and name of the adapter of the request in a row; None if it has none."""
+        """Return the adapter's number and name for the request in a row; None, None without one."""
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return what a block's hash covers in addition to its tokens, first to stop."""
+        """Return the extra keys in the hash of the block of tokens ``first`` to ``stop``."""
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
         """Return the token ids of the request in a row, from first to stop."""
@@ -156,7 +156,7 @@ def _as_line(batch: KVEventBatch) -> bytes:
 
 
 def _as_array(batch: KVEventBatch) -> list[Any]:
-    """Return a batch as vLLM encodes it: structs are arrays, those of events begin with a name."""
+    """Return a batch as vLLM encodes it: in arrays; the array of an event starts with its type."""
     events = [[type(event).__name__, *vars(event).values()] for event in batch.events]
     return [batch.ts, events, batch.data_parallel_rank]
 

@@ -4,8 +4,8 @@ A server is ``saturated`` if its backlog grows through the arrivals and never cl
 the number of requests that wait for their first token; its minimum in the last quarter of the
 arrivals must exceed its minimum in the second quarter by more than chance explains. Minima are
 compared because a server that keeps up empties its queue now and then. The first quarter does not
-count, since the replicas still fill up. An overload by a share x makes N requests leave about
-x N / 2 more waiting.
+count, since the replicas still fill up. If requests arrive faster than they are served by a share
+x, the minima over N requests differ by about x N / 2.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
 
 
 def overload(load: Load | None) -> str | None:
-    """Return a text on a server that does not keep up with arrivals; None if it does, or unknown.
+    """Return a text if a server does not keep up with arrivals; None if it does or is unknown.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def overload(load: Load | None) -> str | None:
 
 
 def overloads(loads: Mapping[str, Load | None]) -> list[str]:
-    """Describe the runs that do not keep up with arrivals: by name, or as counts if many."""
+    """Describe the runs that do not keep up with arrivals: by name, or as counts if many do not."""
     found = {name: said for name, load in loads.items() if (said := overload(load)) is not None}
     if len(loads) == 1:
         return list(found.values())

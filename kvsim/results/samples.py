@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.family import Family
 
-#: Finish reasons by precedence: the first that any sample has is that of the request.
+#: Finish reasons by precedence: a request gets the first one that any of its samples has.
 WORST = (
     *(FinishReason.IN_FLIGHT, FinishReason.UNSENT, FinishReason.REJECTED),
     *(FinishReason.FAILED, FinishReason.ABORTED),
@@ -23,9 +23,9 @@ WORST = (
 def fold(rows: NDArray[Any], family: Family) -> NDArray[Any]:
     """Return one row per request, as seen by a client that waits for all its samples.
 
-    The first token is the earliest of any sample, the end that of the last sample. Output tokens
-    and preemptions are summed, and the prompt counts once. The cached tokens are those of the
-    sample with the fewest, as later samples also hit what the first one computed.
+    The first token is the earliest one of all samples, and the request ends with its last sample.
+    Output tokens and preemptions are summed, and the prompt counts once. The cached tokens are the
+    smallest number of any sample, as later samples also hit blocks that the first one computed.
     """
     first = family.first
     table = rows[first].copy()

@@ -30,7 +30,7 @@ def describe_sessions(
     ----------
     requests : the requests table
     trace : the requests, in the same order
-    seen_before : prompt tokens that an infinite cache would have, per request
+    seen_before : prompt tokens that would hit in an infinite cache, per request
     front_end_latency : seconds in every TTFT before and after the server
     """
     root = roots_of(trace)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: A table may take more than MAX_BYTES in memory only if its file has at least one byte for each
-#: MAX_RATIO of them: times of steps and requests never compress better.
+#: A table may take more than MAX_BYTES in memory only if it takes at most MAX_RATIO times the bytes
+#: of its file; tables of steps and requests never compress better.
 MAX_BYTES, MAX_RATIO = 2**30, 1000
 
 

@@ -28,9 +28,9 @@ class FinishReason(IntEnum):
 
 #: One row per request of the trace, in the trace's order. Times of events that did not happen are
 #: NaN. num_output_tokens counts the generated tokens of all samples; num_cached_tokens is the hit
-#: at the first admission. The row of a request with several samples describes what a client sees
-#: that waits for all of them. prefill_replica is the replica that computed the prompt, -1 if it is
-#: the same one; transfer_time is the time from when its KV could be sent to its arrival, else 0.
+#: at the first admission. A request with several samples has one row, as seen by a client that
+#: waits for all samples. prefill_replica is the replica that computed the prompt, -1 if it is the
+#: same one; transfer_time is the time from the moment its KV can be sent to its arrival, else 0.
 REQUESTS = RequestRow.dtype()
 
 #: One row per sample, in the order of requests and samples, if the engine serves several samples of

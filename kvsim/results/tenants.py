@@ -1,4 +1,4 @@
-"""Service of each tenant, and the largest service gap between tenants that waited."""
+"""Service of each tenant, and the largest service gap between tenants that wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Most tenants whose service is compared, those with most service; every pair is compared.
+#: Most tenants whose service is compared, pair by pair: the tenants with the most service.
 MOST_COMPARED = 8
 
 

@@ -81,7 +81,10 @@ def geometric(accepted: float, count: int) -> list[float]:
 
 
 def published(lengths: Sequence[float], count: int) -> list[float]:
-    """Return rates by position that give published mean lengths, geometric between and beyond."""
+    """Return rates by position that reproduce published mean lengths.
+
+    Between the positions with known means, and beyond them, the rates are geometric.
+    """
     rates = [lengths[0] - 1]
     known = zip(np.diff(lengths).tolist(), np.diff(MEASURED_DRAFTS).tolist(), strict=True)
     for more, positions in known:

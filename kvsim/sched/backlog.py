@@ -1,4 +1,4 @@
-"""Number of waiting requests that need records."""
+"""The number of waiting requests that have records on a replica."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvsim.records.connector import NO_CONNECTOR
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: Requests with records in a queue whose tail no rule reads, in addition to two full batches.
+#: If no rule reads the tail of the queue: waiting requests with records, besides two full batches.
 LONGEST_QUEUE = 1024
 
 
 def backlog_of(state: Replica) -> int:
-    """Return the largest number of waiting requests that have records; 0: all have (D104)."""
+    """Return the largest number of waiting requests that have records, 0 for no limit (D104)."""
     limits = state.limits
     by_rules = limits.scheduler != SCHEDULED_IN_PYTHON and not limits.in_python
     by_rules = by_rules and not limits.has_own_loop

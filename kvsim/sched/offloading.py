@@ -126,7 +126,7 @@ def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
 
 
 def _run(offloading: Offloading, g: int) -> float:
-    """Return the sort key of a group's look-up: full attention, then the longest window, first."""
+    """Return the number of chunks that a hit needs in a group; infinity for full attention."""
     return offloading.groups[g].run if offloading.groups[g].window else float("inf")
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits and switches of a scheduler; names and meanings are vLLM's."""
+    """Limits and switches of a scheduler; a field with a name of vLLM's has vLLM's meaning."""
 
     max_model_len: int
     max_num_seqs: int
@@ -96,7 +96,7 @@ class StepPlan:
     """Work of one step: the next ``num_tokens[i]`` tokens of ``requests[i]``.
 
     ``unfinished`` has the ids of requests with known tokens left after the step; all others sample
-    one token. ``swapped_bytes`` of KV move between GPU and host before the step starts,
+    one token. ``swapped_bytes`` bytes of KV move between GPU and host before the step starts, and
     ``transfers`` while it runs. The requests use ``num_adapters`` different LoRA adapters.
     """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerRules(RulePart):
-    """Base of a user's scheduler: vLLM's with another order, at the speed of the built-in one.
+    """Base of a user's scheduler: vLLM's scheduler with another order, at its compiled speed.
 
     A subclass defines :meth:`priority`, :meth:`victim` or both, which read the fields of a
     :class:`kvsim.records.request.Request` and do not change them. The class's own fields are
@@ -66,7 +66,7 @@ class SchedulerRules(RulePart):
         return 0.0
 
     def victim(self, request: Request, now: float) -> float:
-        """Return a running request's rank: the highest is preempted, on a tie the newest."""
+        """Return a running request's rank; the highest is preempted, and on a tie the newest."""
         del request, now
         return 0.0
 

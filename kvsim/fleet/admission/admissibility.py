@@ -124,9 +124,9 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
 
 
 def whole_requests(decode: Setup, prefill: Setup, trace: Trace) -> NDArray[np.bool_]:
-    """Mark the requests that prefill replicas could serve with as much output as decode replicas.
+    """Mark the requests that a prefill replica could serve as a whole, bool, shape (requests,).
 
-    Bool, shape (requests,).
+    It must be able to generate as many tokens as a decode replica.
     """
     longest, own = (setup.memory.limits.max_model_len for setup in (decode, prefill))
     ends = np.minimum(trace.num_prompt_tokens + trace.num_output_tokens, longest)

@@ -139,11 +139,10 @@ class UtilisationBands(FlowControl):
 class PrefillQueue(FlowControl):
     """Dynamo's router queue: requests wait while every worker has too many prompt tokens in flight.
 
-    Requests wait while the router predicts for every worker more uncached prompt tokens in flight
-    than ``threshold * max_num_batched_tokens``. They are released in
-    order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``, by the
-    prompt tokens that no worker is known to hold on arrival), which lowers the mean time to the
-    first token.
+    Requests wait while, as the router predicts, every worker has more than
+    ``threshold * max_num_batched_tokens`` uncached prompt tokens in flight. They are released in
+    order of arrival (``fcfs``), last first (``lcfs``), or shortest first (``wspt``), which lowers
+    the mean TTFT; the length counts the prompt tokens that no worker is known to hold on arrival.
 
     Source: lib/kv-router of ai-dynamo/dynamo at 0243c51. Dynamo checks its queue at every first
     token and every end of a request, kvsim every ``interval``. Priorities are bands here, as in

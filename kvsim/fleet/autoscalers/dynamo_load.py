@@ -16,8 +16,8 @@ class LoadPlanner(Autoscaler):
     starts.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e. The defaults are
-    Dynamo's for throughput. For latency it has 0.4 and 0.1, and in a prefill pool 0.1 and 0, which
-    is a value just above 0 here.
+    Dynamo's for throughput. Dynamo's defaults for latency are 0.4 and 0.1, and in a prefill pool
+    0.1 and 0; instead of 0, give a value just above 0.
 
     Parameters
     ----------

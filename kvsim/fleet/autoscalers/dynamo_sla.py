@@ -10,13 +10,14 @@ from kvsim.fleet.scaling.forecast import Forecast, Predictor
 
 @AUTOSCALERS.register("dynamo-sla")
 class LatencyPlanner(Autoscaler):
-    """Add a replica if all are estimated to miss a target; remove one if the rest would meet all.
+    """Add a replica if all may miss a target; remove one if the others would meet all targets.
 
     A prompt's estimated TTFT is the prefill time of the queue before it plus its own prefill time,
-    at the rate of full steps. A replica is removed only if the others, with its load, would use
-    less than ``headroom`` of the ITL target, and of the TTFT target less the prompt's own time, and
-    if its KV fits on them. Nothing changes while a replica is starting. With
-    ``throughput_interval``, ``dynamo-throughput`` sets a minimum, evaluated at that interval.
+    at the rate of full steps. A replica is removed only if the others could take its load: their
+    ITL must stay below ``headroom`` times its target, their queueing time below ``headroom`` times
+    (TTFT target - own prefill time), and the KV must fit. Nothing changes while a replica is
+    starting. With ``throughput_interval``, ``dynamo-throughput`` sets a minimum, evaluated at that
+    interval.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
 

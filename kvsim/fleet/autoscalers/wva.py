@@ -11,7 +11,8 @@ from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds between two reads of the metrics (a usual Prometheus setting), and of the peaks' window.
+#: Seconds between two readings of the metrics (a usual Prometheus setting); seconds of the window
+#: over which peaks are taken.
 LOOK_INTERVAL, PEAK = 15.0, 60.0
 
 
@@ -19,9 +20,9 @@ LOOK_INTERVAL, PEAK = 15.0, 60.0
 class SaturationAnalyzer(Autoscaler):
     """Add a replica if spare capacity is low; remove one if the load fits into fewer replicas.
 
-    A replica is saturated if its peak of the last minute is at least ``kv`` usage or ``queue``
-    waiting requests. The spare capacity is the mean of the other replicas. A decision adds or
-    removes one replica.
+    A replica is saturated if, in the last minute, its KV usage reached ``kv`` or its number of
+    waiting requests reached ``queue``. The spare capacity is the mean over the other replicas. A
+    decision adds or removes one replica.
 
     Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md.
 

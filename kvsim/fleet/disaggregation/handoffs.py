@@ -199,7 +199,7 @@ class Handoffs(Feature):
             self._transfer_time[row] = 0.0
 
     def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
-        """Handle a target that has blocks for the tokens it lacks, or lacks none. Mutates."""
+        """Record that a target has allocated blocks for the ``num_tokens`` it lacks. Mutates."""
         if member.role == "prefill":
             return
         handoff = self._open[row]
@@ -388,7 +388,7 @@ class Handoffs(Feature):
     def forget_refused(self, rows: Sequence[int], time: float) -> None:
         """Free the blocks of requests that their decode replica has rejected. Mutates.
 
-        Their KV and slots for draft tokens do not fit together into the decode replica.
+        A decode replica rejects a request if its KV and its slots for drafts do not fit together.
         """
         for row in [row for row in rows if row in self._open]:
             if self._main.table["finish_reason"][row] == FinishReason.REJECTED:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: Remaining bytes at which a transfer is done: rounding errors of a clock of days are smaller.
+#: A transfer with at most this number of bytes left is done; rounding errors are smaller, even
+#: after days of simulated time.
 CRUMB = 1024.0
 
 
@@ -63,7 +64,7 @@ class Network:
         return True
 
     def next_end(self) -> float:
-        """Return the end time of the next transfer if none starts before; ``inf`` without any."""
+        """Return the time of the next end if no transfer starts before; ``inf`` without any."""
         ends = [
             self._now + (t.remaining / self._rate(t) if t.remaining else 0.0)
             for t in self._transfers.values()

@@ -68,7 +68,7 @@ class Always(Disaggregation):
 
 @DISAGGREGATIONS.register("llm-d")
 class Uncached(Disaggregation):
-    """Disaggregate prompts of which the decode replica lacks at least ``tokens``.
+    """Disaggregate a prompt if the decode replica lacks at least ``tokens`` tokens of it.
 
     Source: the disaggregation handler of llm-d-inference-scheduler, 520af478; its deployments use
     16.
@@ -90,12 +90,13 @@ class Uncached(Disaggregation):
 class Conditional(Disaggregation):
     """Disaggregate prompts that are long, or of which the decode replica has little cached.
 
-    The decode replica computes a prompt iff fewer than ``tokens`` are left to compute and these are
-    less than ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more
-    than ``prefill-busy`` full steps of pending prompt tokens. A busy decode replica never does.
+    The decode replica computes a prompt if fewer than ``tokens`` tokens are left to compute, and
+    these are less than ``share`` of the prompt. With ``prefill-busy``, it does so only if every
+    prefill replica has more than ``prefill-busy`` full steps of pending prompt tokens. A busy
+    decode replica computes no prompts.
 
-    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. If Dynamo decides by
-    ``prefill-busy``, its value is 16, and it checks only the prefill worker that it has chosen.
+    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. There, ``prefill-busy`` is
+    16 if it is used, and only the chosen prefill worker is checked.
 
     Parameters
     ----------

@@ -12,8 +12,7 @@ def transfer_bytes(setup: Setup, num_tokens: int) -> int:
     """Return the bytes of KV that all GPUs of a replica read for ``num_tokens`` tokens.
 
     KV heads that are replicated (more ranks than heads) are read once per copy; a latent, which
-    every rank has, is read once. Ranks of context
-    parallelism hold some tokens each.
+    every rank has, is read once. Under context parallelism, each rank has some of the tokens.
     """
     config, total = setup.config, 0.0
     copies = config.tensor_parallel_size / config.decode_context_parallel_size

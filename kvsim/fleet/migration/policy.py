@@ -93,8 +93,8 @@ class Freest(Migration):
 
     Freeness is (free blocks - blocks that waiting requests need) / requests. Replicas below
     ``threshold`` are sources, the others targets; the least free source pairs with the freest
-    target. A pair moves a request if the target stays freer than the source, by a smaller
-    difference; from a draining replica, a request moves whenever the target has room.
+    target. A pair moves a request if the target is then still freer than the source, but by less
+    than before; from a draining replica, a request moves whenever the target has room.
 
     Source: AlibabaPAI/llumnix at 24220fb8, docs/Arguments.md (``remaining_steps``, 3.0, 50 ms,
     shortest running, 16 blocks, three stages); Llumnix, OSDI'24, section 4.

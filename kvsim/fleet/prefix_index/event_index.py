@@ -33,7 +33,7 @@ class EventIndex(KeyIndex, Protocol):
     def take(
         self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
     ) -> None:
-        """Apply the events from ``start`` to ``stop`` of a replica, with keys ``told``. Mutates."""
+        """Apply a replica's events from ``start`` to ``stop``; ``told`` has their keys. Mutates."""
 
     def forget(self, replica: int) -> None:
         """Remove all entries of a replica. Mutates."""

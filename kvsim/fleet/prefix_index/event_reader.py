@@ -89,12 +89,12 @@ class EventReader:
         return keys[self._per_entry - 1 :: self._per_entry]
 
     def deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica that caches most of a prompt; None if this reader cannot know it."""
+        """Return the replica with the longest cached prefix of a prompt; None if unknown."""
         del request
         return None
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Read a new replica, with an empty cache, in this slot. Mutates.
+        """Read the events of a new replica in this slot, which has an empty cache. Mutates.
 
         Listeners still receive the blocks that the previous replica had stored.
         """

@@ -23,7 +23,8 @@ class PrefixIndex:
     Parameters
     ----------
     num_replicas : replicas
-    max_entries : largest number of entries per replica; more evict the least recently used ones
+    max_entries : largest number of entries per replica; beyond it, the least recently used ones
+        are evicted
     ttl : seconds without use after which an entry expires
     """
 

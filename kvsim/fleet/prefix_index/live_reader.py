@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
 
-#: Longest delay, seconds: every look-up reads all events of the delay again, to undo them.
+#: Longest delay, seconds; each look-up reads and undoes all events of the last ``delay`` seconds.
 LONGEST_DELAY = 0.05
 
 
@@ -33,7 +33,7 @@ def is_live(replicas: Sequence[Any], delay: float) -> bool:
 
 
 class LiveIndex:
-    """Equals a :class:`kvsim.fleet.prefix_index.index.PrefixIndex` that events update.
+    """Gives the same results as a ``PrefixIndex`` that events update.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class LiveIndex:
         return found
 
     def deepest(self, path: NDArray[np.int64]) -> int:
-        """Return the replica that holds most of a path now, whether or not events have arrived."""
+        """Return the replica with the longest prefix of a path now; pending events count, too."""
         return int(self._live.deepest(self._addresses, path, self.guesses))
 
     def learn(self, place: int, until: float) -> None:
@@ -158,5 +158,5 @@ class LiveReader(EventReader):
         return self.index.known, self.index.guesses, self._delay
 
     def deepest(self, request: IncomingRequest) -> int:
-        """Return the replica that holds most of a prompt, whether or not events have arrived."""
+        """Return the replica with the longest prefix of a prompt; pending events count, too."""
         return self.index.deepest(self.entry_path(request))

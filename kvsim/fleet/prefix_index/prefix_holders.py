@@ -1,4 +1,4 @@
-"""Prompt tokens that a fleet's caches really hold, for the statistics of a run, not for routers."""
+"""Prompt tokens that are really in a fleet's caches: for a run's statistics, not for routers."""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ class PromptKeys:
         return [column[first:stop] for column in self._columns]
 
     def _next_rows(self, first: int) -> range:
-        """Return the next batch: at least one request, at most TOGETHER and MOST_TOKENS."""
+        """Return the next batch: at most TOGETHER requests and MOST_TOKENS tokens, or one request.
+
+        The rows start at ``first``.
+        """
         tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
         return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
 

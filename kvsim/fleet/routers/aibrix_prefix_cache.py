@@ -27,10 +27,10 @@ CHUNK = 128
 class AibrixPrefixCache(RuleRouter):
     """AIBrix's prefix-cache: the longest match on a replica that is not much busier than the mean.
 
-    If ``max - min`` requests in flight are above ``imbalance``, only the replicas with the fewest
-    are candidates. Of the candidates with at most ``mean + k * sigma`` in flight, the one with the
-    longest match wins; ties are broken by load. The router records the prompt for this replica, in
-    chunks of 128 characters.
+    If the numbers of requests in flight differ by more than ``imbalance`` (maximum - minimum), only
+    the replicas with the fewest are candidates. Of the candidates with at most ``mean + k * sigma``
+    requests in flight, the replica with the longest match wins; ties are broken by load. The router
+    records the prompt for this replica, in chunks of 128 characters.
 
     Source: pkg/plugins/gateway/algorithms of vllm-project/aibrix at e3e10f9e. Its code says 8 and
     1, its README 16 and 2; the defaults follow the code.

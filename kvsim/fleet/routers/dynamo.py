@@ -76,9 +76,9 @@ class Dynamo(RuleRouter):
     different blocks of the worker's prompts. In a decode pool the cost is ``max(0, decode - credit)
     + active-weight * requests``.
 
-    The router predicts the work in flight: it adds a request's work when it sends the request, and
-    removes the prefill at the first token, the blocks at the end. The smallest cost wins, with ties
-    at random; with a temperature, the worker is sampled.
+    The router predicts the work in flight: it adds a request's work when it sends the request,
+    removes its prefill tokens at the first token, and removes its blocks at the end. The smallest
+    cost wins, and ties are broken at random; with a temperature, the worker is sampled.
 
     Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
     The documented cost ``w * prefill + decode`` is this cost with ``prefill-weight`` w. Dynamo's

@@ -39,8 +39,8 @@ class Preble(Router):
     prefill time of the entries missed in the last ``window`` seconds, each divided among its
     holders, plus ``active requests * median output * median TPOT`` of the replica. M is the prefill
     time of the entries that an LRU cache of the replica's size would evict. After ``warm-up``
-    requests per replica, a request for the replica with the largest L goes to the one with the
-    smallest if the largest L is above ``balance`` times the smallest.
+    requests per replica, loads are balanced: while the largest L is above ``balance`` times the
+    smallest L, requests for the replica with the largest go to the replica with the smallest.
 
     Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
     8e7906ae. Preble balances by moving, splitting or replicating the busiest subtree of prefixes;

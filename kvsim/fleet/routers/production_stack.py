@@ -46,7 +46,7 @@ class ProductionStack(RuleRouter):
     """production-stack: by prefix trie, by KV look-up, or by match against load.
 
     - ``prefixaware``: a trie has all prompts sent, in chunks of 128 characters, and evicts none. A
-      random replica of those with the longest match wins, or of all without a match.
+      random one of the replicas with the longest match wins; without a match, any replica.
     - ``kvaware``: the longest match in the replicas' caches wins. If it is shorter than ``prompt -
       threshold`` tokens, the session's owner on a hash ring wins; without a session, the replica
       with the fewest recent requests.

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 class RayPrefixAware(RuleRouter):
     """Ray Serve's PrefixCacheAffinityRouter: the best match, or else the smallest tree.
 
-    If ``max - min`` requests in flight are above ``imbalanced-threshold``, the better of two random
-    replicas wins, as in power-of-two. Otherwise the candidates are the replicas with the best
-    match, or, if it is below ``match-rate`` of the prompt, those with the smallest tree. The
-    candidate with the fewest requests in flight wins, the first on a tie.
+    If the numbers of requests in flight differ by more than ``imbalanced-threshold`` (maximum -
+    minimum), the better of two random replicas wins, as in power-of-two. Otherwise the candidates
+    are the replicas with the best match, or, if this match is below ``match-rate`` of the prompt,
+    the replicas with the smallest tree. The candidate with the fewest requests in flight wins, the
+    first on a tie.
 
     Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults; the default
     ``imbalanced-threshold`` is never exceeded. Ray's tree has text; here it has entries of
@@ -41,7 +42,7 @@ class RayPrefixAware(RuleRouter):
     match_rate : least share of the prompt that must match
     eviction_interval : seconds between evictions of the least recently used leaves
     eviction_threshold : characters per replica above which leaves are evicted
-    eviction_target : characters per replica that eviction leaves
+    eviction_target : characters per replica that remain after an eviction
     entry_tokens : tokens per entry
     """
 

@@ -22,7 +22,7 @@ class Session(Router):
     """Consistent hashing of the session; without one, the replica with the fewest requests.
 
     The hash ring has ``points`` points per replica. A request without a session goes to the replica
-    that received the fewest from this gateway in the last ``window`` seconds.
+    that received the fewest requests from this gateway in the last ``window`` seconds.
 
     Source: production-stack's session policy, routing_logic.py at a6c01db0; the defaults are
     kvsim's.

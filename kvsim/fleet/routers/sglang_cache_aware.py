@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 class SglangCacheAware(RuleRouter):
     """SGLang's cache_aware: the longest match, unless loads are far apart or nothing matches.
 
-    Loads are far apart if ``max - min`` requests in flight are above ``balance-abs`` and ``max >
-    balance-rel * min``: then the replica with the fewest in flight wins. Otherwise, if the longest
-    match is above ``cache-threshold`` of the prompt, the replica with this match wins; else the
-    replica with the smallest tree. The first of equals wins, and its tree receives the prompt.
+    Loads are far apart if the largest and the smallest number of requests in flight satisfy
+    ``max - min > balance-abs`` and ``max > balance-rel * min``. Then the replica with the fewest
+    wins. Otherwise, if the longest match is above ``cache-threshold`` of the prompt, the replica
+    with this match wins; else the replica with the smallest tree. The first of equals wins, and its
+    tree receives the prompt.
 
     The rule has a known weakness: with few requests in flight loads never count as far apart, and
     one replica may serve all requests that share a prefix (sgl-project/sglang, issue 21199).
@@ -43,7 +44,7 @@ class SglangCacheAware(RuleRouter):
     balance_abs, balance_rel : difference and ratio of requests in flight above which loads are far
         apart
     eviction_interval : seconds between evictions of the least recently used leaves
-    max_tree_size : characters per replica that eviction leaves
+    max_tree_size : characters per replica that remain after an eviction
     entry_tokens : tokens per entry
     """
 

@@ -12,8 +12,8 @@ class PathSet:
     """Paths in the order of their bytes; duplicates are allowed.
 
     A path is the keys of a prompt's blocks. A key covers all keys before it, so two paths share
-    only a prefix, and a path shares its longest prefix with a neighbour. So no table of single
-    keys, of which a prompt has thousands, is needed.
+    only a prefix, and a path shares its longest prefix with a neighbour. So the set needs no table
+    of single keys, of which a prompt has thousands.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ def entries_of(
     lru_entries: int | None,
     max_blocks: int | None,
 ) -> dict[str, Any]:
-    """Return the options of :class:`PrefixAffinity` for an index of llm-d; None is not given.
+    """Return the options of :class:`PrefixAffinity` for llm-d's index; None means not given.
 
     Raises
     ------

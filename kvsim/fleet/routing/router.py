@@ -24,8 +24,8 @@ REJECT = -1
 class Router(Parametric, ABC):
     """Chooses a replica for each request, in order of arrival.
 
-    The attributes declare the inputs that a router reads; it receives no others. A class sets them,
-    or its ``__init__``. :func:`kvsim.testing.check_router` checks a router against them.
+    The attributes declare the inputs that a router reads; it receives no others. They are set in
+    the class or in ``__init__``. :func:`kvsim.testing.check_router` checks a router against them.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Router(Parametric, ABC):
         """Handle the first token of a request of this gateway. Mutates."""
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
-        """Handle the end of a request of this gateway, with its output tokens. Mutates."""
+        """Handle the end of a request of this gateway after ``num_tokens`` outputs. Mutates."""
 
     def on_leave(self, replica: int) -> None:
         """Handle the loss of a replica and of its cache; its index may be used again. Mutates."""

@@ -21,7 +21,7 @@ class TextTree:
     entry_tokens : tokens per entry
     interval : seconds between two evictions
     most : characters of a replica above which its least recently used leaves are evicted
-    target : characters of a replica that eviction leaves
+    target : characters of a replica that remain after an eviction
     """
 
     def __init__(

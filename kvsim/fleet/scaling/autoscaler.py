@@ -75,7 +75,7 @@ class PoolLoad:
     step_time : function of the number of requests and the context tokens of each; it returns the
         seconds of a decode step
     max_num_seqs : largest number of requests in one replica's step
-    traffic : function of a number of seconds; it returns the traffic of the last ones
+    traffic : function of a number of seconds; it returns the traffic of that last period
     max_model_len : tokens of the longest request
     role : role of its replicas
     """

@@ -50,7 +50,7 @@ COLD_STARTS.register("parts")(Parts)
 
 
 def make_cold_start(given: float | str) -> Callable[[int], float]:
-    """Return a function of bytes of weights: the seconds of a cold start.
+    """Return a function from the bytes of weights to the seconds of a cold start.
 
     ``given`` is ``SECONDS`` or ``parts[+KEY=VALUE]...``.
 

@@ -51,8 +51,8 @@ class Failures:
         were not read (vLLM's NIXL connector: 30 s without a heartbeat)
     limit : largest number of migrations of a request, 3; the next failure ends the request
         (Dynamo's default is 0, no migration)
-    max_seq_len : tokens, prompt and output together, above which a request does not migrate but
-        ends at its replica's failure; None by default
+    max_seq_len : limit on prompt and output tokens together; a longer request ends at its replica's
+        failure instead of migrating; None for no limit
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def latency_scores(
     *,
     most: bool,
 ) -> list[float]:
-    """Score headrooms: from above 0 to 1 for candidates, 0 for the other replicas.
+    """Score headrooms: above 0 and up to 1 for candidates, 0 for the other replicas.
 
     Candidates are the replicas that meet both targets. If there are none, they are the idle
     replicas; else those that meet the TTFT target; else those that meet the TPOT target; else all.
@@ -64,7 +64,8 @@ def latency_scores(
     headrooms : headroom of each replica
     in_flight : number of requests in flight at each replica
     weights : weights of TTFT and TPOT; a target with equal headrooms does not count
-    most : the most headroom is best among replicas that meet the targets, not the least
+    most : True if the largest headroom is best among replicas that meet the targets, False if the
+        smallest one is
     """
     kept = meeting(headrooms)
     best_is_least = not (most and kept)

@@ -35,7 +35,7 @@ WINDOW = 60.0
 
 
 class Constant(Autoscaler):
-    """A constant number of replicas; failed ones are replaced without the autoscaler."""
+    """Keeps the number of replicas constant; failed replicas are replaced without it."""
 
     def __init__(self, number: int) -> None:
         self.least, self.most = 0, number
@@ -127,7 +127,7 @@ class ReplicaChanges(Feature):
 
     @property
     def waited_until(self) -> float:  # type: ignore[override]
-        """Earliest end of the run, seconds: requests wait at a failed replica until then."""
+        """Earliest end of the run, seconds; until then, requests wait at a failed replica."""
         return max(one.lifecycle.waited_until for one in self._pools)
 
     def describe(self) -> dict[str, Any]:
@@ -193,8 +193,9 @@ def perfect_replica_hours(table: NDArray[Any], rate: float) -> float:
     """Return the replica-hours of an ideal fleet, which resizes every minute without a delay.
 
     Every minute has ``ceil(arrivals / most)`` replicas (the bound of llm-d-autoscaling, issue
-    1499). ``most`` is the requests that a replica answers in a minute: ``60 * rate``, or the most
-    that any replica of the run answered, if that is more. The last minute ends with the run.
+    1499). ``most`` is the number of requests that a replica answers in a minute: ``60 * rate``, or
+    the largest number that any replica of the run answered, if that is more. The last minute ends
+    with the run.
     """
     done = table[table["finish_reason"] == FinishReason.FINISHED]
     if not len(done):

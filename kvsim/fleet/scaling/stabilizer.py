@@ -6,7 +6,7 @@ import math
 
 
 class Stabilizer:
-    """A decision at most doubles or halves the number; a cool-down precedes shrinking.
+    """A decision at most doubles or halves the number of replicas; a cool-down precedes shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 

@@ -1,4 +1,4 @@
-"""Files of one folder, a page each, that all replicas of a machine read and write."""
+"""Files in one folder, one per page, that all replicas of a machine read and write."""
 
 from __future__ import annotations
 

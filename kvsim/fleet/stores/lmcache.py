@@ -23,7 +23,7 @@ GIB = 1 << 30
 class LMCache(Store):
     """Every tier with a size above 0 stores chunks of prompts, and evicts by LRU.
 
-    A partial chunk at a prompt's end is not saved, nor are generated tokens. A chunk is written to
+    Neither a partial chunk at a prompt's end nor generated tokens are saved. A chunk is written to
     all tiers, in no time, when its last block has been computed. It is read from the first tier
     that has it: the replica's memory, its disks, the server.
 
@@ -54,7 +54,7 @@ class LMCache(Store):
         self._chunk_tokens = chunk
         self._coming = Deliveries(delay)
         self._lru_stores: dict[tuple[str, int], LruStore] = {}
-        self._ends: dict[int, float] = {}  # last blocks of chunks of prompts: first look-up
+        self._ends: dict[int, float] = {}  # by last block of a chunk: its first look-up
         self._num_gone = 0  # evictions of removed replicas
 
     def start(self, reader: EventReader, entry_bytes: float) -> None:
@@ -93,7 +93,7 @@ class LMCache(Store):
             self._lru_stores.pop((tier, replica), None)
 
     def _num_evicted(self, replica: int | None = None) -> int:
-        """Return the number of blocks evicted from a replica's memory; None: of all replicas."""
+        """Return the number of blocks evicted from a replica's memory, or from that of all."""
         chunks = sum(
             one.num_evicted
             for (tier, place), one in self._lru_stores.items()

@@ -161,7 +161,7 @@ def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_])
 
 
 def _imbalance(values: Sequence[float], lives: Sequence[float]) -> float | None:
-    """Return the maximum over the mean of values per second of each replica's life; 1 is even.
+    """Return the largest value per second of a replica's lifetime over the mean; 1 is even.
 
     A replica with at most a tenth of the longest lifetime does not count.
     """

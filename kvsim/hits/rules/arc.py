@@ -1,9 +1,10 @@
-"""ARC: the ghosts that are used again decide the shares of recency and frequency in the cache.
+"""ARC: uses of ghosts adapt the shares of once-used and of reused blocks in the cache.
 
 Blocks used once are in T1, others in T2; the numbers of evicted blocks stay as ghosts in B1 and B2.
-A block that returns from B1 makes the target of T1 larger, one from B2 smaller (Megiddo and Modha,
-ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). Blocks of the current
-request are not evicted; of two blocks of one request, the one nearer to the root is newer.
+A use of a ghost in B1 makes the target size of T1 larger, and a use of one in B2 makes it smaller
+(Megiddo and Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). Blocks
+of the current request are not evicted; of two blocks of one request, the one nearer to the root is
+newer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def shift(links: Shorts, lengths: Ints, place: Flags, block: int, target: int) -
 def make_room(
     links: Shorts, lengths: Ints, place: Flags, is_cached: Flags, i: int, returns: bool
 ) -> None:
-    """Make a cached block a ghost; ``returns`` is True if the new block comes from B2."""
+    """Evict a block, which becomes a ghost; ``returns``: the new block was a ghost in B2."""
     first = len(links) - 5
     source = T1 if evicts_t1(lengths[T1], lengths[TARGET], returns) else T2
     victim = oldest_unused(links, first + source, i)

@@ -1,11 +1,12 @@
 """Policies that evict leaves only: a block is evicted after its cached successors.
 
-The leaf with the smallest rank is evicted, but no block of the current request. LFU ranks by
-the uses since insertion, then the last use; GDSF adds to them the rank of the block evicted last
-(Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy, HP
-Labs 1998: blocks are of one size, and cost the same); the optimum by the next use, the farthest
-first (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal
-1966). The optimum may also not insert a block, if no cached leaf is used later than that block.
+The leaf with the smallest rank is evicted; blocks of the current request are not. LFU ranks by the
+number of uses since insertion, then by the last use. GDSF adds the worth of the block evicted last
+to the number of uses (Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency
+caching policy, HP Labs 1998; here all blocks have one size and one cost). The optimum evicts the
+block with the farthest next use (Belady, A study of replacement algorithms for a virtual-storage
+computer, IBM Systems Journal 1966). It does not insert a block if no cached leaf is used later than
+that block.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def use(state: Ints, block: int, i: int, policy: int, next_use: int, age: int) -
 
 
 def without_stale(heap: Ints, length: int, state: Ints, is_cached: Flags) -> int:
-    """Drop stale first entries, of blocks that are no longer leaves; return the number left."""
+    """Drop stale entries until the first one is valid; return the number of entries left.
+
+    An entry is stale if its block is no cached leaf, or has a new rank.
+    """
     while length > 0:
         rank, block = heap[0, 0], heap[0, 1]
         if is_cached[block] and state[block, CHILDREN] == 0 and state[block, RANK] == rank:

@@ -44,7 +44,7 @@ def is_child(nodes: Ints, child: int, node: int, span: Span) -> bool:
 
 
 def child_of(nodes: Ints, buckets: Shorts, num_nodes: int, node: int, span: Span) -> int:
-    """Return the child of a node by a span; a new child has the number ``num_nodes``."""
+    """Return a node's child for a span; a new child has the number ``num_nodes``."""
     if node + 1 < num_nodes and is_child(nodes, node + 1, node, span):
         return node + 1
     mask = len(buckets) - 1

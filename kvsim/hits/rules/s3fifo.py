@@ -1,10 +1,10 @@
-"""S3-FIFO: a small queue keeps blocks used once from evicting reused ones.
+"""S3-FIFO: with a small queue, blocks used once do not displace reused ones.
 
 A new block joins the small queue, a tenth of the cache. The oldest block there moves to the main
 queue if it has been used again; else it is evicted, and its number is kept as a ghost. A block
-with a ghost joins the main queue at once. The main queue appends its oldest block
-again if that was used since (Yang et al., FIFO queues are all you need for cache eviction, SOSP
-2023, section 4). Both queues skip the blocks of the current request.
+with a ghost joins the main queue at once. The oldest block of the main queue moves to its end if it
+was used since it was last there (Yang et al., FIFO queues are all you need for cache eviction, SOSP
+2023, section 4). Blocks of the current request are not evicted.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def evict(links: Shorts, lengths: Ints, is_ghost: Flags, i: int, num_small: int)
 
 
 def drop_ghosts(links: Shorts, lengths: Ints, is_ghost: Flags, most: int) -> None:
-    """Drop the oldest ghosts beyond a number."""
+    """Drop the oldest ghosts, down to ``most`` ghosts."""
     while lengths[GHOST] > most:
         ghost = links[len(links) - 3 + GHOST, NEWER]
         unlink(links, ghost)

@@ -16,13 +16,13 @@ T1, T2 = 1, 2
 
 @EVICTION_POLICIES.register("arc")
 class ARC(EvictionRules):
-    """Blocks without a hit or the others first, by a target that adapts to requests for ghosts.
+    """Evicts from T1 or T2, by a target size of T1 that adapts when evicted content is used again.
 
     Content used once is in T1, other content in T2, each in the order of freeing; the keys of
-    victims stay as ghosts in B1 and B2. Content that returns from B1 raises the target of T1, from
-    B2 lowers it, and goes to T2 (Megiddo and Modha, ARC: a self-tuning, low overhead replacement
-    cache, FAST 2003, figure 4). A pool evicts before it knows the key that will return, so the
-    paper's tie, which asks for it, goes to T2.
+    victims stay as ghosts in B1 and B2. Content with a ghost in B1 raises the target of T1, and
+    content with a ghost in B2 lowers it; both enter T2 (Megiddo and Modha, ARC: a self-tuning, low
+    overhead replacement cache, FAST 2003, figure 4). If T1 has its target size, the paper's choice
+    depends on the next key. A pool evicts before it knows that key, so it then evicts from T2.
     """
 
     held_in: list[int] = per_block()  # T1 or T2; -T1 for a free block of T1 that was hit
@@ -73,7 +73,7 @@ class ARC(EvictionRules):
         self.follower[ghost], self.unused = self.unused, ghost
 
     def remember(self, key: int, source: int) -> None:
-        """Add a ghost; it replaces an older one of its key, or the oldest if no record is free."""
+        """Add a ghost; it replaces one of the same key, or the oldest one if no record is free."""
         ghost = self.find(key)
         if ghost != NONE:
             self.forget(ghost)
@@ -94,7 +94,10 @@ class ARC(EvictionRules):
             append(self.b2, self.ghost_links, ghost)
 
     def limit(self) -> None:
-        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all lists twice it."""
+        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all lists at most twice.
+
+        Blocks and ghosts both count.
+        """
         size, held = self.size(), self.num_t1 + self.num_t2
         while self.b1.length > 0 and self.num_t1 + self.b1.length > size:
             self.forget(self.b1.head)

@@ -1,4 +1,4 @@
-"""GDSF: as LFU, but counts start at the worth of the last victim, so that old hits count less."""
+"""GDSF: LFU with ageing; the worth of the last victim is added to a block's number of uses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from kvsim.rules.eviction.timed import drop_timed, push_timed
 
 @EVICTION_POLICIES.register("gdsf")
 class GDSF(EvictionRules):
-    """Smallest worth first: uses plus the last victim's worth; among equals, least recently freed.
+    """Evicts the block of the smallest worth; among equals, the least recently freed one.
 
-    Blocks have one size and one cost, so Greedy-Dual-Size-Frequency ranks them by frequency and age
+    The worth is set at each use: the number of uses plus the worth of the last victim. All blocks
+    have one size and cost, so Greedy-Dual-Size-Frequency ranks them by frequency and age
     (Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy,
     HP Labs 1998).
     """

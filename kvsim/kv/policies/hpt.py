@@ -7,7 +7,7 @@ from kvsim.kv.eviction import EVICTION_POLICIES, LFU
 
 @EVICTION_POLICIES.register("hpt")
 class HPT(LFU):
-    """Fewest prefix hits per token first; among equals, least recently freed.
+    """Evicts the block with the fewest prefix hits per token; among equals, the first one freed.
 
     All blocks have the same number of tokens, so the policy equals ``lfu``. It differs in a radix
     cache, which evicts whole nodes of different lengths.

@@ -22,13 +22,14 @@ PER_LEVEL = 1 << 48
 
 @EVICTION_POLICIES.register("session-hints")
 class SessionHints(EvictionRules):
-    """Lowest priority first, then least recently freed; a priority lapses after its time.
+    """Evicts the lowest priority first, then the least recently freed; priorities lapse in time.
 
     Priorities are TensorRT-LLM's (docs/source/features/kvcache.md): 0 to 100, and 35 for a block
     without a priority or after its time. When a request frees its blocks, they get its
-    ``hint_priority`` for ``hint_ttl`` seconds. A time without a priority means priority 36, as in
-    vLLM's soft TTL (vllm-project/vllm#52113). If another request gave a block a higher priority,
-    the block keeps it until it lapses. All blocks of a prompt have the same priority.
+    ``hint_priority`` for ``hint_ttl`` seconds. A ``hint_ttl`` without a ``hint_priority`` means
+    priority 36, as in vLLM's soft TTL (vllm-project/vllm#52113). A block that another request gave
+    a higher priority keeps that priority until it lapses. All blocks of a prompt have the same
+    priority.
     """
 
     tracks_sessions = True

@@ -15,7 +15,7 @@ PINNED = 100
 
 @EVICTION_POLICIES.register("session-pin")
 class SessionPin(EvictionRules):
-    """Least recently freed first; blocks of requests with ``hint_priority`` 100 are pinned.
+    """Evicts the least recently freed first; ``hint_priority`` 100 pins the blocks of a request.
 
     At most ``share`` of the pool's blocks are pinned, as in vLLM's proposal
     (vllm-project/vllm#27046, not merged); further blocks of such requests are not. In the proposal,
@@ -39,7 +39,7 @@ class SessionPin(EvictionRules):
         self.is_pinned[block_id] = 0
 
     def insert(self, block_id: int) -> None:
-        """Insert a block that has lost its last reference; pin it if its request says so."""
+        """Insert a block that has lost its last reference; pin it if its request asks to."""
         has_room = self.num_pinned + 1 <= self.share * self.num_blocks
         if self.is_pinned[block_id] == 0 and self.hint >= PINNED and has_room:
             self.is_pinned[block_id] = 1

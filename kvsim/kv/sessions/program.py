@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @EVICTION_POLICIES.register("session-program")
 class SessionProgram(SessionTtl):
-    """As ``session-ttl``, but only for sessions with a mean pause so far of at most ``ttl``.
+    """As ``session-ttl``, but protects only sessions with a mean pause of at most ``ttl`` so far.
 
     This is the rule of Continuum's released code (arXiv 2511.02230), where ``ttl`` is 2 s, with two
     differences. The mean is over the pauses of the session instead of a tool, as a trace does not
-    name tools. And a request does not wait for memory while protected blocks could be evicted.
+    name tools. And a request does not wait for memory if protected blocks can be evicted for it.
     """
 
     ttl: float = 2.0

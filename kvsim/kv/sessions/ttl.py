@@ -12,11 +12,11 @@ from kvsim.rules.links import append, remove
 
 @EVICTION_POLICIES.register("session-ttl")
 class SessionTtl(EvictionRules):
-    """Least recently freed first; blocks of sessions that continue are protected for a time.
+    """Evicts the least recently freed first, but protects sessions that continue for a time.
 
     This is a soft TTL (vllm-project/vllm#52113), by default of 30 s. It starts when a request frees
-    a block, if a later request of its session follows. Protected blocks are evicted last, so no
-    allocation is refused because of them.
+    a block, if a later request of its session follows. Protected blocks are evicted last, so they
+    cause no refused allocation.
     """
 
     tracks_sessions = True
