@@ -261,7 +261,7 @@ class Gateways:
         return int(self.decisions.predicted[request_id])
 
     def _deepest(self, request: IncomingRequest) -> int | None:
-        """Return the replica that caches most of a prompt; None if no index can answer."""
+        """Return the replica with the longest cached prefix of a prompt; None if unknown."""
         everyone = len(self._shown) == len(self._replicas)
         for reader in self._readers.values() if everyone else ():
             return reader.deepest(request)

@@ -11,7 +11,7 @@ from kvsim.pool_config import MOST_REPLICAS
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: Seconds between two checks; a run with shorter ones would not end.
+#: Seconds between two checks; with shorter intervals, a run would take too long.
 Interval = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]

@@ -133,7 +133,7 @@ def serve(
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` is called with a replica after each of its steps, ``on_start`` before its first
-    step. ``config`` is that of the run, if ``setup`` has the options of one pool.
+    step. ``config`` is the run's configuration; give it if ``setup`` has the options of one pool.
     ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`.
     """
     check_trace(trace)

@@ -64,7 +64,7 @@ class HitRate:
     Attributes
     ----------
     curves : sizes in blocks and hit tokens, two arrays per policy
-    lru : LRU's hit tokens at every size from 0 to ``distinct_blocks``, in ascending order
+    lru : LRU's hit tokens at every size from 0 to ``distinct_blocks``; they grow with the size
     block_size : tokens per block
     num_requests, measure_from : number of requests, and index of the first one with counted hits
     measured_tokens : prompt tokens of the requests that count

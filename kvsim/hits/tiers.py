@@ -90,7 +90,7 @@ def _num_gpus(pool: Capacity) -> int:
 
 
 def _num_tokens(pool: Capacity) -> int:
-    """Return the tokens that fit with the KV of all layers, without the null block."""
+    """Return the number of tokens whose KV fits into a pool; the null block holds none."""
     unused = 1 if pool.engine == "vllm" else 0
     return (pool.num_gpu_blocks - unused) * pool.bytes_per_block // pool.bytes_per_token
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Default number of requests, and tokens of each.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
-#: Largest batch in the search for one that makes decodes compute-bound.
+#: Largest batch that is tried in the search for the first compute-bound one.
 MOST_REQUESTS = 2**24
 
 
@@ -44,8 +44,8 @@ MOST_REQUESTS = 2**24
 class Roofline(Tabular):
     """Limits of a model on a GPU at one batch size and context length.
 
-    ``table`` has one row per phase and part: operations, bytes, intensity (FLOP/B), its bound, and
-    its times in seconds.
+    ``table`` has one row per phase and part, with operations, bytes, intensity (FLOP/B), bound, and
+    times in seconds.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class UniformSteps:
         """Return the rows of a prefill of whole prompts.
 
         The work counts as one step. Its time is the sum over steps of at most
-        :data:`MOST_FITTED_TOKENS` tokens, if a prompt is not longer.
+        :data:`MOST_FITTED_TOKENS` tokens each, or of one prompt each if prompts are longer.
         """
         per_step = max(1, MOST_FITTED_TOKENS // num_tokens)
         num_full, rest = divmod(batch_size, per_step)

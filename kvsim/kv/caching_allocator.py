@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator: it splits segments of device memory and reserves them when freed.
+"""PyTorch's caching allocator: it splits segments of device memory, and keeps freed memory.
 
 The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
 CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022). Sizes are

@@ -67,7 +67,10 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     @property
     def goes_on(self) -> float:
-        """The value of :meth:`kept` for the request that frees a block; by default 1 or 0."""
+        """The value of :meth:`kept` for the request that frees a block.
+
+        By default it is 1 if a later request of the session follows, else 0.
+        """
         return self.pool.goes_on
 
     @property

@@ -86,7 +86,8 @@ class KVCacheConfig(DraftSlots):
     use_beam_search, beam_switch : sequences are beams; at every step, each beam continues another
         one with probability ``beam_switch``
     hybrid : separate groups for sliding-window layers; else these count as full attention
-    packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    packed : group layers of different sizes by bytes, as vLLM does if the block is the outermost
+        dimension of the KV tensors
     events : publish changes of cached content (vLLM's KV cache events)
     window_slots : tokens of a pool of sliding windows; by default its share of the memory
     host_slots, write_policy : tokens of host memory behind a radix tree, and when to write to it

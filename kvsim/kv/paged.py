@@ -162,7 +162,7 @@ class PagedManager(RuleManager):
             kv.num_unnamed_tokens = 0
 
     def _rounds_unevenly(self, kv: KV) -> bool:
-        """Return True if some groups set keys beyond the last aligned key."""
+        """Return True if groups with small blocks set keys past the last multiple of alignment."""
         return kv.num_hash_lookahead_tokens > 0 and any(
             spec.block_size < kv.alignment for spec in self.groups
         )

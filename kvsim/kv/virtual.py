@@ -44,8 +44,8 @@ def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
 class VirtualManager(RuleManager):
     """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention.
 
-    Pages out of the window are unmapped even if the allocation is then refused, as vLLM frees
-    blocks.
+    Pages out of the window are unmapped even if the allocation is then refused. vLLM frees blocks
+    in the same way.
     """
 
     rules_of = VIRTUAL

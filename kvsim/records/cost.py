@@ -87,8 +87,8 @@ class HostWeights(Record):
     """Weights of layers in host memory: a share that kernels read there, or layers to copy.
 
     In each group of ``group_size`` layers of a stage, the last ``num_in_group`` are copied. A copy
-    takes ``copy_time`` seconds, into one of ``num_buffers`` buffers that are free at ``ready``.
-    ``ready`` has one time per buffer. The first ``num_dense`` layers are never copied.
+    takes ``copy_time`` seconds, into one of ``num_buffers`` buffers; ``ready`` has the time at
+    which each buffer is free. The first ``num_dense`` layers are never copied.
     """
 
     share: float = 0.0  # share of the weights that kernels read from host memory

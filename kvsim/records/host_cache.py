@@ -25,7 +25,7 @@ HOST_LRU, HOST_ARC = (int(policy) for policy in HostPolicy)
 
 
 class Place(IntEnum):
-    """ARC's list that has a chunk: chunks used once, chunks used again, and the ghosts of both."""
+    """The ARC list of a chunk: chunks used once, chunks used again, and the ghosts of both."""
 
     RECENT = 0
     FREQUENT = 1

@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Make a long list of records in which only touched ones take memory."""
 
     def blank(self, record: type[R], count: int) -> list[R]:
-        """Make a list of records without initial values; the rule that uses one first fills it."""
+        """Make a list of records without initial values; rules fill each before they read it."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; untouched memory is not allocated."""

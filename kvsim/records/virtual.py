@@ -18,9 +18,9 @@ class TensorKind(Record):
 
 @dataclass(slots=True)
 class MappedRows(Record):
-    """Rows ``first`` to ``end`` of pages behind a request's tensors of one kind.
+    """The pages behind a request's tensors of one kind, in rows from ``first`` to ``end``.
 
-    A row is one page of each tensor. ``pages`` lists them row by row. Tokens before ``seen_from``
+    A row has one page per tensor; ``pages`` lists the pages row by row. Tokens before ``seen_from``
     are out of the window.
     """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Note that every output of these figures contains.
 RULE = (
-    "each figure is all dollars over the tokens or sessions of its kind, of completed requests: "
-    "not shares, so they do not add up"
+    "each figure divides all dollars by the tokens or sessions of its kind, of completed requests; "
+    "so the figures do not add up"
 )
 
 
@@ -63,7 +63,7 @@ def read_prices(given: Prices, cards: Collection[str] = ()) -> dict[str, float]:
 
 
 def prices_of(given: Prices | None, configs: Iterable[Config]) -> dict[str, float]:
-    """Read prices, which must include every GPU of the configurations; empty if none are given.
+    """Read prices, and check that every GPU of the configurations has one; empty without prices.
 
     Raises
     ------

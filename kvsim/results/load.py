@@ -2,10 +2,10 @@
 
 A server is ``saturated`` if its backlog grows through the arrivals and never clears. The backlog is
 the number of requests that wait for their first token; its minimum in the last quarter of the
-arrivals must exceed its minimum in the second quarter by more than chance explains. Minima are
+arrivals must exceed its minimum in the second quarter by more than random variation. Minima are
 compared because a server that keeps up empties its queue now and then. The first quarter does not
-count, since the replicas still fill up. If requests arrive faster than they are served by a share
-x, the minima over N requests differ by about x N / 2.
+count, since the replicas still fill up. If the arrival rate exceeds the service rate by a share x,
+the minima differ by about x N / 2 for N requests.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
 
 
 def overload(load: Load | None) -> str | None:
-    """Return a text if a server does not keep up with arrivals; None if it does or is unknown.
+    """Return a text if a server is known not to keep up with arrivals, else None.
 
     Examples
     --------

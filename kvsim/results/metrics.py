@@ -78,7 +78,7 @@ def summarize(
     pool : KV memory of one replica
     end_time : time of the last event, seconds
     goodput : targets in ms by metric
-    front_end_latency : seconds in every TTFT and E2E before and after the server
+    front_end_latency : seconds that every TTFT and E2E contains outside the server
     replica_seconds : sum of the replicas' lifetimes; by default each lives for the whole run
     served : rows that the replicas served, if they served samples as separate requests; hits and
         gaps between tokens are then computed from these rows

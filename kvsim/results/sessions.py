@@ -31,7 +31,7 @@ def describe_sessions(
     requests : the requests table
     trace : the requests, in the same order
     seen_before : prompt tokens that would hit in an infinite cache, per request
-    front_end_latency : seconds in every TTFT before and after the server
+    front_end_latency : seconds that every TTFT contains outside the server
     """
     root = roots_of(trace)
     is_in = root >= 0

@@ -35,7 +35,7 @@ def describe_tenants(
     requests : the requests table
     trace : the requests, in the same order
     end_time : time of the last event, seconds; requests in flight get their tokens until then
-    front_end_latency : seconds in every TTFT before and after the server
+    front_end_latency : seconds that every TTFT contains outside the server
     """
     if not trace.has("tenant"):
         return {"tenants": None, "max_service_gap": None}
@@ -107,7 +107,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
 
 
 def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Return True for each time after which a tenant has requests not yet scheduled."""
+    """Return for each time True if the tenant has unscheduled requests right after it."""
     begin, until = rows["arrival_time"], rows["first_scheduled_time"]
     until = np.where(np.isnan(until), np.inf, until)
     waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 #: Mean tokens per verification with 1, 3 and 5 drafts, the target's own token included, of
 #: Llama-3.1-8B on ShareGPT (SpecDecode-Bench, traces of vLLM on an H100). Other texts differ: with
-#: three drafts EAGLE-3 has 2.39 on GSM8K and 2.33 on CNN, n-gram 1.16 and 1.33, and 2.03 on code.
+#: three drafts, EAGLE-3 has 2.39 on GSM8K and 2.33 on CNN; n-gram has 1.16 and 1.33 there, and
+#: 2.03 on code.
 PUBLISHED = {"eagle3": (1.66, 2.25, 2.48), "ngram": (1.24, 1.40, 1.45)}
 #: The positions at which those means are known.
 MEASURED_DRAFTS = (1, 3, 5)
@@ -63,7 +64,10 @@ def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
 
 
 def conditional_rate(accepted: float, count: int) -> float:
-    """Return the acceptance probability per draft that accepts ``accepted`` drafts on average."""
+    """Return the probability per draft at which ``accepted`` of ``count`` are accepted on average.
+
+    A draft is accepted only if all drafts before it are.
+    """
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -245,7 +245,7 @@ class Scheduler(Parametric, ABC):
     reserves_output : to avoid preemptions, admission allocates a request's whole output, if the
         KV-cache manager supports this
     looks_up_prefix : admitted requests reuse cached prefixes
-    whole_prompts : a prompt is computed in one step, so a step must have room for the longest
+    whole_prompts : a prompt is computed in one step, which must have room for the longest prompt
     watermark : share of the blocks that admissions leave free, unless configured
     takes_samples : requests may have several sequences
     can_swap : preemptions may swap KV to host memory

@@ -10,9 +10,10 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 class VllmScheduler(Scheduler):
     """Scheduler that serves running requests, then the queue, within one token budget.
 
-    A running request that finds no block preempts: under FCFS the latest admitted one, under
-    priority the least urgent one, possibly itself. A step that preempts admits no request. A
-    refused head blocks the waiting queue. The rules are in :mod:`kvsim.rules.vllm.scheduler`.
+    If no block is free for a running request, a request is preempted: under FCFS the latest
+    admitted one, under priority the least urgent one, possibly this request. A step that preempts
+    admits no request. A refused head blocks the waiting queue. The rules are in
+    :mod:`kvsim.rules.vllm.scheduler`.
     """
 
     rules_of = VLLM

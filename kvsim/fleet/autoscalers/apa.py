@@ -14,8 +14,8 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class AibrixAutoscaler(Autoscaler):
     """Set ``ceil(current * mean / target)`` replicas; the mean is over a window and all replicas.
 
-    Within the tolerances nothing changes. A decision at most doubles or halves the
-    number; a cool-down precedes shrinking.
+    Within the tolerances nothing changes. A decision at most doubles or halves the number of
+    replicas. After each growth, a cool-down must pass before the pool shrinks.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 

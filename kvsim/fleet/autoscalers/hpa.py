@@ -8,7 +8,7 @@ from collections import deque
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
 
-#: Seconds in which the number may double, or grow by four, whichever is more.
+#: Seconds in which the number of replicas may double or grow by GROWTH, whichever is more.
 GROWTH_PERIOD = 15.0
 GROWTH = 4
 
@@ -52,7 +52,7 @@ class HorizontalPodAutoscaler(Autoscaler):
         current = pool.num_replicas
         wanted = recommend(current, pool.total(self._metric), self._target, self._tolerance)
         self._sizes.append((pool.now, current))
-        while self._sizes[0][0] <= pool.now - GROWTH_PERIOD:  # exactly that old has expired
+        while self._sizes[0][0] <= pool.now - GROWTH_PERIOD:  # an entry of this age has expired
             self._sizes.popleft()
         before = min(size for _, size in self._sizes)
         wanted = min(wanted, max(2 * before, before + GROWTH))

@@ -14,9 +14,9 @@ from kvsim.fleet.scaling.stabilizer import Stabilizer
 class PodAutoscaler(Autoscaler):
     """Set ``ceil(total / target)`` replicas; the total is a mean over a stable or a panic window.
 
-    While the panic window's mean exceeds ``panic_threshold`` times the stable window's (a panic),
-    the number does not shrink. A decision at most doubles or halves the number; a
-    cool-down precedes shrinking.
+    While the panic window's mean exceeds ``panic_threshold`` times the stable window's mean (a
+    panic), the pool does not shrink. A decision at most doubles or halves the number of replicas.
+    After each growth, a cool-down must pass before the pool shrinks.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 

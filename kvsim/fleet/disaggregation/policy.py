@@ -91,9 +91,9 @@ class Conditional(Disaggregation):
     """Disaggregate prompts that are long, or of which the decode replica has little cached.
 
     The decode replica computes a prompt if fewer than ``tokens`` tokens are left to compute, and
-    these are less than ``share`` of the prompt. With ``prefill-busy``, it does so only if every
-    prefill replica has more than ``prefill-busy`` full steps of pending prompt tokens. A busy
-    decode replica computes no prompts.
+    these are less than ``share`` of the prompt. With ``prefill-busy``, another rule applies: it
+    computes a prompt if every prefill replica has more than ``prefill-busy`` full steps of pending
+    prompt tokens. A busy decode replica computes no prompts.
 
     Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50. There, ``prefill-busy`` is
     16 if it is used, and only the chosen prefill worker is checked.

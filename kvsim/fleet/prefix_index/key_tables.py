@@ -45,7 +45,7 @@ class KeyTable:
         self.values = np.zeros((rows, self._width), np.int64)
 
     def reserve(self, more: int) -> None:
-        """Keep the table at most half full with ``more`` keys, for short probes. Mutates."""
+        """Make room for ``more`` keys, so that the table stays at most half full. Mutates."""
         if 2 * (self.number + more) > len(self.keys):
             self.refill(self.number + more)
 
@@ -120,7 +120,7 @@ class CompiledEventIndex(HeldKeys):
     def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
         """Apply the new events of the replicas' logs up to a time. Mutates.
 
-        ``taken`` has the number of events of each log that are applied.
+        ``taken`` has the number of applied events of each log, and is updated.
         """
         held, more, place = self._held, self._more, 0
         while place >= 0:

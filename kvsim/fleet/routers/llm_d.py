@@ -64,13 +64,13 @@ class LlmD(RuleRouter):
     the candidate with the least headroom (or the most) is best. With one target, only its latency
     counts (llm-d treats an unset target of TTFT as missed).
 
-    A request with a priority above 0 is rejected if no replica meets the targets, is idle or has an
-    empty cache.
+    A request with a priority above 0 is rejected if no replica meets the targets, none is idle, and
+    each has at least 2 % of its KV cache in use.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
-    at 2b0e7579. llm-d predicts latencies by a model trained on measured requests, with
-    errors of some 5 %.
+    at 2b0e7579. llm-d predicts latencies by a model trained on measured requests, with errors of
+    about 5 %.
 
     Parameters
     ----------

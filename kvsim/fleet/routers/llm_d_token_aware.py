@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 class LlmDTokenAware(RuleRouter):
     """llm-d's token-aware routing: the least prefill among the replicas that hold the prompt.
 
-    The candidates are the replicas that hold at least ``affinity`` of the prompt. If the least
-    loaded candidate has over ``rate * max-wait`` more tokens in flight than the least loaded other
-    replica, all replicas are candidates. The candidate with the fewest uncached prompt tokens, in
-    flight and of this prompt, wins. Ties are broken at random.
+    The candidates are the replicas that hold at least ``affinity`` of the prompt. The load of a
+    replica is its number of uncached prompt tokens in flight. If the least loaded candidate exceeds
+    the least loaded other replica by at least ``rate * max-wait`` tokens, all replicas are
+    candidates. The candidate with the fewest uncached prompt tokens wins, this prompt included.
+    Ties are broken at random.
 
     Source: llm-d's blog of 2026-08-17. Its rate for Qwen3-32B on two H100 is 20,480 tokens/s; here
     the default is the tokens of a full step divided by its time.

@@ -32,7 +32,7 @@ DECISIONS_PER_CALL = 1024
 FIRST_ROOM = 64
 #: Largest number of bits of a row number in the table of sent prompts: 8 MB.
 MOST_SENT = 20
-#: Package of the routers with an entry; a subclass elsewhere may choose in another way.
+#: Package of the routers that the loop supports; a subclass elsewhere may choose differently.
 BUILT_IN = "kvsim.fleet.routers."
 
 

@@ -115,7 +115,7 @@ class Autoscaler(Parametric, ABC):
     Attributes
     ----------
     interval : seconds between two decisions
-    look_interval : seconds between two reads of the metrics, for autoscalers with a history
+    look_interval : seconds between two readings of the metrics, for autoscalers with a history
     least, most : bounds of the number of replicas, at any time
     grace : seconds that a replica has to drain before it is killed
     """

@@ -29,7 +29,7 @@ LIMIT = 3
 class Planned(NamedTuple):
     """One failure: seconds after the start of the run, a slot, and the role of its pool.
 
-    Without a role, the pool that answers requests is meant.
+    The role None stands for the pool that answers requests.
     """
 
     time: float

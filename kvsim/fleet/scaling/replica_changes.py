@@ -35,7 +35,7 @@ WINDOW = 60.0
 
 
 class Constant(Autoscaler):
-    """Keeps the number of replicas constant; failed replicas are replaced without it."""
+    """Keeps the number of replicas constant; the lifecycle replaces failed ones."""
 
     def __init__(self, number: int) -> None:
         self.least, self.most = 0, number

@@ -6,7 +6,7 @@ import math
 
 
 class Stabilizer:
-    """A decision at most doubles or halves the number of replicas; a cool-down precedes shrinking.
+    """Limits decisions: at most double or half the replicas, and a cool-down before shrinking.
 
     Source: aibrix at e3e10f9e, podautoscaler/algorithm.
 

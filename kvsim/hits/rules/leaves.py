@@ -29,7 +29,7 @@ RANK, USES, CHILDREN, PARENT, USER = 0, 1, 2, 3, 4  # columns of the state of a 
 
 
 def next_uses(requests: Requests) -> Shorts:
-    """Return the next request that uses the block, for each entry of the paths."""
+    """Return, for each entry of the paths, the next request that uses the entry's block."""
     paths, offsets = requests[0], requests[1]
     found = np.empty(len(paths), np.int32)
     coming = np.full(requests[4][1], NEVER, np.int32)

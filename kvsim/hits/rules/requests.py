@@ -28,6 +28,6 @@ def num_hits(requests: Requests, i: int, is_cached: Flags) -> int:
 
 
 def tokens_of(requests: Requests, i: int, hits: int) -> int:
-    """Return the tokens of a request's first blocks, none if it is not measured."""
+    """Return the tokens of a request's first ``hits`` blocks, 0 if the request is not measured."""
     block_size, _, first_measured = requests[4]
     return min(hits * block_size, int(requests[3][i])) if i >= first_measured else 0

@@ -2,9 +2,10 @@
 
 A new block joins the small queue, a tenth of the cache. The oldest block there moves to the main
 queue if it has been used again; else it is evicted, and its number is kept as a ghost. A block
-with a ghost joins the main queue at once. The oldest block of the main queue moves to its end if it
-was used since it was last there (Yang et al., FIFO queues are all you need for cache eviction, SOSP
-2023, section 4). Blocks of the current request are not evicted.
+with a ghost joins the main queue at once. Up to three uses of a block are counted: the oldest block
+of the main queue is evicted if its count is 0, else it is appended again and its count drops by one
+(Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, section 4). Blocks of the
+current request are not evicted.
 """
 
 from __future__ import annotations

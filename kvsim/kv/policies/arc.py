@@ -16,13 +16,14 @@ T1, T2 = 1, 2
 
 @EVICTION_POLICIES.register("arc")
 class ARC(EvictionRules):
-    """Evicts from T1 or T2, by a target size of T1 that adapts when evicted content is used again.
+    """Evicts content used once or content used again, by a target share that adapts.
 
     Content used once is in T1, other content in T2, each in the order of freeing; the keys of
     victims stay as ghosts in B1 and B2. Content with a ghost in B1 raises the target of T1, and
-    content with a ghost in B2 lowers it; both enter T2 (Megiddo and Modha, ARC: a self-tuning, low
-    overhead replacement cache, FAST 2003, figure 4). If T1 has its target size, the paper's choice
-    depends on the next key. A pool evicts before it knows that key, so it then evicts from T2.
+    content with a ghost in B2 lowers it; in both cases, it enters T2 (Megiddo and Modha, ARC: a
+    self-tuning, low overhead replacement cache, FAST 2003, figure 4). If T1 has its target size,
+    the paper's choice depends on the next key. A pool evicts before it knows that key, so it then
+    evicts from T2.
     """
 
     held_in: list[int] = per_block()  # T1 or T2; -T1 for a free block of T1 that was hit
@@ -94,9 +95,10 @@ class ARC(EvictionRules):
             append(self.b2, self.ghost_links, ghost)
 
     def limit(self) -> None:
-        """Drop the oldest ghosts: T1 and B1 have at most the pool's size, all lists at most twice.
+        """Drop the oldest ghosts until the lists meet their limits.
 
-        Blocks and ghosts both count.
+        T1 and B1 together have at most as many entries as the pool has blocks, and all four lists
+        have at most twice that number.
         """
         size, held = self.size(), self.num_t1 + self.num_t2
         while self.b1.length > 0 and self.num_t1 + self.b1.length > size:

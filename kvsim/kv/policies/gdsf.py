@@ -12,12 +12,12 @@ from kvsim.rules.eviction.timed import drop_timed, push_timed
 
 @EVICTION_POLICIES.register("gdsf")
 class GDSF(EvictionRules):
-    """Evicts the block of the smallest worth; among equals, the least recently freed one.
+    """Evicts the block with the fewest uses, corrected for age; among equals, the first one freed.
 
-    The worth is set at each use: the number of uses plus the worth of the last victim. All blocks
-    have one size and cost, so Greedy-Dual-Size-Frequency ranks them by frequency and age
-    (Cherkasova, Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy,
-    HP Labs 1998).
+    At each use, a block's worth becomes its number of uses plus the worth of the last victim; the
+    smallest worth is evicted. All blocks have one size and cost, so Greedy-Dual-Size-Frequency
+    ranks them by frequency and age (Cherkasova, Improving WWW proxies performance with
+    Greedy-Dual-Size-Frequency caching policy, HP Labs 1998).
     """
 
     uses: list[int] = per_block()

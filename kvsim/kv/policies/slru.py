@@ -13,7 +13,7 @@ from kvsim.rules.links import append, remove
 
 @EVICTION_POLICIES.register("slru")
 class SLRU(EvictionRules):
-    """Evicts blocks without a prefix hit first; each segment is in the order of freeing.
+    """Evicts blocks without a prefix hit before the others, each in the order of freeing.
 
     New content is on probation; its first hit protects it. At most four fifths of the pool are
     protected: if there are more, the protected block that was freed first moves to the end of

@@ -22,13 +22,13 @@ PER_LEVEL = 1 << 48
 
 @EVICTION_POLICIES.register("session-hints")
 class SessionHints(EvictionRules):
-    """Evicts the lowest priority first, then the least recently freed; priorities lapse in time.
+    """Evicts the lowest priority first, then the least recently freed; priorities expire.
 
     Priorities are TensorRT-LLM's (docs/source/features/kvcache.md): 0 to 100, and 35 for a block
     without a priority or after its time. When a request frees its blocks, they get its
     ``hint_priority`` for ``hint_ttl`` seconds. A ``hint_ttl`` without a ``hint_priority`` means
     priority 36, as in vLLM's soft TTL (vllm-project/vllm#52113). A block that another request gave
-    a higher priority keeps that priority until it lapses. All blocks of a prompt have the same
+    a higher priority keeps that priority until it expires. All blocks of a prompt have the same
     priority.
     """
 
@@ -37,7 +37,7 @@ class SessionHints(EvictionRules):
     default: int = 35
 
     level: list[int] = per_block(-1)
-    until: list[float] = per_block(0.0)  # time at which the level lapses
+    until: list[float] = per_block(0.0)  # time at which the level expires
     rank: list[int] = per_block()  # by level, then by the order of freeing
     number: list[int] = per_block()
     by_rank: list[int] = per_block()

@@ -15,7 +15,7 @@ PINNED = 100
 
 @EVICTION_POLICIES.register("session-pin")
 class SessionPin(EvictionRules):
-    """Evicts the least recently freed first; ``hint_priority`` 100 pins the blocks of a request.
+    """Evicts the least recently freed first; blocks of requests with ``hint_priority`` 100 last.
 
     At most ``share`` of the pool's blocks are pinned, as in vLLM's proposal
     (vllm-project/vllm#27046, not merged); further blocks of such requests are not. In the proposal,

@@ -12,7 +12,7 @@ from kvsim.rules.links import append, remove
 
 @EVICTION_POLICIES.register("session-ttl")
 class SessionTtl(EvictionRules):
-    """Evicts the least recently freed first, but protects sessions that continue for a time.
+    """Evicts the least recently freed first; for a time, blocks of open sessions are protected.
 
     This is a soft TTL (vllm-project/vllm#52113), by default of 30 s. It starts when a request frees
     a block, if a later request of its session follows. Protected blocks are evicted last, so they
