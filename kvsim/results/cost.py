@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Note that every output of these figures contains.
 RULE = (
     "each figure divides all dollars by the tokens or sessions of its kind, of completed requests; "
-    "so the figures do not add up"
+    "these are not shares, so they do not add up"
 )
 
 

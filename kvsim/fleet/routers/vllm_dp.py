@@ -19,7 +19,7 @@ class VllmDataParallel(RuleRouter):
     """The smallest ``4 * waiting + running``, which the coordinator counts every 100 ms.
 
     Requests sent since the last count are added to the waiting ones. Without this
-    (``count-sent=false``), all requests of an interval go to one replica. The first of equals wins.
+    (``count-sent=false``), all requests of an interval go to one replica. The first wins on a tie.
 
     Source: vLLM's data-parallel deployment guide; weights and interval as in docs/guide/routing.md
     of inference-sim at f90a1e3a.
