@@ -1,4 +1,4 @@
-"""Structure as a test: rooms import downwards only, and the package stays light."""
+"""Structure as a test: layers import downwards only, and the package stays light."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kvsim.engines import room_paths
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Lowest first. A module may import its own room and those before it.
-ROOMS = (
+#: Lowest first. A module may import its own layer and those before it.
+LAYERS = (
     *("engines", "records", "rules", "compiled"),
     *(
         "errors",
@@ -66,8 +66,8 @@ def modules() -> list[Path]:
     return sorted((ROOT / "kvsim").rglob("*.py"))
 
 
-#: Modules in the folder of an engine that are called otherwise than their rooms.
-ROOM_OF = {
+#: Modules in the folder of an engine that are called otherwise than their layers.
+LAYER_OF = {
     **{"history": "engine", "setup": "engine", "capacity": "engine", "variants": "compiled"},
     **{"__init__": "engines", "policies": "engines", "engine": "engines", "registry": "engines"},
     **{"options": "server_options", "states": "budget", "drafting": "sched", "pages": "sched"},
@@ -76,26 +76,26 @@ ROOM_OF = {
 IMPORT_LATE = ("kvsim/engines/*.py", "kvsim/engines/*/__init__.py")
 
 
-def room_of(*parts: str) -> str:
-    """Return the room of a module below ``kvsim``: in ``engines``, that of its name."""
+def layer_of(*parts: str) -> str:
+    """Return the layer of a module below ``kvsim``: in ``engines``, that of its name."""
     if parts[0] != "engines":
         return parts[0]
     for part in parts[1:3]:
-        if part in ROOM_OF or part in ROOMS:
-            return ROOM_OF.get(part, part)
+        if part in LAYER_OF or part in LAYERS:
+            return LAYER_OF.get(part, part)
     return "engines"
 
 
-def room(path: Path) -> str:
-    return room_of(*path.relative_to(ROOT / "kvsim").with_suffix("").parts)
+def layer(path: Path) -> str:
+    return layer_of(*path.relative_to(ROOT / "kvsim").with_suffix("").parts)
 
 
-def folders(room: str) -> list[Path]:
-    """Return the folders of a room: of the package, and of its engines."""
-    return [ROOT / "kvsim" / room, *room_paths(room)]
+def folders(layer: str) -> list[Path]:
+    """Return the folders of a layer: of the package, and of its engines."""
+    return [ROOT / "kvsim" / layer, *room_paths(layer)]
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_layers(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -108,19 +108,19 @@ def imported_rooms(path: Path) -> set[str]:
             if parts[0] == "workloads":
                 found.add("workloads")
             if parts[0] == "kvsim" and len(parts) > 1:
-                found |= {room_of(*parts[1:])} & set(ROOMS)
+                found |= {layer_of(*parts[1:])} & set(LAYERS)
     return found
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_lower_rooms_never_import_higher_ones(path: Path) -> None:
+def test_lower_layers_never_import_higher_ones(path: Path) -> None:
     if any(path.relative_to(ROOT).match(pattern) for pattern in IMPORT_LATE):
         return
-    own = ROOMS.index(room(path))
-    allowed = set(ROOMS[: own + 1])
-    if room(path) in ("api", "cli", "report"):
+    own = LAYERS.index(layer(path))
+    allowed = set(LAYERS[: own + 1])
+    if layer(path) in ("api", "cli", "report"):
         allowed.add("workloads")  # the command line loads and lists them
-    assert imported_rooms(path) <= allowed
+    assert imported_layers(path) <= allowed
 
 
 #: Files that name SGLang outside its folder and the registry: its router, data with their sources,
@@ -179,14 +179,14 @@ def test_a_rule_has_one_name() -> None:
 
 def test_only_the_compiled_room_knows_the_compiler() -> None:
     for path in modules():
-        if room(path) != "compiled":
+        if layer(path) != "compiled":
             assert not names_imported(path) & {"numba", "llvmlite"}, path
 
 
-def test_workloads_use_only_the_lowest_rooms() -> None:
+def test_workloads_use_only_the_lowest_layers() -> None:
     for path in (ROOT / "workloads").rglob("*.py"):
-        rooms = imported_rooms(path) - {"workloads"}
-        assert rooms <= {"errors", "files", "registry", "trace"}, path
+        layers = imported_layers(path) - {"workloads"}
+        assert layers <= {"errors", "files", "registry", "trace"}, path
 
 
 def test_files_are_short() -> None:

@@ -168,7 +168,8 @@ REPORTS = (
             "workload": f"{HERE}:in_turn+sessions=20+output=1",
             **ALONE,
         },
-        "full attention loses hits bit by bit; the seventh round, in theirs in a random order",
+        "full attention loses hits step by step; seventh round, which the report serves in a "
+        "random order",
         20,
     ),
     Report(
