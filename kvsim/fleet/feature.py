@@ -119,7 +119,7 @@ class Feature:
         """Handle the failure of a replica. May mutate."""
 
     def on_detected(self, member: Member) -> list[int]:
-        """Handle the detection of a failure; return the requests that other replicas lost by it."""
+        """Handle the detection of a failure; return requests that it cost other replicas."""
         return []
 
     def on_resumed(self, rows: Sequence[int]) -> None:

@@ -55,9 +55,10 @@ class Gateways:
     trace : the requests
     table : the run's requests table
     start_time : start of the run, seconds
-    counts_sent : count a request on a replica from its sending, not from its arrival there
+    counts_sent : count a request from the time it is sent, not from its arrival at the replica
     role : role of the replicas
-    fetch_time : function of tokens: seconds to read their KV from another replica; None if unused
+    fetch_time : function of a number of tokens; it returns the seconds to read their KV from
+        another replica; None if unused
     watches_prefills : a flow control reads ``num_prefill_tokens``
     name : name of the router, as shown to the user
 

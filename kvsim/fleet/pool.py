@@ -30,7 +30,7 @@ class Pool:
     contents : contents of these requests, by row
     table : this pool's requests table
     members : all replicas ever started, in the order of their start
-    places : the present replica in each slot, the index by which routers choose it
+    places : the current replica in each slot; routers choose replicas by slot
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The numbered blocks of a trace's prompts, as a cache serves them one after another."""
+"""The blocks of a trace's prompts, numbered for a cache that serves one request at a time."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def ideal_seconds(self) -> float:
-        """The longer of the times of arithmetic and memory at their peaks."""
+        """The longer of two times, in seconds: of arithmetic and of memory, at their peak rates."""
         arithmetic = self.flops / self.peak_flops_per_s
         return max(arithmetic, self.num_bytes / self.bandwidth_bytes_per_s)
 

@@ -21,7 +21,7 @@ MOST_FITTED_TOKENS = 32_768
 
 
 class Seconds(NamedTuple):
-    """Modelled times of a step and of two of its parts."""
+    """Modelled times of a step, of its GEMMs and of its attention."""
 
     gemms: float
     attention: float
@@ -107,7 +107,7 @@ class UniformSteps:
 
 
 def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
-    """Return the work of a step of equal requests; equals ``counter.count`` request by request."""
+    """Return the work of a step of equal requests, as ``counter.count`` would count it."""
     keys, flops = 0.0, 0.0
     decodes = num_new == 1
     for layers in counter.classes:

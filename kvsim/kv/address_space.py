@@ -64,7 +64,7 @@ class AddressSpace:
         return None if start == NONE else (start, rules.piece_size(self.space, num_slots))
 
     def free(self, start: int, size: int) -> None:
-        """Free an extent, by the start and size that :meth:`allocate` returned. Mutates."""
+        """Free an extent, given the start and size that :meth:`allocate` returned. Mutates."""
         rules.free_piece(self.space, start, size)
 
     def largest(self) -> int:

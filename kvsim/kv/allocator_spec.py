@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class AllocatorSpec(NamedTuple):
     """An allocator's name with its modifiers.
 
-    ``params`` are parameters of the allocator. The fields after it come from modifiers and override
-    the model and the flags, unless they are None or False.
+    ``params`` are parameters of the allocator. The fields after ``params`` come from modifiers.
+    Unless they are None or False, they override the model and the flags.
     """
 
     base: str

@@ -120,7 +120,7 @@ def sees_all(spec: AttentionSpec) -> bool:
 
 
 def num_pinned(spec: AttentionSpec) -> int:
-    """Return the tokens of the window, ``extra_retained`` included."""
+    """Return the number of tokens in the window, ``extra_retained`` included."""
     return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
 
 

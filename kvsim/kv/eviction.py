@@ -106,7 +106,7 @@ class EvictionPolicy(Parametric, ABC):
 
     @abstractmethod
     def evict(self) -> int:
-        """Remove and return the block to evict; never called without blocks. Mutates."""
+        """Remove and return the block to evict; there is at least one block. Mutates."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -249,7 +249,7 @@ class KVCacheManager(Parametric, ABC):
     def fits(self, request: Request) -> bool:
         """Return True if an empty memory is large enough for a request. Does not mutate.
 
-        A request that fits with one sequence must also fit with fewer prompt or output tokens.
+        If a request of one sequence fits, it must also fit with fewer prompt or output tokens.
         """
         del request
         return True

@@ -1,9 +1,9 @@
 """A paged KV cache with a host tier, which keeps evicted prefix blocks for later hits.
 
 This is the simplest form of vLLM's KV offloading (``--kv-offloading-size``). A content is copied to
-the host when its last block on the GPU is evicted, and back when it continues a waiting request's
-hit on the GPU. The copies overlap with the step that admits the request. The rules are in
-:mod:`kvsim.rules.managers.tiered`.
+the host when its last block on the GPU is evicted. It is copied back when a waiting request hits it
+there, directly after the part of the prompt that hits on the GPU. The copies overlap with the step
+that admits the request. The rules are in :mod:`kvsim.rules.managers.tiered`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TieredManager(PagedManager):
         lay_out_contents(memory, kv.pool.host.contents, self.num_host_blocks)
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
-        """Return the blocks on the GPU of the last hit; the rest of the hit is in host memory."""
+        """Return the GPU blocks of the last hit; the rest of the hit is in host memory."""
         del num_tokens
         return super().hit_blocks(self.kv.pool.host.num_found * self.block_size)
 

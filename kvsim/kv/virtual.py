@@ -1,7 +1,7 @@
 """Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
 
-:mod:`kvsim.rules.managers.virtual` describes and has the rules. CUDA maps pages of 2 MiB; smaller
-pages need the authors' change to the driver.
+The rules, with a description, are in :mod:`kvsim.rules.managers.virtual`. CUDA maps pages of 2 MiB;
+smaller pages need the authors' change to the driver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The base of a user's rules: parameters and sized state as annotated fields, rules as methods.
 
-In Python an instance has its state in attributes. Compiled, the state is in flat memory, and a
-record has the address of each operation's machine code (:mod:`kvsim.compiled.user_rules`).
+In Python, an instance has its state in attributes. In compiled code, the state is in flat memory,
+and a record has the address of each operation's machine code (:mod:`kvsim.compiled.user_rules`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
 
 def per_replica(value: Any = 0, *, init: Literal[False] = False) -> Any:
-    """Declare one number, or one record (``per_replica(Queue)``), for each replica."""
+    """Declare one number or record, such as ``per_replica(Queue)``, per replica (or gateway)."""
     del init
     return Sized("replica", value)
 

@@ -39,7 +39,7 @@ class Hole(Record):
 
 @dataclass(slots=True)
 class HolesOfSize(Record):
-    """The holes of one power of two in buddy memory: their starts, the lowest one last."""
+    """The holes of one size (a power of two) in buddy memory, by start; the lowest is last."""
 
     starts: list[int] = field(default_factory=list)
     count: int = 0

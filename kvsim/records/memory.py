@@ -383,7 +383,7 @@ def head(numbers: Any, count: int) -> list[Any]:
 
 
 def assign(record: Any, settings: object) -> None:
-    """Set each numeric field to the setting of the same name, if there is one that is not None."""
+    """Set each numeric field to the setting of the same name, if it exists and is not None."""
     for name, kind in getattr(record, "_record", record).kinds().items():
         value = getattr(settings, name, None)
         if value is not None and strip_width(kind) in (int, float, bool):

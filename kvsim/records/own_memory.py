@@ -10,7 +10,7 @@ from kvsim.records.record import Record
 
 @dataclass(slots=True)
 class OwnMemory(Record):
-    """Blocks that a user's rules allocate, and sums over requests, in slots of one token."""
+    """Blocks that a user's rules allocate, and sums over requests; a slot holds one token."""
 
     part: Part = field(default_factory=Part)
     block_size: int = 1

@@ -1,4 +1,4 @@
-"""Samples of a request: the most sequences, and the ways in which an output ends."""
+"""Samples of a request: their largest number, and the ways in which an output ends."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ELSEWHERE = ("kv_transfers", "scaling", "migration", "flow_control")
 
 
 def never_ended(result: Result) -> list[int]:
-    """Return the requests that have not ended, though the run has no horizon."""
+    """Return the requests that have not ended in a run without a horizon."""
     if not math.isinf(result.config.horizon):
         return []
     found: list[int] = np.flatnonzero(np.isin(result.requests["finish_reason"], NOT_ENDED)).tolist()

@@ -33,6 +33,9 @@ def flat(summary: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
 
 
 def squared(rows: Sequence[dict[str, Any]], last: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return rows with equal keys, in order of first appearance, those in ``last`` at the end."""
+    """Return the rows with the keys of all rows, by first appearance; ``last`` is at the end.
+
+    A missing value becomes None.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
     return [{name: row.get(name) for name in (*names, *last)} for row in rows]

@@ -138,7 +138,7 @@ def summarize(
 
 
 def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tuple[int, int]:
-    """Count the turns that arrived before the answer to the previous turn, and all later turns.
+    """Count the turns that arrived before the previous turn was answered, and all but first turns.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ class Result(Displayed):
             write_json(new / "summary.json", self.summary)
 
     def _to_toml(self) -> str:
-        """Return the TOML of the configuration, with the digest of its requests."""
+        """Return the TOML of the configuration, with the digest of the run's requests."""
         digest = self.provenance.get("trace_digest")
         said = f'trace_digest = "{digest}"\n' if digest else ""
         return said + self.config.to_toml()

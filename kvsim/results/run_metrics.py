@@ -1,4 +1,4 @@
-"""Metrics of a run as attributes, in seconds; the summary has the same under vLLM's names."""
+"""Metrics of a run as attributes, in seconds; the summary has them under vLLM's names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunMetrics:
     request_throughput : completed requests per second
     output_throughput, total_token_throughput : tokens per second
     mean_running, mean_waiting : numbers of requests, averaged over time
-    prefix_cache_hit_rate : share of the prompt tokens
+    prefix_cache_hit_rate : share of the prompt tokens found in the cache
     mean_kv_usage, peak_kv_usage : share of the KV blocks in use
     """
 

@@ -119,7 +119,7 @@ def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
 def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
     """Return the largest service gap of two tenants over intervals in which both wait.
 
-    An interval counts if both tenants have waiting requests in all of it and requests still arrive.
+    An interval counts if both tenants have waiting requests throughout, and requests still arrive.
     The gap is None if no two tenants ever wait together. VTC bounds it by
     ``2 max(w_in L_in, w_out M)``, with L_in the longest prompt and M the tokens of the KV memory.
 

@@ -55,7 +55,7 @@ def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    given : share of drafts that are accepted, below 0 for none, shape (requests,)
+    given : share of drafts that are accepted, below 0 if not given, shape (requests,)
     count : drafts of a verification
     """
     means, row = np.unique(given, return_inverse=True)

@@ -17,8 +17,8 @@ GROWTH = 4
 class HorizontalPodAutoscaler(Autoscaler):
     """Set ``ceil(current * metric / target)`` replicas; the metric is the mean of all replicas.
 
-    Within the tolerance nothing changes. Per 15 s the number at most doubles, or grows by four if
-    that is more. The number shrinks to the largest recommendation of the stabilisation window.
+    Within the tolerance nothing changes. In 15 s, the number of replicas can double or grow by
+    four, whichever is more. It shrinks to the largest recommendation in the stabilisation window.
 
     Source: Kubernetes' autoscaling v2. KEDA's usual trigger on vLLM is ``num_requests_waiting``
     with a target of 5.

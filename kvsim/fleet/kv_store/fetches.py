@@ -41,7 +41,7 @@ class Fetch:
     row : row of the trace
     target : the replica
     keys : keys of the prompt's entries
-    num_offered : tokens of the prompt, from the front, in the store when the request arrived
+    num_offered : number of leading prompt tokens in the store when the request arrived
     start_time : earliest start of its transfers, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
     sources : replicas from which the prefix is read

@@ -22,11 +22,11 @@ class Conductor(Router):
     """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
     The predicted TTFT at a replica is ``T_queue`` plus the prefill time of the tokens that it does
-    not cache; the smallest wins, the first on a tie. ``T_queue`` is the predicted time for
-    the prompts that this gateway has sent to the replica and that have no first token. If replicas
-    read each other's memory (``--kv-store peer``) and the best match is at least ``threshold``
-    times as long as a replica's own, the replica reads the difference: ``T_transfer`` is added, and
-    only the remaining tokens are prefilled.
+    not cache; the smallest wins, the first on a tie. ``T_queue`` is the predicted time for the
+    prompts that this gateway has sent to the replica and that have no first token. If replicas read
+    each other's memory (``--kv-store peer``) and the best match is at least ``threshold`` times as
+    long as a replica's own, the replica reads the difference: ``T_transfer`` is added, and only the
+    remaining tokens are prefilled.
 
     In a decode pool, the replica with the shortest predicted step wins; the step includes this
     request. A request is rejected if the predicted TTFT exceeds ``ttft-slo``, or the predicted step

@@ -36,11 +36,12 @@ class Preble(Router):
 
     If fewer tokens are missing than cached (exploit), the replicas with the longest match are
     candidates; else (explore) all. The smallest ``L + M`` wins, the first on a tie. L is the
-    prefill time of the entries missed in the last ``window`` seconds, each divided among its
-    holders, plus ``active requests * median output * median TPOT`` of the replica. M is the prefill
-    time of the entries that an LRU cache of the replica's size would evict. After ``warm-up``
-    requests per replica, loads are balanced: while the largest L is above ``balance`` times the
-    smallest L, requests for the replica with the largest go to the replica with the smallest.
+    prefill time of the entries missed in the last ``window`` seconds (the time of an entry is
+    divided among its holders), plus ``active requests * median output * median TPOT`` of the
+    replica. M is the prefill time of the entries that an LRU cache of the replica's size would
+    evict. After ``warm-up`` requests per replica, loads are balanced: while the largest L is above
+    ``balance`` times the smallest L, requests for the replica with the largest go to the replica
+    with the smallest.
 
     Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
     8e7906ae. Preble balances by moving, splitting or replicating the busiest subtree of prefixes;

@@ -30,7 +30,7 @@ class SglangCacheAware(RuleRouter):
     ``max - min > balance-abs`` and ``max > balance-rel * min``. Then the replica with the fewest
     wins. Otherwise, if the longest match is above ``cache-threshold`` of the prompt, the replica
     with this match wins; else the replica with the smallest tree. The first wins on a tie. The
-    tree of the winner receives the prompt.
+    winner's tree receives the prompt.
 
     The rule has a known weakness: with few requests in flight loads never count as far apart, and
     one replica may serve all requests that share a prefix (sgl-project/sglang, issue 21199).

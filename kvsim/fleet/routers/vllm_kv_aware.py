@@ -19,8 +19,8 @@ class VllmKvAware(RuleRouter):
     """vllm-router's kv_aware: the smallest ``tokens to prefill * (requests in flight + 1)``.
 
     The tokens to prefill at a replica are the tokens of this prompt that it does not hold by its KV
-    cache events, plus such tokens of earlier prompts that have no first token yet. The first of
-    equals wins.
+    cache events, plus such tokens of earlier prompts that have no first token yet. The first wins
+    on a tie.
 
     Source: recorded choices of vllm-router 0.1.17 between two servers, see docs/howto/live.md.
 

@@ -140,7 +140,7 @@ class ArrivalLoop:
         self._gateways.decisions.note_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
-        """Do in Python the work for which the compiled loop has returned. Mutates."""
+        """Do the work that the compiled loop leaves to Python. Mutates."""
         code, (at, place, wanted) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
             self._replica_set.bring_one(place, float(self._moments[code.TARGET]))

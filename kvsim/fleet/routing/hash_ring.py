@@ -24,7 +24,7 @@ class HashRing:
         )
 
     def walk(self, key: int) -> Iterator[int]:
-        """Yield every replica once, in the order of the ring from a key on."""
+        """Yield every replica once, in the order of the ring, starting at a key."""
         start = bisect_left(self.points, (mix(POINT, key), 0))
         seen: set[int] = set()
         for step in range(len(self.points)):

@@ -18,8 +18,8 @@ class RouterRules(RulePart):
     """Base of a user's router that runs at the speed of the built-in routers.
 
     A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its fields
-    are parameters of the router, or, with :func:`kvsim.plugins.routing.per_replica`, numbers that
-    the router stores for each replica. The class attributes declare its inputs.
+    are parameters of the router, or, with :func:`kvsim.plugins.routing.per_replica`, its state: one
+    value per gateway. The class attributes declare its inputs.
 
     Attributes
     ----------

@@ -93,7 +93,7 @@ class LMCache(Store):
             self._lru_stores.pop((tier, replica), None)
 
     def _num_evicted(self, replica: int | None = None) -> int:
-        """Return the number of blocks evicted from a replica's memory, or from that of all."""
+        """Return the number of blocks evicted from the host memory of one replica, or of all."""
         chunks = sum(
             one.num_evicted
             for (tier, place), one in self._lru_stores.items()

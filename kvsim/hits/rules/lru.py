@@ -3,9 +3,9 @@
 Blocks are ordered by the last request that used them; among blocks of one request, those nearer to
 the root are newer. An ancestor is then never older than its descendants: the oldest block is a
 leaf, and a cache of C blocks holds the C newest (Mattson et al., Evaluation techniques for storage
-hierarchies, IBM Systems Journal 1970). A cache hits a block if its size is at least the block's
-distance: the number of newer blocks, plus one. Along a path distances never fall, and blocks that
-one request used last have consecutive distances.
+hierarchies, IBM Systems Journal 1970). The distance of a block is the number of newer blocks, plus
+one; the block hits in every cache of at least this number of blocks. Along a path distances never
+fall, and blocks that one request used last have consecutive distances.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEVER = -1
 
 
 def add_until(tree: Ints, at: int, change: int) -> None:
-    """Add to an entry of a Fenwick tree."""
+    """Add ``change`` to an entry of a Fenwick tree."""
     at += 1
     while at <= len(tree):
         tree[at - 1] += change
