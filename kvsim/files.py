@@ -146,7 +146,7 @@ def write_whole(
         If the folder cannot be written; nothing is left behind.
     """
     if follow_link:
-        path = path.resolve()  # a link keeps pointing at what it names
+        path = path.resolve()  # the link itself stays
     elif path.is_symlink():
         path.unlink()
     if path.exists() and not path.is_file():

@@ -33,12 +33,12 @@ def parsed(given: object, example: str) -> dict[str, Any]:
 def read_object(
     given: object, kind: type[Any], what: str, example: str, ignored: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return a JSON object, given as text or dict, as values by field of ``kind``, without nulls.
+    """Read a JSON object, a text or a dict, as values by field of ``kind``; nulls are left out.
 
     Parameters
     ----------
     kind : a dataclass
-    what : how errors call a key, such as ``setting of a connector``
+    what : name of a key in errors, such as ``setting of a connector``
     example : the beginning of a valid object, for errors
     ignored : keys of vLLM's object that have no effect here
 

@@ -13,7 +13,7 @@ FailurePolicy = Literal["recompute", "fail"]
 
 #: The connector behind ``--kv-offloading-backend native``.
 OFFLOADING = "OffloadingConnector"
-#: Texts of errors: how they call a key, an example of a connector, and one of its settings.
+#: Texts of errors: the name of a key, an example of a connector, and one of its settings.
 WHAT = "setting of a connector"
 EXAMPLE = f'{{"kv_connector": "{OFFLOADING}", ...}}'
 EXTRA = '{"cpu_bytes_to_use": 34359738368, ...}'

@@ -197,9 +197,8 @@ class Registry(Generic[T]):
 
         Raises
         ------
-        ValueError
-            For an unknown name, with similar names; for a part of an installed package that cannot
-            be imported or has a name that is taken, with the package.
+        ValueError For an unknown name; the message lists similar names. For a part of an installed
+        package that cannot be imported, or has a name that is taken; the message names the package.
         """
         self._load()
         if name in self._offers:
@@ -307,7 +306,7 @@ def convert_params(
 ) -> dict[str, object]:
     """Return parameters of a class or function, each converted to its annotated type.
 
-    ``label`` is how errors call it. Only parameters with a default may be given.
+    ``label`` names the class or function in errors. Only parameters with a default may be given.
 
     Raises
     ------

@@ -75,7 +75,7 @@ class Calibrated(Tabular):
     def options(self, file: str | Path) -> dict[str, Any]:
         """Return options that simulate the server with its constants.
 
-        ``kvsim.simulate(trace, **found.options(file))``, after ``found.save(file)``.
+        Call ``kvsim.simulate(trace, **found.options(file))`` after ``found.save(file)``.
         """
         memory, default = self.answer["memory"], RunConfig.model_fields
         options = {

@@ -121,7 +121,7 @@ def find(
     Parameters
     ----------
     given : the options that all configurations share
-    source : gives the requests
+    source : returns the requests of a configuration
     flags : options that may not also be varied
     slo, over, price : texts of the command line
     has_seeds : False if no seed changes the requests

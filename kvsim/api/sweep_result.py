@@ -62,7 +62,7 @@ class Sweep(Tabular):
         return self.seed_means or self.cells
 
     def plot(self) -> Figure:
-        """Return a figure of throughput and latencies over an option; a second one gives the lines.
+        """Return a figure: throughput and latencies over one option, a line per value of a second.
 
         Raises
         ------

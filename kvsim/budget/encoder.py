@@ -1,4 +1,4 @@
-"""Memory of the profile run of an image encoder at a vLLM server's start.
+"""Memory of an image encoder's profile run when a vLLM server starts.
 
 The server first encodes as many images of the largest size as its encoder budget holds. It then
 runs the text model, with their outputs in memory (vLLM 0.33). It keeps the larger peak free.

@@ -71,8 +71,7 @@ def capture_sizes(config: Config) -> tuple[int, ...] | None:
 
     Raises
     ------
-    ValueError
-        For a list that holds no sizes.
+    ValueError For a value that is not a list of sizes.
     """
     if config.cudagraph_capture_sizes is not None:
         return config.cudagraph_capture_sizes

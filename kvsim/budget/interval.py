@@ -35,14 +35,16 @@ OVERHEADS_ROCM = (2.35, 0.35)
 #: CUDA graphs, as shares of the estimate: logs of the same GPU, model and flags differ by a third,
 #: and graphs of Qwen3.8 on two RTX 5090 took 1.5 GiB less than the estimate of 2.2.
 GRAPHS = (0.35, 0.7)
-#: The profile run of an image or audio encoder that is not estimated: 0.3 to 1.2 GiB logged.
+#: Image or audio encoders whose profile run is not estimated: it took 0.3 to 1.2 GiB in logs.
 ENCODER = (1.2, 0.0)
-#: The same run if it is estimated: the estimate is equal on one and two GPUs, whose peaks differ.
+#: Encoders whose profile run is estimated: the estimate is equal on one and two GPUs, whose peaks
+#: differ.
 ENCODER_KNOWN = (0.3, 0.3)
 #: Workspaces for gathered tokens if data-parallel ranks share experts: one log, which the estimate
 #: matches; kernels that do not sort tokens would have taken 3.3 GiB less.
 EXCHANGE = (2.0, 3.3)
-#: Weights by format, as shares of the estimate: checkpoints differ in what they leave in 16 bits.
+#: Weights by format, as shares of the estimate: checkpoints differ in the parts that they leave in
+#: 16 bits.
 WEIGHTS = {
     "nvfp4": (0.31, 0.01),
     "mxfp4": (0.01, 0.01),

@@ -20,7 +20,7 @@ USUAL = 16
 #: Tokens per block of sparse MLA's kernels and their indexer (DeepSeek-V3.2, GLM-5).
 SPARSE = 64
 #: Tokens per block of MiniMax-M3 ("Setting KV cache block size to 128 to match MiniMax-M3 sparse
-#: block size", public copy of a log 60171799662).
+#: block size", public copy of log 60171799662).
 SPARSE_HEADS = 128
 #: Tokens per block of FLASHMLA, vLLM's choice for FP8 KV on Hopper, and of FLASHINFER_MLA and
 #: CUTLASS_MLA on Blackwell.

@@ -131,7 +131,7 @@ class KVLayout:
 
     @property
     def rolling_window(self) -> int | None:
-        """Length of a rolling buffer in tokens, the longest window; None if a layer has none."""
+        """Longest window of the layers, tokens; None if one has no window, so no rolling buffer."""
         windows = [layer.window for layer in self.layers]
         return None if None in windows else max(w for w in windows if w is not None)
 
@@ -224,7 +224,7 @@ def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
 
 
 def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
-    """KV heads on one rank: the heads are split over the ranks, or copied if they are fewer.
+    """KV heads on one rank: the heads are split over the ranks, or copied if ranks outnumber them.
 
     Raises
     ------

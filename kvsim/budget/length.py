@@ -21,8 +21,8 @@ def longest_that_fits(
     """Return the longest request that fits into the KV memory, at most the model's length.
 
     As in vLLM 0.33's source, bisection finds the longest request that fits into the pool without
-    the null block; its blocks are counted as vLLM does at start-up. The KV memory is that after a
-    profile run at the model's own length.
+    the null block; its blocks are counted as vLLM does at start-up. The KV memory is the memory
+    left after a profile run at the model's own length.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def length_by_memory(config: Config, model: ModelSpec, limits: Limits) -> str | 
 def check_context_parallel(config: Config, model: ModelSpec) -> None:
     """Raise ValueError if context parallelism cannot split the tokens of a block.
 
-    The conditions of vLLM 0.33's source.
+    The conditions are those of vLLM 0.33's source.
     """
     dcp, tp = config.decode_context_parallel_size, config.tensor_parallel_size
     if dcp == 1:

@@ -14,9 +14,10 @@ from kvsim.catalog.generations import capability
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
 
-#: Tiles by compute capability: multiples of an expert's width on a rank, and of the hidden size.
-#: They are Marlin's on GPUs without MXFP4 kernels (8, 12), those of TensorRT-LLM's kernels (10),
-#: and those of Triton's kernels on Hopper (9), which pad only the width.
+#: Tiles by compute capability: an expert's width on a rank is padded to a multiple of the first
+#: number, the hidden size to a multiple of the second. They are Marlin's on GPUs without MXFP4
+#: kernels (8, 12), those of TensorRT-LLM's kernels (10), and those of Triton's kernels on Hopper
+#: (9), which pad only the width.
 MXFP4_TILES = {8: (128, 256), 12: (128, 256), 10: (256, 256), 9: (64, 1)}
 
 

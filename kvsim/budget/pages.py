@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kvsim.budget.layout import LayerKind, LayerKV
 
-#: Numbers of tokens of which a block must be a multiple: for attention kernels, and for MLA's.
+#: The tokens of a block must be a multiple of these: for attention kernels, and for MLA's.
 KERNEL_ALIGNMENT, MLA_ALIGNMENT = 16, 128
 
 #: Kinds that keep a state per request and nothing per token.

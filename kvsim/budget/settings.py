@@ -129,7 +129,7 @@ def layout_of(
 
 
 def state_cache(config: Config, model: ModelSpec) -> StateCache:
-    """Return the storage of states: with prefix caching at the ends of blocks, as in vLLM."""
+    """Return the storage of states; with prefix caching, blocks end with a state, as in vLLM."""
     spec = config.speculative_config
     drafts = 0 if spec is None else spec.num_speculative_tokens
     mode = "none" if config.enable_prefix_caching is False else "align"

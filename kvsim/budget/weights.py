@@ -108,7 +108,7 @@ def routed_bytes_of(model: ModelSpec, dtype: str, quantization: str | None) -> f
 
 
 def expert_share(model: ModelSpec, num_slices: int, *, expert_parallel_size: int | None) -> float:
-    """Return the share of a layer's routed experts on one GPU, of whole experts or of slices."""
+    """Return one GPU's share of a layer's routed experts, held as whole experts or as slices."""
     if expert_parallel_size is None:
         return 1 / num_slices
     return -(-model.num_experts // expert_parallel_size) / model.num_experts
@@ -131,8 +131,8 @@ def weight_bytes(
     That stage has the most layers, and embedding or LM head. Both stay in ``dtype``, as do towers,
     small parameters, and parts that the format does not quantise. The vocabulary is padded to a
     multiple of 64, as in vLLM. Copied heads, norms and routers, all small, are counted as split.
-    ``expert_parallel_size`` ranks hold whole experts, the first ranks up to one more; with None
-    each expert is split over the tensor-parallel ranks of ``expert_replicas`` replicas.
+    ``expert_parallel_size`` ranks hold whole experts, and the first ranks up to one expert more;
+    with None each expert is split over the tensor-parallel ranks of ``expert_replicas`` replicas.
     ``expert_padding`` is the padded size of routed experts over their size.
     """
     element = DTYPE_BYTES[dtype]

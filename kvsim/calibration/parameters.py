@@ -25,7 +25,7 @@ class Parameter(NamedTuple):
     least, most : range of the value, in units
     precise : half the width of a 95 % interval above which the data do not determine it, in units
     likely : standard deviation between servers, in units, by which an undetermined quantity widens
-        the intervals of the others; a judgement
+        the intervals of the others; set by judgement
     """
 
     name: str

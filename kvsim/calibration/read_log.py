@@ -26,7 +26,7 @@ def read_startup(path: Path) -> Startup:
         text = plain(read_bytes(path).decode("utf-8", errors="replace"))
     except OSError as error:
         raise ValueError(f"--log {path}: cannot be read: {error.strerror or error}") from None
-    for engine in reversed(all_engines().values()):  # vLLM's marks match most easily: last
+    for engine in reversed(all_engines().values()):  # vLLM last: its marks are the loosest
         if engine.is_log(text):
             return engine.startup_of(text)
     titles = " or ".join(one.title for one in all_engines().values() if one.log_mark is not None)

@@ -245,12 +245,12 @@ class CaseRequest(Part):
 
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
     j of ``out_seg``. The request joins the queue at the start of step ``arrival_step``. ``lora``
-    names its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` is the number of
-    accepted drafts per verification, ``drafts`` the number of proposed ones per step; both repeat.
-    The request is aborted at the start of ``abort_step``, unless it has ended. ``kv`` is its
-    transfer, ``mm`` the parts of its prompt that an encoder computes, by offset. Output token
-    number ``stop_at`` is a stop token (0: none), a list with ``num_samples`` above 1. With
-    ``skip_read`` it uses no cached blocks. ``updates`` make it a session.
+    names its adapter; its grammar is compiled ``grammar_steps`` after ``arrival_step``. ``accept``
+    is the number of accepted drafts per verification, ``drafts`` the number of proposed ones per
+    step; both repeat. The request is aborted at the start of ``abort_step``, unless it has ended.
+    ``kv`` is its transfer, ``mm`` the parts of its prompt that an encoder computes, by offset.
+    Output token number ``stop_at`` is a stop token (0: none; with ``num_samples`` above 1, a list
+    of numbers). With ``skip_read`` it uses no cached blocks. ``updates`` make it a session.
     """
 
     id: str | int

@@ -30,7 +30,7 @@ Job = tuple[int, int]  # the first step whose output reports it, and its row
 
 
 def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
-    """Return the names of the requests that wait for KV with their blocks."""
+    """Return the names of the requests that hold blocks while they wait for KV."""
     held = linked(state.requests, state.connector.waiting_for_kv.head)
     return [names[request.request_id] for request in held]
 

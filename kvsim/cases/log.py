@@ -4,10 +4,10 @@ The fields are those of the recorded vLLM schedules. ``s`` step; ``sch`` [id, to
 order; ``new`` / ``res`` [id, prefix hit, block table per group] of first admissions / of those
 after a preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``cow`` [source, copy]
 of blocks in which a hit ends; ``free`` free blocks (or slots); then, after the step's output is
-processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
-of the free queue, and a short queue itself; ``nh`` / ``hc`` number and checksum of blocks with a
-key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]
-instead. :mod:`kvsim.cases.connector` describes the fields that a connector adds.
+processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2`` free blocks; ``fq`` /
+``fql`` checksum of the free queue, and a short queue itself; ``nh`` / ``hc`` number and checksum of
+blocks with a key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id,
+start, size] instead. :mod:`kvsim.cases.connector` describes the fields that a connector adds.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class OffloadingLog(FakeWorker):
             entry["rcv"] = received
 
     def processed(self, entry: Entry) -> None:
-        """Add ended transfers, held requests, and the host cache's contents. Mutates the entry."""
+        """Add ended transfers, requests that wait for KV, and the host cache. Mutates the entry."""
         super().processed(entry)
         self._ended(entry)
         host = self._offloading.host

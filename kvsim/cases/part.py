@@ -11,7 +11,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """A part of a file; unknown fields are ignored, and show as differences if they matter."""
+    """A part of a file; unknown fields are ignored; if they matter, the replay differs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

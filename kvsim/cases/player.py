@@ -133,11 +133,11 @@ class Player(ABC):
         self.replica.submit(np.array([*rows], np.int64), np.array([*times], np.float64))
 
     def next_stop(self) -> int:
-        """Run to the next stop at a step; DONE if there is none."""
+        """Run to the next stop of a step, and return it; DONE if there is none."""
         return next((s for s in self._stops if s in (DONE, SCHEDULED, COMPLETED)), DONE)
 
     def first_stop(self) -> int:
-        """Run to the first stop of a step; restart a replica that was done."""
+        """Run to the first stop of a step, and return it; restart a replica that was done."""
         stop = self.next_stop()
         if stop == DONE:
             self._stops = self.replica.stops()

@@ -78,7 +78,7 @@ def number_tokens(contents: Contents) -> None:
 
 
 def show_numbers(state: Replica) -> None:
-    """Let the rules that compute keys read the numbers of tokens."""
+    """Let the rules that compute block keys read the numbers of output tokens."""
     state.limits.has_drops, trace = True, state.trace
     for h in range(state.kv.num_request_blocks):
         own_blocks = state.kv.request_blocks[h]

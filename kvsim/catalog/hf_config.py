@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-#: Families that are known and refused, and why.
+#: Families that are refused, with the reasons.
 REFUSED = {
     "deepseek_v4": "attention over compressed tokens is not modelled",
 }

@@ -84,7 +84,7 @@ class Config:
 
 
 def _decoder(config: Config) -> Fields:
-    """Read sizes under the usual names. Without a number of KV heads every head has its own."""
+    """Read sizes under the usual names; without num_key_value_heads each head has its own KV."""
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", minimum=1)
     return {

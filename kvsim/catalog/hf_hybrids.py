@@ -14,7 +14,7 @@ NEMOTRON_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 
 
 def _sizes(config: Config, **renamed: Any) -> Fields:
-    """Return the sizes by Llama's keys; arguments replace the file's values."""
+    """Return the sizes under Llama's keys; arguments replace the file's values."""
     fields = FAMILIES["llama"].read(Config({**config.values, **renamed}, config.path))
     return {key: value for key, value in fields.items() if not key.endswith("_bias")}
 

@@ -53,8 +53,8 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
 def scaled_length(values: Mapping[str, Any], longest: int) -> int:
     """Return the longest sequence that scaled rotary positions allow.
 
-    As in vLLM, these are ``factor`` times the positions of the file; for YaRN, ``factor`` times its
-    ``original_max_position_embeddings``.
+    As in vLLM, this is ``factor`` times the longest sequence of the file; for YaRN, ``factor``
+    times its ``original_max_position_embeddings``.
     """
     for key in ROPE:
         rope = values.get(key)

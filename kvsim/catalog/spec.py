@@ -94,8 +94,8 @@ class ModelSpec:
         with a dense MLP instead of experts.
     moe_latent_size
         Width of the routed experts' inputs, between two projections, if not ``hidden_size``.
-    gated_mlp, tie_word_embeddings
-        True if an MLP has three matrices instead of two; if the LM head is the embedding.
+    gated_mlp, tie_word_embeddings True if an MLP has three matrices instead of two; True if the LM
+    head is the embedding.
     qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks,
     shared_expert_gate
         True if the model has these small parameters.

@@ -82,7 +82,7 @@ def _told(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ValueError(f"{what}: {error.strerror or error}") from None
-    except (RuntimeError, ValueError) as error:  # pathlib finds loops of links a RuntimeError
+    except (RuntimeError, ValueError) as error:  # pathlib: RuntimeError for a loop of links
         raise ValueError(f"{what}: {error}") from None
 
 

@@ -53,7 +53,7 @@ class Exports(NamedTuple):
         Window.of(self.window, self.num_requests)
 
     def records(self, config: RunConfig) -> RunConfig:
-        """Return the configuration; it also records the tables of the requested files."""
+        """Return the configuration, set to record the tables that the requested files need."""
         if self.metrics is None and self.timeline is None:
             return config
         return recording(config, "record_steps", "record_block_events")

@@ -311,7 +311,7 @@ class _Reader:
         elif name in OF_THE_ENDPOINT and name in self.own:
             self.line.words += [word for one in values for word in (name, one)]
         elif name == "--tokenizer" and value.endswith(".json") and name in self.own:
-            self.line.words += [name, value]  # a file for the trace's texts; a server has a name
+            self.line.words += [name, value]  # kvsim's: a file; servers take a model's name
         elif values and flag.is_default(value):
             self.line.unused.append(said)
         else:
@@ -356,7 +356,7 @@ class _Reader:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
 
     def _lmcache(self, said: str) -> None:
-        """Add the KV store that stands for LMCache; an environment variable may set its size."""
+        """Add the KV store that models LMCache; an environment variable may set its size."""
         size = LMCACHE_GIB
         for one in self.line.unused:
             variable, _, value = one.partition("=")

@@ -28,14 +28,14 @@ def check_report(file: str | None, replications: int = 1) -> None:
 
 
 def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
-    """Return the configuration; with a page, it also records the tables of the page."""
+    """Return the configuration, set to record the tables of the page if there is one."""
     if report_file is None:
         return config
     return recording(config, "record_memory_map", "record_block_events")
 
 
 def with_map(config: RunConfig, out: str | None) -> RunConfig:
-    """Return the configuration; with ``out``, it also records the memory map for the figures."""
+    """Return the configuration, with ``out`` set to record the memory map for the figures."""
     return config if out is None else config.model_copy(update={"record_memory_map": True})
 
 

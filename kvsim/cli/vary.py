@@ -132,7 +132,7 @@ def _interval_notes(number: int, has_seeds: bool) -> list[str]:
 
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
-    """Return the configuration; it also records the tables for a requested page or figures."""
+    """Return the configuration, set to record the tables for a requested page or figures."""
     return with_records(recording(config, "record_memory_map") if out else config, report_file)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: By syntax that rules may not use: its name, and what to write instead.
+#: Syntax that rules may not use, with its name and a replacement.
 REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Dict: ("a dictionary", "declare a list with per_block() or per_request()"),
     ast.DictComp: ("a dictionary", "declare a list with per_block() or per_request()"),
@@ -108,8 +108,7 @@ def check_rules(cls: type[Any]) -> None:
 
     Raises
     ------
-    ValueError
-        With the file, the line, the refused syntax, and what to write instead.
+    ValueError With the file, the line, the refused syntax and a replacement.
     """
     if "__init__" in rules_of(cls):
         where = _place(cls.__init__, 0)
