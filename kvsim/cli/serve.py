@@ -48,7 +48,7 @@ from kvsim.kv_events import KVEventsConfig
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model over vLLM's HTTP protocol, without a GPU.
 
-    In real time, or with --clock 10 ten times faster.
+    It answers in real time, or with --clock 10 ten times faster.
     """
     own = ("host", "port", "served_model_name", "api_key", "tokenizer", "clock", "record")
     mine = {name: options.pop(name) for name in (*own, "queue_limit", "hold_limit", "router")}

@@ -23,8 +23,8 @@ def lay_out_context_exchange(record: Cost, config: CostConfig, rate: Efficiency)
 
     Every rank computes attention with the heads of all ranks over its own tokens. For each token it
     receives the queries and log-sums of the other ranks' heads, and partial outputs of its own
-    heads. In latent attention these have the latent's width, and prompt chunks gather latents
-    instead. No measured run checks this.
+    heads. In latent attention the partial outputs have the latent's width, and prompt chunks gather
+    latents instead. No measured run checks this.
     """
     model, shares = config.model, config.decode_context_parallel_size
     if shares == 1:

@@ -47,7 +47,7 @@ KERNELS = {
 }
 
 
-#: Kernels of 4-bit weights on cards that compute with them in 16 bits.
+#: Format whose constants apply to 4-bit weights on cards that compute with them in 16 bits.
 WEIGHTS_ALONE = "int4"
 
 

@@ -201,7 +201,7 @@ def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
 
 
 def _surface(table: Any, heads: tuple[int, int, int], length: str) -> list[tuple[int, Any]]:
-    """Return by batch size (lengths, seconds), scaled from the nearest measured head shape."""
+    """Return (lengths, seconds) by batch size, scaled from the nearest measured head shape."""
     names = ["num_heads", "num_kv_heads", "head_dim"]
     # Decodes scale with KV heads (reads), prompts with query heads (arithmetic).
     work = [1, 2] if length == "kv_len" else [0, 2]

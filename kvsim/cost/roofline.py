@@ -243,7 +243,7 @@ def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
 
 
 def copy_numbers(given: Record, to: Record) -> None:
-    """Copy the numbers of a record, but no lists and embedded records."""
+    """Copy the numbers of a record, but not its lists and embedded records."""
     for name, kind in given.kinds().items():
         if kind in (int, float, bool):
             setattr(to, name, getattr(given, name))

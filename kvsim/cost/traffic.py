@@ -1,7 +1,7 @@
 """Bytes of the activations that the kernels of a step read and write.
 
-They are few relative to the weights in a step with few tokens; with many tokens they limit the
-arithmetic intensity of GEMMs.
+These bytes are few relative to those of the weights in a step with few tokens; with many tokens
+they limit the arithmetic intensity of GEMMs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gemm_activation_bytes(config: CostConfig) -> tuple[float, float]:
-    """Bytes of activations on one GPU: per token of the layers' GEMMs, per sampled of the LM head.
+    """Return bytes of activations: per token for the layers, per sampled token for the LM head.
 
     A product of (m, k) by (k, n) reads k and writes n activations for each of m tokens. Arithmetic
     in fewer bits than 16 reads one byte and writes ``dtype``; the LM head is never quantised.
@@ -56,7 +56,7 @@ def _elements(shapes: list[tuple[float, float]]) -> tuple[float, float]:
 def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
     """Bytes per token of the queries and outputs of attention on one GPU.
 
-    Each of their elements is one multiply-add, two FLOPs, of a query-key pair.
+    Each of their elements accounts for one multiply-add, two FLOPs, of a query-key pair.
     """
     elements = 0.0
     for layers in classes:

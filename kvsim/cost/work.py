@@ -48,7 +48,7 @@ class WorkCounter:
     def __init__(self, config: CostConfig) -> None:
         #: Layers grouped by the tokens that they attend to.
         self.classes = layer_classes(config)
-        #: True if all layers attend to the same tokens: all, or those in one sliding window.
+        #: True if all layers attend to the same tokens (all tokens, or one sliding window).
         self.one_class = len(self.classes) == 1 and self.classes[0].kind != "chunked"
         record = Cost(price=ROOFLINE, has_samples=True)
         count_gemms(record, config)

@@ -173,7 +173,7 @@ def _seldom(trace: Trace) -> dict[str, Any]:
 
 
 def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:
-    """Return the rank of each id in the order of texts: 10 before 9."""
+    """Return the rank of each id in alphabetical order: 10 before 9."""
     order = np.argsort(np.array(list(ids)), kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))

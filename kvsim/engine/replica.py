@@ -276,7 +276,7 @@ class Replica:
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
-        """Set if a request that arrives later pins its blocks from its end until they are read."""
+        """Set whether a request yet to arrive pins its blocks from its end until they are read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:

@@ -174,7 +174,7 @@ def resolve(config: Config) -> Setup:
     allocator = parse_allocator(config.allocator)
     if config.scheduler is not None:
         return _resolve(config, allocator, config.scheduler)
-    # A class names its scheduler; a manager from a factory function must be made to know it.
+    # An allocator class names its scheduler; with a factory function only the manager does.
     factory = ALLOCATORS.get(allocator.base)
     presumed = getattr(factory, "default_scheduler", KVCacheManager.default_scheduler)
     setup = _resolve(config, allocator, _scheduler_of(config, allocator, presumed))

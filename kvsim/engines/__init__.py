@@ -1,4 +1,4 @@
-"""The engines that kvsim simulates: one folder per engine, with subfolders as in the package."""
+"""The engines that kvsim simulates: one folder per engine, with subfolders named as in kvsim."""
 
 from __future__ import annotations
 

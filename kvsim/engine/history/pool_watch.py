@@ -42,7 +42,7 @@ class PoolWatch(Watch):
         kv = state.kv
         groups = [kv.groups[g] for g in range(kv.num_groups)]
         self.sizes = [group.block_size for group in groups]
-        #: Tables only grow: no block becomes null, and no block is copied before a write.
+        #: True if tables only grow: no block becomes null, and no block is copied before a write.
         self.only_grows = kv.manager != FORKED and all(g.kind == FULL for g in groups)
         self.moves = state.connector.kind != NO_CONNECTOR
         self.tables = tables_of(state)

@@ -94,7 +94,7 @@ class Sglang(Engine):
         return with_sglang(config, memory, layout, kv_config, scheduler_config)
 
     def offloaded_in_groups(self, model: ModelSpec) -> Literal["layers", "experts"] | None:
-        """Return the experts: only the code of DeepSeek's models names weights to move."""
+        """Return "experts" for DeepSeek's models: only their code names weights to move."""
         own = model.is_mla and model.is_moe and not model.num_state_layers
         return "experts" if own else None
 

@@ -1,4 +1,4 @@
-"""SGLang's memory: the share of a GPU for weights and KV, and how many tokens that holds.
+"""SGLang's memory: the share of a GPU for weights and KV, and the tokens that the KV memory holds.
 
 The rules of SGLang 0.5.23. The share was compared with SGLang's own code for seven sizes of GPU.
 SGLang also counts 8 MiB for each captured prefill size; kvsim assumes that no size is captured.
@@ -91,7 +91,7 @@ def split_pool(
 ) -> tuple[int, int]:
     """Split KV memory between layers with full attention and layers with a sliding window.
 
-    "SGLang 0.5.23", section 12 of its rules: layers with a window get ``ratio`` times as many
+    By docs/sglang-rules.md (Sliding windows), layers with a window get ``ratio`` times as many
     tokens as the others, and the bytes of both fill the memory.
 
     Parameters
@@ -112,10 +112,7 @@ def split_pool(
 
 
 def host_tokens(num_tokens: int, page_size: int) -> int:
-    """Return the tokens of a host tier for ``num_tokens``: whole pages, and one more page.
-
-    "SGLang 0.5.23", section 13 of its rules.
-    """
+    """Return the tokens of a host tier for ``num_tokens``: whole pages, and one more page."""
     return (num_tokens // page_size + 1) * page_size
 
 

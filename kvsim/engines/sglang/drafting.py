@@ -55,7 +55,7 @@ def shape_of(config: Config) -> Shape:
 
 
 def speculative_config_of(config: Config) -> SpeculativeConfig | None:
-    """Return the vLLM settings with about the algorithm's memory and step time."""
+    """Return vLLM settings that approximate the algorithm's memory and step time."""
     if config.speculative_algorithm is None:
         return None
     method, shape = METHODS[config.speculative_algorithm], shape_of(config)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheConfig
     from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 
-#: Factor on schedule_conservativeness for each rank of data-parallel attention.
+#: Factor on schedule_conservativeness under data-parallel attention.
 OF_RANKS = 0.3
 #: SGLang's unit of host memory, bytes.
 GB = 10**9
@@ -251,10 +251,9 @@ def host_slots_of(config: Config, pools: Pools, token_bytes: int) -> int:
 def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -> None:
     """Refuse a pool of windows that is too small for one long request alone.
 
-    SGLang cuts such prompts to the free slots, and later crashes ("SGLang 0.5.23", section 12 of
-    its rules) or hangs. A request holds a chunk, the window before its last checkpoint, and its
-    current window, which moves every 128 tokens. Without a tree it also holds the previous chunk
-    while that is in progress.
+    SGLang 0.5.23 cuts such prompts to the free slots, and later crashes or hangs. A request holds a
+    chunk, the window before its last checkpoint, and its current window, which moves every 128
+    tokens. Without a tree it also holds the previous chunk while that is in progress.
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)
@@ -355,7 +354,7 @@ def _state_settings(
 
 
 def check_states_with_drafts(config: Config, memory: Memory, strategy: str) -> None:
-    """Refuse strategies that cannot restore the state before rejected drafts by the known rules."""
+    """Refuse settings under which kvsim does not model drafts with states."""
     if strategy != "extra_buffer" and _has_tree(config):
         raise ValueError(
             f"speculative_algorithm: drafts are not modelled with {memory.model.name} and "

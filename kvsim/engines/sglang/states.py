@@ -1,7 +1,7 @@
 """SGLang's pool of states, for models with Mamba or linear-attention layers.
 
-By "SGLang 0.5.23", section 17 of its rules, states get a share of the KV pool's memory: one slot
-each, and one more slot to which padding writes.
+States get a share of the KV pool's memory, as slots of one state each, and one further slot to
+which padding writes. docs/sglang-rules.md describes the other rules.
 """
 
 from __future__ import annotations

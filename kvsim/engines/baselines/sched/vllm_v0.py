@@ -11,7 +11,7 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 @SCHEDULERS.register("vllm-v0")
 class VllmV0Scheduler(Scheduler):
-    """Schedules prompts first, else decodes, which preempt the least urgent, and swap-ins."""
+    """Schedules prompts first, else decodes (preempting the least urgent) and swap-ins."""
 
     rules_of = VLLM_V0
     looks_up_prefix = False

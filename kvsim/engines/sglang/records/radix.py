@@ -79,7 +79,7 @@ class Pages(Record):
     first: int = 0  # next page to allocate
     last: int = 0
     num_left: int = 0
-    front_last: int = 0  # of the front chain
+    front_last: int = 0  # last page of the front chain
     front_count: int = 0
     is_grouping: bool = False
     group_first: int = 0

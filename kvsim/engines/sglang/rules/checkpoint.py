@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
     """Insert a request's first tokens into the tree, and cut the tree at its prompt's end.
 
-    With sliding windows the tree is not cut there. But a request that has passed a node from which
-    it could not resume first inserts tokens only up to that node, so that a window stays before it.
+    With sliding windows the tree is not cut there. But if a request's match passed a node from
+    which the request could not resume, it first inserts tokens only up to that node, so that a
+    window stays before the node.
     """
     tree = state.kv.radix
     request, mine = state.requests[k], state.engines.sglang.progress[k]

@@ -30,7 +30,7 @@ def fill_place(held: Holding, place: int, slot: int) -> None:
 
 
 def branch_of(tree: Radix) -> int:
-    """Return the tokens that the last match found in the tree if the hit is shorter, else 0."""
+    """Return the tokens that the last match found in the tree, or 0 if the hit is no shorter."""
     walked = floor_page(tree.num_walked, tree.states.step)
     return walked if walked > tree.num_found else 0
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_MATCHED = 128
 #: Requests that begin with this many equal tokens are not prefilled together.
 EQUAL_TOKENS = 32
-#: Sorts of the queue between two that mark the prefixes of waiting requests as used.
+#: One sort of the queue in this many marks the prefixes of waiting requests as used.
 REFRESH_INTERVAL = 32
 
 

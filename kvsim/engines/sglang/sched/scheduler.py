@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @SCHEDULERS.register("sglang")
 class SglangScheduler(Scheduler):
-    """Prefills requests that can be admitted, in chunks, while decodes wait; else all decode.
+    """Prefills the requests it can admit, in chunks, while decodes wait; else decodes all.
 
     A request is admitted if its prompt and its longest possible output fit, together with the
     expected need of the running requests. When decodes do not fit, those with the fewest outputs

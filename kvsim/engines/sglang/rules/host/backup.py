@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def evict_copies(tree: Radix, num_tokens: int) -> int:
     """Free ``num_tokens`` slots of the host, or as many as possible; return the number.
 
-    Under write_back, copies of nodes that are also on the GPU are dropped first, those of the GPU's
-    leaves last. Then leaves without slots on the GPU are removed from the tree, by rank.
+    Under write_back, copies of nodes that are also on the GPU are dropped first, copies of the
+    GPU's leaves last. Then leaves without slots on the GPU are removed from the tree, by rank.
     """
     freed = 0
     if tree.write_policy == WRITE_BACK:
