@@ -1,4 +1,4 @@
-"""Clients of requests with several samples, each of which the fleet serves as a request."""
+"""Clients of requests with several samples; the fleet serves each sample as a request."""
 
 from __future__ import annotations
 
