@@ -65,7 +65,7 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Name the replica with the longest waits, if there are several."""
+    """Name the replica with the longest waits, if there are several replicas."""
     rows = summary["replicas"] or ()
     known = [row for row in rows if row.get("mean_waiting") is not None]
     if len(known) < 2:

@@ -122,7 +122,7 @@ def _numbers(axes: Axes, x: int, heights: list[float]) -> None:
 
 
 def memory(runs: Runs) -> Figure:
-    """Draw KV memory by cause over time, one panel per run, and the requests running."""
+    """Draw KV memory by cause and running requests over time, one panel per run."""
     named = _named(runs)
     figure = Figure(figsize=(9, 1.2 + 2.1 * len(named)), layout="constrained")
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
@@ -225,7 +225,7 @@ def _end_time(result: Result) -> float:
 
 
 def latency(runs: Runs) -> Figure:
-    """Draw the share of requests that take longer, for TTFT, TPOT and end-to-end latency.
+    """Draw the share of requests whose latency exceeds x: TTFT, TPOT and end-to-end latency.
 
     The axis of the share is logarithmic, so that the 99th percentile is as easy to read as the
     median; vertical lines are the targets of ``goodput``.

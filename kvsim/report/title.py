@@ -82,7 +82,7 @@ def _range(values: Sequence[float], how: str) -> str:
 
 
 def facts_of(result: Result) -> dict[str, Any]:
-    """Return the facts for :func:`workload` from the table of a run, with served tokens."""
+    """Return the facts for :func:`workload` from a run's table; tokens are the served ones."""
     table = result.requests
     span = float(np.ptp(table["arrival_time"]))
     return {

@@ -25,7 +25,7 @@ ENDED, REJECTED, IN_FLIGHT, ABORTED, FAILED = 0, 1, 2, 4, 5
 
 
 def abort(state: Replica, row: int) -> bool:
-    """Abort the request of a trace row; False if the replica does not hold it unfinished."""
+    """Abort the request of a trace row; False if it has ended or is not on this replica."""
     for k in range(state.num_requests):
         request = state.requests[k]
         if request.request_id == row and request.status != FINISHED:

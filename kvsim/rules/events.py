@@ -56,7 +56,7 @@ def note_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Record a STORED event for the blocks first to stop that got the keys since ``first_key``."""
+    """Record a STORED event for blocks ``first`` to ``stop``, with the keys since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
         record_stored(

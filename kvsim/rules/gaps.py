@@ -1,4 +1,4 @@
-"""Bins of the gaps between tokens: the float's exponent and its top 10 mantissa bits."""
+"""The bin of a gap between tokens: the exponent and the top 10 mantissa bits of its seconds."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def groups_can_run(state: Replica) -> bool:
 
 
 def begin_groups(state: Replica) -> None:
-    """Set the step of a run at which each running request needs bookkeeping first."""
+    """Set, for each running request, the first step of a run at which it needs bookkeeping."""
     kv = state.kv
     kv.dead_rate = 0
     for place in range(state.num_running):
@@ -63,8 +63,8 @@ def has_room(state: Replica, step: int, tries: bool) -> bool:
     """Return True if enough blocks are free for a step of a run.
 
     Blocks that windows free in the same step do not count, so a run may end early. With ``tries``,
-    every step tries to admit the head of the queue, which could use a block that a window frees:
-    return False if there is one.
+    every step tries to admit the head of the queue, which could use a block that a window frees; if
+    a window frees one, return False.
     """
     kv, need = state.kv, 0
     for place in range(state.num_running):

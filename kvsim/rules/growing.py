@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def foresees_growth(kv: KV) -> bool:
-    """Return True if prefetching is worthwhile: events, and one group with keys of full blocks."""
+    """Return True if prefetching is worthwhile: with events, one group, and keys of full blocks."""
     if kv.manager != PAGED or kv.num_groups > 1 or not kv.pool.has_events:
         return False
     return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group

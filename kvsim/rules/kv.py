@@ -219,7 +219,7 @@ def swap_in(kv: KV, request: Request) -> int:
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Set the keys of blocks of a running request's first tokens, which are computed and known."""
+    """Set the keys of the blocks that a running request's computed and known tokens fill."""
     if kv.manager == PAGED:
         if kv.enable_prefix_caching and num_tokens > request.next_bookkeeping_at:
             cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)

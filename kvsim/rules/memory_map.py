@@ -115,7 +115,7 @@ def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
 
 
 def paint_contiguous(state: Replica, first: int) -> None:
-    """Paint extents by cause: live, reserved, never used, and not requested slots."""
+    """Paint extents by cause: live, reserved, never used, and unrequested slots."""
     kv, memory = state.kv, state.kv.contiguous
     for b in range(state.num_bins):
         state.maps[first + b] = FREE

@@ -17,7 +17,7 @@ TURNED_AWAY = {
 
 
 class Admission(NamedTuple):
-    """Limits of a server on what it admits at once; None for no limit.
+    """Limits on the requests and tokens that a server admits at once; None for no limit.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Admission(NamedTuple):
 
         Parameters
         ----------
-        num_open, num_tokens : requests and tokens that count now
+        num_open, num_tokens : requests and tokens that count already
         sizes : prompt tokens of each new sample
         """
         if self.requests is not None and num_open + len(sizes) > self.requests:

@@ -55,7 +55,7 @@ class Server:
 
     Parameters
     ----------
-    names : names of the model; the first one is in answers to requests without a name
+    names : names of the model; an answer to a request without a model's name has the first one
     facts : block size, number of blocks and other settings, for dashboards and routers
     """
 

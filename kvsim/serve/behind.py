@@ -83,7 +83,7 @@ class Behind(Server):
     Raises
     ------
     ValueError
-        For an unknown router, and for one that reads more than a live replica reports.
+        For an unknown router, and for one that reads values which a live replica does not report.
     """
 
     def __init__(self, servers: list[Server], router: str, deployment: Mapping[str, Any]) -> None:
@@ -175,12 +175,12 @@ class Behind(Server):
 
 
 def live_router(text: str) -> Router:
-    """Return the router with a name, if it reads no more than a live replica reports.
+    """Return the router that ``text`` names, if it reads only values that a live replica reports.
 
     Raises
     ------
     ValueError
-        For an unknown router, for several gateways, and for a router that reads more.
+        For an unknown router, for several gateways, and for a router that reads other values.
     """
     routers = make_routers(text)
     router = routers[0]

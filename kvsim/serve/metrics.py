@@ -151,7 +151,7 @@ class Metrics:
         self._histograms["request_params_max_tokens"].observe(max_tokens)
 
     def note_tokens(self, request: int, count: int, time: float) -> None:
-        """Count output tokens, and the time before each."""
+        """Count output tokens, and observe the TTFT or the gap before them."""
         if not count:
             return
         last = self._last_token.get(request)

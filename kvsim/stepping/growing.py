@@ -54,7 +54,7 @@ class GrowingTrace:
 
     Parameters
     ----------
-    given : by column, the texts or numbers to which the entries of the column are indices
+    given : by column, a list of texts or numbers; the column holds indices into this list
     """
 
     def __init__(self, given: Mapping[str, Sequence[int | str]]) -> None:

@@ -39,7 +39,7 @@ class NewRequest:
 
     Parameters
     ----------
-    columns : its entries of a trace's integer columns
+    columns : its entries in the integer columns of a trace
     spans : its prompt, as (content, first token, number of tokens)
     salt : number of its combination of salt and adapter, 0 for neither
     max_tokens : largest number of output tokens

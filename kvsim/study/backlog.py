@@ -25,7 +25,7 @@ REACHED, ENOUGH = 0.8, 0.9
 
 
 class Spread(NamedTuple):
-    """Actual request rate of sessions, and the requests with which it reaches the wanted rate."""
+    """Actual request rate of sessions, and the number of requests that the wanted rate needs."""
 
     request_rate: float
     reaches: bool

@@ -64,7 +64,9 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """Runs of one configuration, each at a rate that meets the targets or not. Mutates itself.
+    """Runs of one configuration at several rates, which meet the targets or miss them.
+
+    The object changes itself: it keeps every run.
 
     Parameters
     ----------

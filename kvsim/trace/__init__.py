@@ -101,9 +101,9 @@ def check_rate(request_rate: float) -> None:
 class Trace:
     """Requests in order of arrival; ``request_id`` is the row index.
 
-    :meth:`from_arrays` makes a trace of arrays, which it checks; ``workloads.load`` makes one of a
-    file, and the generators of ``workloads`` of random numbers. All arrays have one entry per
-    request unless noted otherwise.
+    Traces are made from arrays by :meth:`from_arrays`, which checks everything, from files by
+    ``workloads.load``, and at random by the generators of ``workloads``. All arrays have one entry
+    per request unless noted otherwise.
 
     Attributes
     ----------

@@ -119,7 +119,7 @@ def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | Non
 def check_segments(
     columns: tuple[Ints, Ints, Ints], offsets: Ints, num_prompt_tokens: Ints, most: int
 ) -> None:
-    """Raise RowError for a segment out of range, and if lengths do not sum to the prompt's."""
+    """Raise RowError for a segment out of range, or a sum of lengths that is not the prompt's."""
     content, start, length = columns
     # The upper bound keeps the sums below from overflowing.
     ok = (content >= 0) & (start >= 0) & (length >= 1) & (length <= most)

@@ -1,12 +1,12 @@
 """kvsim's own trace files: one row per request, columns named as the arrays of a Trace.
 
 A file always has ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens``; other columns
-only if some value differs from the default. A cell of ``segments`` is a list of
-``[content_id, start, num_tokens]``, of ``accepted_drafts`` a list of counts, of ``encoder_items`` a
-list of ``[start, num_tokens]``, of ``sample_output_tokens`` a list of lengths, and of ``after`` a
-list of requests; in CSV, lists are JSON texts. ``tenant`` holds numbers or names, ``ends_by``
-texts. A trace that is written and read back has the same digest, as floats are written with all
-their digits. ``workloads.load`` reads these files, and the public formats.
+only if some value differs from the default. Five columns hold lists: ``segments`` of triples
+``[content_id, start, num_tokens]``, ``accepted_drafts`` of counts, ``encoder_items`` of pairs
+``[start, num_tokens]``, ``sample_output_tokens`` of lengths, and ``after`` of requests. In CSV,
+lists are JSON texts. ``tenant`` holds numbers or names, ``ends_by`` texts. A trace that is written
+and read back has the same digest, as floats are written with all their digits. ``workloads.load``
+reads these files, and the public formats.
 """
 
 from __future__ import annotations

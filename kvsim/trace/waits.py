@@ -80,7 +80,7 @@ def waits_within(trace: Trace, start: int, stop: int) -> tuple[Ints, Ints]:
 def roots_of(trace: Trace) -> Ints:
     """Return by request the first request of its tree; -1 for a request without a tree.
 
-    A tree is a session, with all requests that wait for its requests or that these wait for.
+    A tree joins the requests of a session, and any two requests of which one waits for the other.
     """
     root = np.arange(len(trace)).tolist()
 

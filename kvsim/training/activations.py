@@ -149,7 +149,8 @@ def stage_activations(
     num_layers : layers of the stage
     in_flight : micro-batches that await their backward pass: under 1F1B the number of stages from
         this one on (section 4.2.3 of the paper), or fewer if a step has fewer
-    first, last : the stage has the embedding; the LM head (section 4.3)
+    first : True if the stage has the embedding
+    last : True if the stage has the LM head (section 4.3)
     """
     pieces = layer_pieces(shape, config)
     layer = sum(pieces.values())

@@ -92,7 +92,7 @@ def training_memory(config: TrainingConfig) -> TrainingMemory:
     Raises
     ------
     ValueError
-        For unknown names and shapes that do not divide.
+        For unknown names, and sizes that the parallelism cannot split evenly.
     """
     gpu, shape = get_gpu(config.gpu), training_shape(config)
     stages = {0, config.pipeline_parallel_size - 1}

@@ -29,7 +29,8 @@ class Remedy(NamedTuple):
     total_bytes, fits : memory on one GPU after the change
     saved_bytes : bytes that this change saves
     extra_compute : added FLOPs, as a share of a step's
-    communication_bytes, transfer_seconds : added per step, to peers, and to host or drive
+    communication_bytes : bytes to peers that the change adds per step
+    transfer_seconds : seconds of transfers to host or drive that the change adds per step
     """
 
     change: str
@@ -58,7 +59,7 @@ def train_memory(**options: Any) -> TrainingMemory:
     Raises
     ------
     ValueError
-        For unknown names, wrong values and shapes that do not divide.
+        For unknown names, wrong values, and sizes that the parallelism cannot split evenly.
 
     Examples
     --------

@@ -70,7 +70,8 @@ def training_shape(config: TrainingConfig) -> TrainingShape:
     ------
     ValueError
         For an unknown model, numbers that are missing or conflict with a model, MLA and mixtures of
-        experts (their activations are not modelled), and shapes that do not divide.
+        experts (their activations are not modelled), and sizes that the parallelism cannot split
+        evenly.
     """
     shape = _from_numbers(config) if config.model is None else _from_model(config)
     tp, pp = config.tensor_parallel_size, config.pipeline_parallel_size

@@ -109,7 +109,7 @@ def communication_bytes(
 
     By section 7 of ZeRO, an all-reduce, or a reduce-scatter of gradients with an all-gather of
     weights, sends twice the parameters; stage 3 gathers them once more, for the backward pass.
-    Stages 2 and 3 reduce in every micro-batch, stage 3 also gathers in each. A ring sends (N - 1) /
+    Stages 2 and 3 reduce in every micro-batch; stage 3 also gathers in each. A ring sends (N - 1) /
     N of each amount.
 
     Parameters

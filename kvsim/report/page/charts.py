@@ -84,7 +84,10 @@ def waste(named: Mapping[str, Result]) -> str:
 
 
 def latency(named: Mapping[str, Result]) -> str:
-    """Draw the share of requests whose latency exceeds x, one panel per latency, on a log scale."""
+    """Draw the share of requests whose latency exceeds x, one panel per latency.
+
+    The axis of the share is logarithmic.
+    """
     wide, tall, top = 250, 240, 56
     rows = -(-len(named) // 4)
     bottom = top + tall

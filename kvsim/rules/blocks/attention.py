@@ -1,4 +1,4 @@
-"""Rules of each kind of attention: the blocks that the cache drops, keeps and hits (vLLM 0.33).
+"""Rules of each kind of attention: blocks that are dropped, kept, or needed for a hit (vLLM 0.33).
 
 docs/vllm-rules.md, section 8, describes the rules in words.
 """

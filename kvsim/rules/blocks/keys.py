@@ -46,7 +46,7 @@ def mix(key: int, value: int) -> int:
 def mix_span(key: int, content: int, start: int, length: int) -> int:
     """Fold a span of content into a 63-bit key.
 
-    The span is first turned into a number without the key, so that only one fold depends on it.
+    The span is first turned into a number without the key, so that one fold depends on the key.
     """
     return mix(key, times_plus(length, LENGTH_WORD, mix(content, start)))
 

@@ -66,7 +66,10 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
 
 
 def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
-    """Return the free blocks that an admission needs for states; an impossible number to wait."""
+    """Return the free blocks that an admission needs for states.
+
+    If the admission must wait for a state, return more blocks than the pool has.
+    """
     group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found

@@ -151,7 +151,9 @@ def admit_paged(
 
 
 def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
-    """Fill a table with the blocks of a hit, and null blocks where no token from ``start`` on sees.
+    """Fill a table with a hit's blocks; null blocks replace those that no later token sees.
+
+    A later token is one from ``start`` on.
 
     The null blocks may reach beyond the hit, into tokens that are loaded or fetched.
     """

@@ -1,7 +1,7 @@
 """Keys of the first tokens of a block, for hits that end inside it, and the copies for such hits.
 
-A block with a key may get a second, shorter key. It is stored in a hash alias: a record after those
-of the blocks, which the hash map finds like a block and which holds the index of its block.
+A block with a key may get a second, shorter key. A *hash alias* stores it: a further record, which
+the hash map finds like a block's record and which holds the index of its block.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def owner_of(pool: BlockPool, k: int) -> int:
-    """Return the block of a record that the hash map has found, which may be a hash alias."""
+    """Return the block of a record found in the hash map: a block's own record, or a hash alias."""
     return pool.hash_alias_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
 
 

@@ -56,7 +56,7 @@ def find_prefix(
     """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
 
     Blocks of chunks that no later token sees count as hit. With ``drops``, the last block found is
-    not reused. Returns the tokens of the prefix.
+    not reused. Returns the number of tokens of the prefix.
     """
     place = 0
     if spec.kind == CHUNKED:
@@ -188,7 +188,8 @@ def shrink_to_spec(
 ) -> int:
     """Return the longest hit of at most ``length`` tokens after which a spec can resume.
 
-    A spec that drops its last block searches one block further, within the ``hashed`` tokens, once.
+    A spec that drops its last block first searches one block further, within the ``hashed`` tokens.
+    It does so once per length.
     """
     drops = spec.drops_last_block and not spec.has_dropped
     further = spec.block_size

@@ -1,7 +1,7 @@
 """Blocks pinned for KV transfers of requests that are not running.
 
-The sums over live requests exclude such a request. Its blocks have a pin count. Blocks that only
-pinned requests reference count as reserved for a transfer.
+The sums over live requests exclude such a request. Its blocks have a pin count. A block that is
+referenced by pinned requests only is counted as reserved for a transfer.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def begin_prefill(state: Replica, k: int) -> None:
-    """Record that a request has prompt left to load or to compute."""
+    """Record that a request has prompt tokens left to load or to compute."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -41,7 +41,7 @@ def note_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefills(state: Replica, batch: Batch) -> None:
-    """Remove the prompts that the step just scheduled completes from the prompts in progress."""
+    """Remove from the prompts in progress those that the step just scheduled completes."""
     if state.connector.num_prefills == 0:
         return
     for at in range(batch.size):

@@ -1,1 +1,1 @@
-"""Rules of the time of a step that few configurations have."""
+"""Terms of the step time that only few configurations have."""

@@ -1,4 +1,4 @@
-"""Time of weights in host memory: kernels read them over PCIe, or copies run ahead of layers."""
+"""Time of weights in host memory: kernels read them over PCIe, or copies fetch them for a layer."""
 
 from __future__ import annotations
 

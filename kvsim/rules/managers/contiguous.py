@@ -45,7 +45,9 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
 
 
 def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
-    """Allocate ``count`` extents of ``asked`` slots; False, with none, if one does not fit."""
+    """Allocate ``count`` extents of ``asked`` slots; allocate none and return False if one
+    fails.
+    """
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
         if pieces.starts[k] == NONE:

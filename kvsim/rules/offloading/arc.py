@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def move_to(host: HostCache, k: int, place: int) -> None:
-    """Move a chunk, or its ghost, to the end of the list ``place``, a `Place`."""
+    """Move a chunk, or its ghost, to the end of the list of a `Place`."""
     chunk = host.chunks[k]
     remove(host.lists[chunk.place], host.chunks, k)
     chunk.place = place
@@ -61,7 +61,7 @@ def next_frequent(host: HostCache) -> int:
 
 
 def evict_arc(host: HostCache) -> int:
-    """Turn the next chunk to evict into a ghost, and return it; the caller knows that there is one.
+    """Turn the next chunk to evict into a ghost, and return it; an evictable chunk must exist.
 
     A chunk used once is evicted if the number of such chunks has reached the target.
     """

@@ -111,7 +111,7 @@ def chunk_at(offloading: Offloading, own_blocks: RequestBlocks, g: int, place: i
 def find_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """Return the end of the consecutive chunks after ``local`` tokens, as `find_in_one` does.
+    """As :func:`find_in_one`, for the consecutive chunks after ``local`` tokens.
 
     The end is 0 if the first chunk is missing.
     """

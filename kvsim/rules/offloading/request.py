@@ -52,7 +52,7 @@ def key_of(own_blocks: RequestBlocks, group: OffloadGroup, g: int, place: int) -
 
 
 def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int) -> int:
-    """Return a chunk's order among chunks of one number: later positions are evicted first."""
+    """Return a chunk's order among chunks with one number: later positions are evicted first."""
     end, num_groups = (place + 1) * group.chunk_tokens, offloading.num_groups
     return offloading.host.orders - 1 - (end * num_groups + num_groups - 1 - g)
 

@@ -43,7 +43,7 @@ def choose_least_kv(placement: Placement) -> int:
 def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
     """Return the candidate with the smallest token rate, at random among equals.
 
-    The rate is that of prompt tokens, times two, plus that of output tokens, since the last scrape.
+    It is twice the rate of prompt tokens plus that of output tokens, between the last two scrapes.
     """
     for k in range(placement.num_candidates):
         one = placement.candidates[k]

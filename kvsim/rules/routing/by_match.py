@@ -27,7 +27,7 @@ ALL, STICKY, SPILLED = 0, 1, 2
 
 
 def choose_cache_aware(router: Balance, placement: Placement) -> int:
-    """Return the candidate with the longest match; the smallest tree if no match is long enough.
+    """Return the candidate with the longest match, or the smallest tree if matches are too short.
 
     If the loads differ too much, return the least loaded candidate.
     """
@@ -45,7 +45,7 @@ def choose_cache_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
-    """As :func:`choose_cache_aware`, but the least loaded of equal matches or trees is chosen.
+    """As :func:`choose_cache_aware`; of equal matches or trees, choose that of the smallest load.
 
     If the loads differ too much, the less loaded of two candidates drawn at random is chosen.
     """
@@ -72,7 +72,7 @@ def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
-    """Return the longest match among the candidates that are not much busier than the mean.
+    """Return the candidate with the longest match, unless it is much busier than the mean.
 
     If the loads differ too much, only the least loaded candidates count.
     """

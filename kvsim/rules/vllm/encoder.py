@@ -127,7 +127,7 @@ def encode_items(state: Replica, k: int) -> None:
 
 
 def count_item_once(state: Replica, place: int, is_found: bool) -> None:
-    """Count an item when it is looked up first; ``is_found``: its content was cached."""
+    """Count an item when it is first looked up; ``is_found``: its content was cached."""
     if state.encoder.is_met[place] == 0:
         state.encoder.is_met[place] = 1
         state.totals.num_encoder_items += 1

@@ -47,7 +47,7 @@ def fair_head(state: Replica) -> int:
 
 
 def lift(state: Replica, t: int) -> None:
-    """Raise the counter of a tenant that had an empty queue to the lowest of waiting tenants."""
+    """Raise the counter of a tenant with an empty queue to the lowest one of waiting tenants."""
     tenants, other = state.shares.tenants, first_tenant(state)
     if other == NONE:
         other = state.shares.last_active

@@ -39,7 +39,7 @@ def has_place(state: Replica, k: int) -> bool:
 
 
 def note_last_end(state: Replica, request: Request) -> None:
-    """Count the requests that end now, and prompt tokens of those without an earlier token.
+    """Count the requests that end now, and the prompt tokens of those without an earlier token.
 
     The counts restart when the clock has advanced since the last end.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without_lookahead(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Cut a chunk so that the known tokens after it are none, or enough for the lookahead."""
+    """Shorten a chunk after which too few known tokens remain for the drafter's lookahead."""
     lookahead = state.limits.num_prefill_lookahead_tokens
     rest = request.num_tokens - computed - num_tokens
     if 0 < rest < lookahead:
