@@ -47,7 +47,7 @@ class Clock:
 class Precise(selectors.DefaultSelector):
     """A selector with exact time-outs.
 
-    Time-outs of epoll end up to 2 ms late, those of select up to 0.5 % late.
+    An epoll may wait up to 2 ms too long, a select up to 0.5 % too long.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -132,7 +132,8 @@ def read_predicate(text: str) -> Predicate:
     Raises
     ------
     ValueError
-        For an unknown metric, with similar names; another operator; a value that is not a number.
+        For an unknown metric (the message has similar names), another operator, or a value that is
+        not a number.
 
     Examples
     --------

@@ -45,9 +45,7 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
 
 
 def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
-    """Allocate ``count`` extents of ``asked`` slots; allocate none and return False if one
-    fails.
-    """
+    """Allocate ``count`` extents of ``asked`` slots, or none; return False if one does not fit."""
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
         if pieces.starts[k] == NONE:
