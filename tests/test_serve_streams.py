@@ -199,3 +199,37 @@ def test_equal_salts_and_adapters_give_blocks_equal_names_on_every_server():
     assert keys[:2] == [([["tenant-a"]], None), ([["tenant-b"]], None)]
     assert keys[2:4] == [([["ad"]], "ad"), ([["ad", "tenant-a"]], "ad")]
     assert keys[4] == ([None], None)
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_the_tokens_of_the_step_in_flight_are_known_before_its_output(backend, is_async):
+    """Under chunks of prompts, preemptions and aborts; all tokens but those are told."""
+    engine = Engine(
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        backend=backend,
+        num_gpu_blocks_override=40,
+        max_model_len=512,
+        max_num_batched_tokens=48,
+        async_scheduling=is_async,
+    )
+    for k in range(8):
+        engine.add_request(list(range(100 * k, 100 * k + 40 + k)), 60, arrival_time=k / 1000)
+    told, lost, time, is_aborted = 0, 0, 0.0, False
+    while engine.next_event_time < math.inf:
+        time = max(time + 1e-4, engine.next_event_time - 1e-9)
+        engine.run_until(time)
+        if len(engine.next_tokens[1]) == 8 and not is_aborted:
+            is_aborted = engine.abort(3)
+            assert len(engine.next_tokens[1]) == 7
+        due, requests = engine.next_tokens
+        for step in engine.steps_until(due if requests else time):
+            lost += len(step.preempted)
+            if requests:
+                assert step.time + step.duration == due
+                assert step.num_new_tokens == dict.fromkeys(requests, 1)
+            told, requests = told + len(requests), []
+    assert is_aborted
+    assert lost
+    assert told > 400

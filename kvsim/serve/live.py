@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -72,6 +73,8 @@ class Live:
         #: Parameters with which a decode replica finds this replica's KV.
         self.place: dict[str, Any] = {}
         self._wake, self._is_advancing = asyncio.Event(), False
+        # End of the step in flight, and the samples that get a token then which is not their last.
+        self._due, self._ready = math.inf, dict[int, Sample]()
 
     @property
     def remote(self) -> RemoteEngine:
@@ -113,9 +116,10 @@ class Live:
             self.handover.start_loads(self)
 
     def _advance(self, until: float) -> None:
-        begin = time.monotonic()
+        begin, ahead, is_kept = time.monotonic(), self._send_ready(until), bool(self._ready)
         for step in self.engine.steps_until(until):
-            end, sent = step.time + step.duration, self._send_next(step)
+            end, sent = step.time + step.duration, ahead | self._send_next(step, ahead)
+            ahead, is_kept = {}, False
             others = dict.fromkeys(step.finished, 0) | step.num_new_tokens
             others = {one: count for one, count in others.items() if one not in sent}
             for request, count in others.items():
@@ -133,11 +137,36 @@ class Live:
                     self._samples[request].prepare()
             if time.monotonic() - begin > LONGEST:
                 break
+        if not is_kept:
+            self._make_ready()
 
-    def _send_next(self, step: EngineStep) -> dict[int, Sample]:
-        """Send the tokens with prepared chunks, and return their samples by request. Mutates."""
+    def _make_ready(self) -> None:
+        """Note whose prepared chunks are sent before their step is processed. Mutates."""
+        self._due, requests = self.engine.next_tokens
+        found = ((request, self._samples.get(request)) for request in requests)
+        self._ready = {
+            request: sample
+            for request, sample in found
+            if sample is not None and sample.next and sample.count + 1 < sample.most
+        }
+
+    def _send_ready(self, until: float) -> dict[int, Sample]:
+        """Send the tokens of the step in flight if it has ended; return their samples. Mutates."""
+        if until < self._due:
+            return {}
+        ready, self._ready = self._ready, {}
+        for request in ready.keys() - self._samples.keys():  # aborted ones
+            del ready[request]
+        for sample in ready.values():
+            sample.send(sample.next)
+        return ready
+
+    def _send_next(self, step: EngineStep, ahead: dict[int, Sample]) -> dict[int, Sample]:
+        """Send the other tokens with prepared chunks; return their samples by request. Mutates."""
         sent, samples, finished = dict[int, Sample](), self._samples, step.finished
         for request, count in step.num_new_tokens.items():
+            if request in ahead:
+                continue
             sample = samples.get(request)
             if sample is not None and sample.next and count == 1 and request not in finished:
                 sample.send(sample.next)
@@ -205,7 +234,8 @@ class Live:
         for index, request in enumerate(added):
             content = content_of(self.engine.output_token_id(request, 0))
             echoed = asked.echoes[index // (common.n or 1)] if asked.echoes else ""
-            sample = Sample(reply, index, content, echoed)
+            most = self._most_tokens(asked, asked.prompts[index // (common.n or 1)])
+            sample = Sample(reply, index, content, echoed, most)
             reply.samples.append(sample)
             self._samples[request] = sample
         self._wake.set()
@@ -230,13 +260,12 @@ class Live:
         added, num_samples = list[int](), asked.common.n or 1
         try:
             for prompt in asked.prompts:
-                room = self.longest - len(prompt)
-                if room < 1:
+                if len(prompt) >= self.longest:
                     raise Refused(
                         f"the prompt has {len(prompt)} tokens, must have fewer than max_model_len "
                         f"{self.longest}"
                     )
-                most = min(asked.max_tokens or room, room)
+                most = self._most_tokens(asked, prompt)
                 self.metrics.note_asked(num_samples)
                 added += [self._add(prompt, most, reply) for _ in range(num_samples)]
         except Refused:
@@ -244,6 +273,11 @@ class Live:
                 self._abort(request)
             raise
         return added
+
+    def _most_tokens(self, asked: Asked, prompt: list[int]) -> int:
+        """Return the most output tokens of a sample."""
+        room = self.longest - len(prompt)
+        return min(asked.max_tokens or room, room)
 
     def _add(self, prompt: list[int], max_tokens: int, reply: Reply) -> int:
         common, earliest = reply.common, self.engine.earliest_arrival

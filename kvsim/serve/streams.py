@@ -158,6 +158,7 @@ class Sample:
     ----------
     content : content number of its output, a part of its token ids
     echoed : text of the prompt, sent before the answer
+    most : largest number of tokens
 
     Attributes
     ----------
@@ -165,8 +166,10 @@ class Sample:
     send : takes bytes for the client
     """
 
-    def __init__(self, reply: Reply, index: int, content: int, echoed: str = "") -> None:
-        self.reply, self.index, self.content = reply, index, content
+    def __init__(
+        self, reply: Reply, index: int, content: int, echoed: str = "", most: int = 0
+    ) -> None:
+        self.reply, self.index, self.content, self.most = reply, index, content, most
         self.count, self.reason = 0, ""
         self.stop_reason: str | None = None
         self._echoed = echoed

@@ -23,7 +23,7 @@ from kvsim.results.tables import FinishReason
 from kvsim.rules.kv import num_free
 from kvsim.rules.recorder import num_waiting
 from kvsim.stepping.events import StepNames, has_events
-from kvsim.stepping.growing import FIRST_ROOM, LISTS, GrowingContents, GrowingTrace
+from kvsim.stepping.growing import FIRST_ROOM, GrowingContents, GrowingTrace, list_names
 from kvsim.stepping.looks import block_table, cached_blocks, free_queue, place_of, reset_cache
 from kvsim.stepping.outcome import Run, result_of
 from kvsim.stepping.ranks import MOST_RANKED, id_rank
@@ -378,6 +378,18 @@ class Engine:
         return self._replica.next_event_time()
 
     @property
+    def next_tokens(self) -> tuple[float, list[int]]:
+        """End of the step in flight, seconds, and the requests that get one token then.
+
+        Infinite, and no requests, without a step in flight after :meth:`run_until`, and where only
+        the output tells the tokens (drafts, connectors, other loops, several samples).
+        """
+        if len(self._requests) != len(self._rows):
+            return math.inf, []
+        end, rows = self._stepper.next_tokens()
+        return end, [row for row in rows if row in self._open]
+
+    @property
     def num_running(self) -> int:
         """Requests in the running batch, each sample counted."""
         return self._replica.state.num_running
@@ -486,13 +498,3 @@ class Engine:
         trace = self.trace
         run = Run(self._plan, self._setup, self._replica, self._rows, self._reason)
         return result_of(run, trace, self._recorder)
-
-
-def list_names(config: Config) -> list[str]:
-    """Return the names of the lists of requests that a replica reads."""
-    absent = set()
-    if config.scheduling_policy != "priority" and config.schedule_policy != "hrrn":
-        absent.add("id_rank")
-    if not config.enable_lora:
-        absent.add("lora")
-    return [name for name in LISTS if name not in absent]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.config import Config
     from kvsim.records.engine import Replica
     from kvsim.records.engine import Trace as TraceRecord
     from kvsim.records.memory import Memory
@@ -201,3 +202,13 @@ class GrowingContents(Contents):
         where = self._segments.ctypes.data, len(self._segments)
         state.requests.array["segments"][:] = where
         state.probe.segments = state.trace.segments
+
+
+def list_names(config: Config) -> list[str]:
+    """Return the names of the lists of requests that a replica reads."""
+    absent = set()
+    if config.scheduling_policy != "priority" and config.schedule_policy != "hrrn":
+        absent.add("id_rank")
+    if not config.enable_lora:
+        absent.add("lora")
+    return [name for name in LISTS if name not in absent]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import COMPLETED, SCHEDULED
 from kvsim.records.memory import Views, head
 
@@ -73,6 +75,9 @@ class Stepper:
         # Start time and preempted rows of each step in flight.
         self._starts: list[tuple[float, list[int]]] = []
         self._free_time = self._state.clock  # when the GPU is free
+        self._flight: Scheduled | None = (
+            None  # the oldest batch in flight, if nothing was run since
+        )
         #: Clock at the last schedule, which saw all requests that had arrived by then.
         self.last_schedule = float("-inf")
 
@@ -82,18 +87,36 @@ class Stepper:
         Mutates.
         """
         self._state.horizon = horizon
-        oldest = self._oldest()
+        oldest, self._flight = self._flight or self._oldest(), None
         for stop in self._replica.stops():
             if stop == SCHEDULED:
                 self._note_schedule()
                 if self._observer is not None:
                     self._observer.scheduled(self._replica)
+                oldest = self._oldest()
             elif stop == COMPLETED:
                 if self._observer is not None:
                     self._observer.completed(self._replica)
                 return self._completed(oldest), True
-            oldest = self._oldest()
+        self._flight = oldest
         return EngineStep(self._state.clock, 0.0), False
+
+    def next_tokens(self) -> tuple[float, list[int]]:
+        """Return the end of the oldest step in flight, and the rows that get one token then.
+
+        Infinite without a step in flight, or if the number of tokens is not known yet.
+        """
+        state, flight = self._state, self._flight
+        is_known = state.connector.kind == NO_CONNECTOR and not state.limits.has_own_loop
+        is_known &= not (
+            state.limits.num_drafts or state.limits.has_drops or state.limits.in_python
+        )
+        if flight is None or not flight.rows or not is_known:
+            return math.inf, []
+        batch: Any = state.batches[state.first_batch]
+        unfinished = fields(batch.entries, "unfinished", range(len(flight.rows)))
+        found = zip(flight.rows, unfinished, strict=True)
+        return float(batch.end), [row for row, is_unfinished in found if not is_unfinished]
 
     def _oldest(self) -> Scheduled:
         """Return the oldest batch in flight, empty if none is."""

@@ -2,11 +2,13 @@
 
 ``python tests/benchmarks/live_streams.py 500 100``: 500 streams of 100 tokens at 50 tokens/s, the
 server on one core and the client on another. A token is late by the time from the end of its
-simulated step to its arrival at the client, whose own delay is included.
+simulated step to its arrival at the client, whose own delay is included. With ``constant`` as a
+third argument the server is a loop that sends a constant text: the least lateness of this machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -66,6 +68,37 @@ def serve(port: int, out: Path) -> None:
     out.write_text(json.dumps({"due": due, "memory": memory, "cost": cost}))
 
 
+def serve_constant(port: int, out: Path, tokens: int) -> None:
+    """Send a constant chunk to every client at each step; write when each step was due."""
+    door = socket.create_server(("127.0.0.1", port), backlog=1000)
+    door.setblocking(False)
+    chunk, last = b"x" * 210 + b'"finish_reason"\r\n', b"data: [DONE]\r\n"
+    left: dict[socket.socket, int] = {}
+    due: list[tuple[float, int]] = []
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    end, begun = time.monotonic(), time.process_time()
+    while not stopped:
+        end += STEP
+        time.sleep(max(0.0, end - time.monotonic()))
+        if left:
+            due.append((end, len(left)))
+        for one in list(left):
+            left[one] -= 1
+            one.send(chunk if left[one] else chunk + last)
+            if not left[one]:
+                del left[one]
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one, _ = door.accept()
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if one.recv(65_536):
+                    left[one] = tokens
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    cost = time.process_time() - begun
+    out.write_text(json.dumps({"due": due, "memory": memory, "cost": cost}))
+
+
 def stream(port: int, number: int, tokens: int) -> tuple[list[float], int]:
     """Return when each token arrived, and how many streams were not answered whole."""
     waiting = select.epoll()
@@ -96,14 +129,14 @@ def stream(port: int, number: int, tokens: int) -> tuple[list[float], int]:
     return arrivals, errors
 
 
-def main(number: int, tokens: int) -> None:
+def main(number: int, tokens: int, kind: str = "serve") -> None:
     """Start a server, measure it, and print what came out."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "served.json"
-        line = [sys.executable, __file__, "--serve", str(port), str(out)]
+        line = [sys.executable, __file__, f"--{kind}", str(port), str(out), str(tokens)]
         server = subprocess.Popen(line, stderr=subprocess.DEVNULL)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(server.pid, cores[:1])
@@ -114,7 +147,7 @@ def main(number: int, tokens: int) -> None:
                 break
             except OSError:
                 time.sleep(0.2)
-        stream(port, 2, 4)  # the first requests compile
+        stream(port, 2, tokens if kind == "constant" else 4)  # the first requests compile
         arrivals, errors = stream(port, number, tokens)
         server.send_signal(signal.SIGTERM)
         server.wait()
@@ -132,5 +165,7 @@ def main(number: int, tokens: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         serve(int(sys.argv[2]), Path(sys.argv[3]))
+    elif sys.argv[1] == "--constant":
+        serve_constant(int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
     else:
-        main(int(sys.argv[1]), int(sys.argv[2]))
+        main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
