@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: Most samples of a prompt (``n``).
+#: Maximum number of samples of a prompt (``n``).
 MOST_SAMPLES = 1024
 VERSION = "0.33.0"
 JSON = "application/json"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.registry import CollectorRegistry
 
-#: Most values that wait to be counted.
+#: Maximum number of values that wait to be counted.
 MOST_WAITING = 1000
 
 

@@ -11,8 +11,8 @@ from kvsim.serve.messages import Refused
 if TYPE_CHECKING:
     from aiohttp import web
 
-#: Most bytes of a body and of a header; most seconds of an idle connection and of sending a body;
-#: most bytes of an answer that a client has not read; most connections.
+#: Limits: bytes of a body and of a header, seconds of an idle connection and of sending a body,
+#: bytes of an answer that a client has not read, and number of connections.
 MOST_BODY, MOST_HEADER, IDLE, BODY_TIME = 32 * 2**20, 16 * 2**10, 75.0, 30.0
 MOST_UNREAD, MOST_CONNECTIONS = 2**20, 10_000
 #: Seconds between two checks of the bytes that a client has not read.

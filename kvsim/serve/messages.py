@@ -8,7 +8,7 @@ import msgspec
 
 #: Output tokens of a completion without max_tokens, as in vLLM.
 DEFAULT_TOKENS = 16
-#: Most prompts of one request.
+#: Maximum number of prompts of one request.
 MOST_PROMPTS = 2048
 
 #: A text, the token ids of one prompt, or a list with a text or token ids for each prompt.

@@ -10,7 +10,7 @@ from bisect import bisect_left
 
 from kvsim.records.samples import MAX_SAMPLES
 
-#: Most digits of a request id with a rank; with more, a rank would not fit into 32 bits.
+#: Maximum number of digits of a request id; with more, its rank would not fit into 32 bits.
 DIGITS = 7
 MOST_RANKED = 10**DIGITS
 #: Prefixes of the ids of samples, sorted as texts; ids with the same prefix are adjacent.

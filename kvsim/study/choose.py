@@ -36,7 +36,7 @@ SHARES, LEAST, ROUGH = (8, 3), 100, 0.1
 KEPT, LEAST_KEPT = 4, 4
 #: A space with more options and more combinations than this is sampled SAMPLES times.
 MOST_OPTIONS, MOST_COMBINATIONS, SAMPLES = 5, 2000, 200
-#: Most replicas that the objective ``gpus`` tries without ``--max-gpus``.
+#: Maximum number of replicas that the objective ``gpus`` tries without ``--max-gpus``.
 MOST_REPLICAS = 64
 
 

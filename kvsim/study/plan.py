@@ -13,7 +13,7 @@ from kvsim.errors import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Most cells of a sweep; more are taken for a mistake.
+#: Maximum number of cells of a sweep; more are taken for a mistake.
 MOST_CELLS = 100_000
 #: Options of recording, which are off, as a cell does not store these tables.
 _NOT_KEPT: dict[str, Any] = dict.fromkeys(

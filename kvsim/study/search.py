@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Width at which the bracket is closed, as a share of its upper end.
 TOLERANCE = 0.025
-#: Most doublings or halvings of the guess before the search gives up.
+#: Maximum number of doublings or halvings of the guess before the search gives up.
 MAX_DOUBLINGS = 20
 #: Shares by which an end of the bracket moves outward until all seeds agree.
 WIDER = (0.025, 0.05, 0.1, 0.2, 0.4)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Most tokens of a request of a random trace, prompt and output together.
+#: Maximum number of tokens of a request of a random trace, prompt and output together.
 MAX_MODEL_LEN = 96
 #: A run with more steps per token of its trace is considered stuck.
 PATIENCE = 50

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kvsim.results.result import Result
 
 WIDTH = 900
-#: Most points of a curve.
+#: Maximum number of points of a curve.
 MOST_POINTS = 300
 #: Shares of requests at which the latency chart has a line, by name.
 MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}

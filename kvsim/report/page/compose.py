@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kvsim.results.comparison import Comparison
 
-#: Most characters of a page.
+#: Maximum number of characters of a page.
 MOST_CHARACTERS = 4_900_000
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
 #: Words for the compared parts, by the option that distinguishes the runs.

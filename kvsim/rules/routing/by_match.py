@@ -18,7 +18,7 @@ from kvsim.rules.routing.pick import (
 if TYPE_CHECKING:
     from kvsim.records.routing import Balance, Placement, TokenBound
 
-#: Branches of the routers with prefix trees (the third one is aibrix's, without a match).
+#: Branches of the routers with prefix trees; aibrix's third branch is NO_MATCH.
 BALANCED, MATCHED, SMALLEST_TREE = 0, 1, 2
 NO_MATCH = 2
 #: Branches of llm-d's token-aware routing: the candidates are all replicas, only the warm ones, or
@@ -72,7 +72,7 @@ def choose_ray_prefix_aware(router: Balance, placement: Placement) -> int:
 
 
 def choose_aibrix_prefix_cache(router: Balance, placement: Placement) -> int:
-    """Return the candidate with the longest match, unless it is much busier than the mean.
+    """Of the candidates not much busier than the mean, return the one with the longest match.
 
     If the loads differ too much, only the least loaded candidates count.
     """

@@ -36,7 +36,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     state.carries_prefill = False
     state.carries_chunk = False
     begin_features(state)
-    # Most tokens of one request in this step; 0: no limit, as for a single unfinished request.
+    # Maximum tokens of one request in this step; 0: no limit, as for a single unfinished request.
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
