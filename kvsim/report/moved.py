@@ -47,7 +47,7 @@ LEAST = 0.01
 
 
 def value_of(row: Mapping[str, Any], key: str) -> Any:
-    """Return the value under ``part.key`` of a summary or of a row of a flat table."""
+    """Return the value of ``part.key`` from a summary or from a row of a flat table."""
     if key in row:
         return row[key]
     found: Any = row

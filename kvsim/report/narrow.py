@@ -1,4 +1,4 @@
-"""Tables for the terminal, in one layout that also fits narrow ones."""
+"""Tables for the terminal, in one layout that also fits narrow terminals."""
 
 from __future__ import annotations
 

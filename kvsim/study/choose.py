@@ -91,8 +91,9 @@ def choose(
 ) -> tuple[list[Candidate], list[Outcome]]:
     """Search configurations; return all, and the outcomes of those that served the whole trace.
 
-    Outcomes are sorted, best first, and do not depend on ``workers``, the number of processes that
-    share the configurations; None means one per core, or one if there are at most ``FEW``.
+    Outcomes are sorted, best first. ``workers`` processes share the configurations, which does not
+    change the outcomes; None means one process per core, or a single one for up to ``FEW``
+    configurations.
 
     Raises
     ------

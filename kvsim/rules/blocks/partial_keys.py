@@ -1,7 +1,7 @@
 """Keys of the first tokens of a block, for hits that end inside it, and the copies for such hits.
 
-A block with a key may get a second, shorter key. A *hash alias* stores it: a further record, which
-the hash map finds like a block's record and which holds the index of its block.
+A block with a key may get a second, shorter key. A *hash alias* stores it: a further record that
+the hash map finds like a block's record. It holds the index of its block.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
