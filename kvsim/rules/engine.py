@@ -352,7 +352,7 @@ def await_arrival(state: Replica) -> bool:
 
 
 def missing_room(state: Replica, num_steps: int) -> int:
-    """Return the reason to return to the host before the next step, DONE for none.
+    """Return why the host must act before the next step, or DONE if it need not.
 
     ``num_steps`` is the number of steps that may still run.
     """

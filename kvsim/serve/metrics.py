@@ -164,9 +164,7 @@ class Metrics:
         self._new_tokens += count
 
     def note_next(self, requests: Iterable[int], time: float) -> None:
-        """Count the next output token of each of some requests, which all have a first one.
-        Mutates.
-        """
+        """Count the next output token of each of some requests that have a first one. Mutates."""
         last = self._last_token
         gaps = [time - last[request] for request in requests]
         last.update(dict.fromkeys(requests, time))

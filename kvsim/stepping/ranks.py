@@ -23,9 +23,7 @@ def num_texts(digits: int) -> int:
 
 
 def place_of(text: str) -> int:
-    """Return the rank of a string of digits among all such strings of up to :data:`DIGITS`
-    digits.
-    """
+    """Return the rank of a string of digits among all of up to :data:`DIGITS` digits."""
     place = 0
     for at, digit in enumerate(text):
         place += 1 + int(digit) * num_texts(DIGITS - at - 1)

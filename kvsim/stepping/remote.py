@@ -60,7 +60,5 @@ class RemoteEngine(Engine):
         return block_table(self._replica, connector.place[row]) if connector.is_pinned[row] else []
 
     def transfer_size(self, num_tokens: int) -> tuple[int, int]:
-        """Return the size of the KV of ``num_tokens`` tokens: its bytes, and its number of
-        descriptors.
-        """
+        """Return the bytes of the KV of ``num_tokens`` tokens, and its number of descriptors."""
         return transfer_bytes(self._setup, num_tokens), num_descriptors(self._setup, num_tokens)

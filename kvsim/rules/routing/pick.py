@@ -1,4 +1,6 @@
-"""Choices that several routers share: by cost, by load, by match, of two drawn at random."""
+"""Choices that several routers share: by cost, by load, by match, or between two drawn
+candidates.
+"""
 
 from __future__ import annotations
 
