@@ -100,7 +100,7 @@ class Live:
                     timer.cancel()
 
     def advance(self, until: float | None = None) -> None:
-        """Process every step that has ended by a time, or now, and send its tokens. Mutates.
+        """Process every step that has ended by a time (default: now); send its tokens. Mutates.
 
         If the engine is behind its clock, the call returns after LONGEST seconds, so that other
         clients are served. A nested call, such as one from the release of blocks, does nothing.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
-    """Compare the most and the least wasteful allocator; without a verdict, describe each run."""
+    """Compare the most and the least wasteful allocator; if impossible, describe each run."""
     found = verdict(rows) if by == "allocator" else None
     if found is not None:
         return found if found.endswith(".") else f"{found}."

@@ -1,6 +1,4 @@
-"""Choices that several routers share: by cost, by load, by match, or between two drawn
-candidates.
-"""
+"""Choices that several routers share: by cost, by load, by match, or of two drawn candidates."""
 
 from __future__ import annotations
 
