@@ -1,8 +1,8 @@
 """The loop of a replica, which is that of vLLM's engine core.
 
-It schedules a step. Then it processes the output of the oldest step in flight if nothing could be
-scheduled, or if the maximum number of steps is in flight: one, or two with asynchronous scheduling,
-and one more per further pipeline stage.
+It schedules a step. If nothing could be scheduled, or if as many steps are in flight as may be,
+it then processes the output of the oldest. One step may be in flight, with asynchronous scheduling
+two, and one more per further pipeline stage.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def known_block(
 ) -> int:
     """Return the block at index ``place`` that a request was allocated, or NULL_BLOCK.
 
-    A block of a window is null if it was allocated again since.
+    NULL_BLOCK also stands for a block of a window that was allocated again since.
     """
     block = state.blocks[group.first_block + place]
     if group.window > 0 and offloading.got[block] > state.since[group.first_block + place]:
