@@ -7,7 +7,7 @@ their ids, may be used to fit constants; bands are judged on the other half, and
 with 1 if a band is missed. Errors are given by group of points: median and mean of the absolute
 errors, and median of the signed errors. Throughput is per GPU, by Little's law as in the table.
 With `--engine sglang` the points are those of SGLang's servers, under its scheduler; they have no
-bands.
+bands, and causes are printed of groups whose TPOT is more than 6 or TTFT more than 15 % off.
 
     python -m experiments.validate_points [--data FOLDER] [--out DIR] [--csv FILE]
         [--engine sglang] [--model NAME]... [--gpu NAME]... [--limit N] [--workers N]
@@ -26,6 +26,7 @@ from rich.console import Console
 
 from experiments.validation.data import add_arguments, opening, require
 from experiments.validation.points import rows as point_rows
+from experiments.validation.points.causes import misses
 from experiments.validation.points.errors import (
     by_concurrency,
     by_parallel,
@@ -204,6 +205,8 @@ def main() -> None:
     if options.engine == "vllm":
         console.print(peer_table(pairs))
         console.print(verdicts_table(bands))
+    else:
+        print("\n".join(misses(pairs)))
     print(effort(pairs))
     if options.csv is not None:
         pd.DataFrame([flat(pair) for pair in pairs]).to_csv(options.csv, index=False)

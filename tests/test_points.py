@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import matplotlib.image
@@ -14,6 +15,7 @@ import kvsim
 from experiments import validate_points
 from experiments.validation.data import SAMPLE
 from experiments.validation.points import rows as point_rows
+from experiments.validation.points.causes import causes, misses
 from experiments.validation.points.errors import (
     BANDS,
     band_of,
@@ -31,6 +33,7 @@ from experiments.validation.points.run import (
     Found,
     Pair,
     front_end_of,
+    launches_of,
     little,
     parallel_of,
     point_of,
@@ -46,6 +49,7 @@ from experiments.validation.points.server import (
 from kvsim.catalog import get_model
 from kvsim.config import Config
 from kvsim.cost.accuracy import SERVED
+from kvsim.cost.efficiency import read_table
 from kvsim.trace import Trace
 
 VALIDATION = Path(__file__).resolve().parents[1] / "docs" / "validation"
@@ -224,6 +228,50 @@ def test_a_model_under_two_names_is_measured_once(rows) -> None:
     assert len(point_rows.select(table, "sglang").rows) == 1
     assert len(point_rows.select(table.assign(version=""), "sglang").rows) == 0
     assert len(point_rows.select(table).rows) == 0
+
+
+def test_a_second_name_takes_the_flags_of_the_first(rows) -> None:
+    told = rows[0] | {"engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "flags": SCRIPT}
+    same = told | {"model": "deepseek-ai/DeepSeek-V3", "flags": ""}
+    others = [same | {"date": "2020-01-01"}, same | {"gpus": "4.0"}, rows[0] | {"flags": ""}]
+    found = point_rows.with_flags(pd.DataFrame([told, same, *others]))
+    assert list(found["flags"]) == [SCRIPT, SCRIPT, "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "card", "waits"),
+    [
+        ("sglang", "deepseek-v3", "h200-sxm", True),
+        ("vllm", "deepseek-v3", "h200-sxm", False),
+        ("sglang", "deepseek-v3", "b200", False),
+        ("sglang", "qwen3-235b-a22b", "h200-sxm", False),
+    ],
+)
+def test_prefills_of_latents_wait_for_launches(rows, engine, model, card, waits) -> None:
+    row = rows[0] | {"engine": engine}
+    point = point_of(rows[0])._replace(row=row, model=model, card=card)
+    with launches_of(point) as options:
+        assert bool(options) == waits
+        if waits:
+            table = tomllib.loads(Path(options["cost_model"].partition("=")[2]).read_text())
+            own = read_table()["h200"]["uncaptured_experts"]
+            assert table["h200"]["uncaptured_experts"] == pytest.approx(own + 1.75e-3, rel=1e-3)
+
+
+def test_a_group_that_misses_has_a_cause_that_is_printed(rows) -> None:
+    path = VALIDATION / "validate_points_sglang.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    missed = {
+        group["points"]
+        for group in record["groups"]
+        if group["half"] == "held out"
+        and (group["TPOT"]["median_absolute"] > 6 or group["TTFT"]["median_absolute"] > 15)
+    }
+    assert missed == set(causes())
+    far = paired(rows, rows[0]["id"], off=20.0)
+    assert misses([paired(rows, rows[0]["id"], off=1.0)]) == []
+    name = " ".join(group_of(far.point))
+    assert misses([far]) == [f"MISSED {name}: TPOT 20.0, TTFT 20.0 %. No cause is known."]
 
 
 def test_every_row_has_options_that_kvsim_knows(rows) -> None:

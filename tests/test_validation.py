@@ -285,7 +285,7 @@ def test_the_record_is_of_the_whole_and_every_picture_is_shown() -> None:
     ("record", "table", "half"),
     [
         ("validate_points.json", "points.csv", "held out"),
-        ("validate_points_sglang.json", "points_sglang.csv", "all"),
+        ("validate_points_sglang.json", "points_sglang.csv", "held out"),
     ],
 )
 def test_the_table_of_points_is_that_of_the_record(record: str, table: str, half: str) -> None:

@@ -50,7 +50,7 @@ def questions(folder: Path) -> Iterator[Question]:
         ("SGLang", "validate_points_sglang.json"),
     ):
         points = read(folder, record)["points"].values()
-        rows = [point for point in points if engine == "SGLang" or point[0] == "held out"]
+        rows = [point for point in points if point[0] == "held out"]
         for name, position in POINT.items():
             errors = _numbers(row[position] for row in rows)
             yield Question(f"{name} of one {engine} server in a closed loop", errors, record)

@@ -27,6 +27,8 @@ SERVER = ("model", "gpu", "weights", "gpus", "isl", "osl", "concurrency")
 SAME_MS = 0.006
 #: Models that the table has under two names: the second is the same weights (trap 3).
 SAME_MODEL = {"deepseek-ai/DeepSeek-V3": "deepseek-ai/DeepSeek-R1"}
+#: Columns of a server that one script launched on one day.
+LAUNCHED = ("engine", "version", "date", "gpu", "weights", "gpus", "ep", "mode")
 #: GPUs of the largest machine; rows with more are totals of several machines' jobs.
 ONE_MACHINE = 8
 
@@ -79,7 +81,21 @@ class Selection(NamedTuple):
 
 def read(data: Path) -> pd.DataFrame:
     """Return the table with every cell as text; an absent one is empty."""
-    return pd.read_csv(data / FILE, dtype=str, keep_default_na=False)
+    return with_flags(pd.read_csv(data / FILE, dtype=str, keep_default_na=False))
+
+
+def with_flags(table: pd.DataFrame) -> pd.DataFrame:
+    """Give rows under a model's second name the flags of its server under the first, if one has."""
+    rows = table.to_dict("records")
+    told = {
+        tuple(row[name] for name in LAUNCHED): row["flags"]
+        for row in rows
+        if row["model"] in SAME_MODEL.values() and row["flags"]
+    }
+    for row in rows:
+        if row["model"] in SAME_MODEL and not row["flags"]:
+            row["flags"] = told.get(tuple(row[name] for name in LAUNCHED), "")
+    return table.assign(flags=[row["flags"] for row in rows])
 
 
 def select(table: pd.DataFrame, engine: str = "vllm") -> Selection:

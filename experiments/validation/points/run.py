@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import kvsim
+from experiments.validation.constants import cost_model, value_of, with_values
 from experiments.validation.points import rows as points
 from experiments.validation.points.flags import whole
 from experiments.validation.points.server import format_of, gpu_of, of_text, options_of, trace_of
 from kvsim.catalog import get_model
+from kvsim.cost.efficiency import hash_alias_of, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 MEASURES = ("TPOT", "TTFT", "throughput")
@@ -26,6 +29,14 @@ HOPPER, BLACKWELL = (11e-3, 4e-6), (16e-3, 2.5e-6)
 #: The same by the engine of a row whose client is unknown; prompts do not wait for one another. For
 #: vLLM, what fits the times to first token of the fitted half.
 UNKNOWN_CLIENT = {"vllm": (10e-3, 33e-6), "sglang": (HOPPER[0], 0.0)}
+
+
+#: The constant of layers with experts outside of CUDA graphs.
+EXPERTS = "uncaptured_experts"
+#: Seconds of a layer with latents and experts, beyond the constant of all layers with experts, in
+#: prefills of SGLang up to 0.5.9, whose kernels the host launches one by one: what fits seven
+#: points of DeepSeek on H200s of the fitted half, in TTFT and TPOT.
+LATENT_LAUNCHES = {"h200-sxm": 1.75e-3}
 
 
 class Point(NamedTuple):
@@ -139,14 +150,29 @@ def front_end_of(point: Point) -> tuple[float, float]:
     return BLACKWELL if point.card.startswith(("b2", "b3", "gb")) else HOPPER
 
 
+@contextmanager
+def launches_of(point: Point) -> Iterator[dict[str, Any]]:
+    """Yield the cost model of a point whose prefills wait for launches longer than others do."""
+    seconds = LATENT_LAUNCHES.get(point.card, 0.0)
+    if point.row["engine"] != "sglang" or not get_model(point.model).is_mla or not seconds:
+        yield {}
+        return
+    table = read_table()
+    name = hash_alias_of(point.card)
+    seconds += value_of(table[name], EXPERTS)
+    with cost_model(table | {name: with_values(table[name], {EXPERTS: seconds})}) as model:
+        yield {"cost_model": model}
+
+
 def simulate(point: Point, **options: Any) -> Found:
     """Replay a point; what kvsim refuses is told, and not raised."""
     started = time.process_time()
     try:
         trace = trace_of(point.row)
         front_end, per_token = front_end_of(point)
-        options = {"front_end_latency_per_token": per_token, **options}
-        result = kvsim.simulate(trace, **point.options, **options)
+        with launches_of(point) as own:
+            options = {"front_end_latency_per_token": per_token, **own, **options}
+            result = kvsim.simulate(trace, **point.options, **options)
     except ValueError as error:
         return Found({}, refused=str(error))
     table = result.requests
