@@ -197,8 +197,9 @@ class Registry(Generic[T]):
 
         Raises
         ------
-        ValueError For an unknown name; the message lists similar names. For a part of an installed
-        package that cannot be imported, or has a name that is taken; the message names the package.
+        ValueError
+            For an unknown name; the message lists similar names. For a part of an installed package
+            that cannot be imported, or has a name that is taken; the message names the package.
         """
         self._load()
         if name in self._offers:

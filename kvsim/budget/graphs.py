@@ -71,7 +71,8 @@ def capture_sizes(config: Config) -> tuple[int, ...] | None:
 
     Raises
     ------
-    ValueError For a value that is not a list of sizes.
+    ValueError
+        For a value that is not a list of sizes.
     """
     if config.cudagraph_capture_sizes is not None:
         return config.cudagraph_capture_sizes

@@ -250,7 +250,7 @@ def _gemma3(config: Config) -> Fields:
 
 
 def _gemma4(config: Config) -> Fields:
-    """Gemma 4 without the additions of its small models, see ``hf_experts.py``."""
+    """Gemma 4 without the additions of its small models (those are in ``hf_experts.py``)."""
     fields = _gemma3(config) | {"full_head_dim": config.integer("global_head_dim")}
     if config.flag("attention_k_eq_v"):
         fields["full_key_is_value"] = True

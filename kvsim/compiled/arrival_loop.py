@@ -380,7 +380,7 @@ def route(
         block, 1 if pools can be read directly, 1 if requests are tracked, entries that a hash ring
         reads
     cursor : the next arrival, the replica from which to advance, and a value for the host
-    moments : times, by the columns above
+    moments : times, by the columns ``SCRAPED``, ``TARGET`` and ``EVICTION``
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     entries, addresses, times, _, rooms, heard = fleet

@@ -107,7 +107,7 @@ def depth_of(pool, first, path, most, guess):
 
 @njit(cache=True)
 def forget_known(log, known):
-    """Remove the first ``known`` events if they are many, or the whole log; return those left."""
+    """Remove the first ``known`` events if they are many or all; return the number of them left."""
     if known == log.num_events:
         log.num_events = log.num_keys = 0
         return 0

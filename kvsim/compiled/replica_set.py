@@ -247,7 +247,7 @@ def see_token(request, place, waits, tokens):
 
 @njit(cache=True)
 def take_tokens(place, left, waits, tokens, lines, counts, news, number):
-    """Append the first tokens in ``tokens``, in the order in which the requests were sent."""
+    """Append an event per first token in ``tokens``, in the order of sending their requests."""
     firsts, _, afters = lines
     at = firsts[place]
     while at >= 0 and left > 0:

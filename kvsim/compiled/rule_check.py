@@ -108,7 +108,8 @@ def check_rules(cls: type[Any]) -> None:
 
     Raises
     ------
-    ValueError With the file, the line, the refused syntax and a replacement.
+    ValueError
+        With the file, the line, the refused syntax and a replacement.
     """
     if "__init__" in rules_of(cls):
         where = _place(cls.__init__, 0)

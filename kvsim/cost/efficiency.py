@@ -224,7 +224,7 @@ def with_narrow_kv(rate: Efficiency) -> Efficiency:
 
 
 def gemm_shares(rate: Efficiency, quantization: str | None) -> GemmShares:
-    """Return a card's constants of narrow GEMMs; those of FP8 for formats without any."""
+    """Return a card's constants of narrow GEMMs; for formats without constants, those of FP8."""
     return rate.gemms.get(quantization or "") or rate.gemms["fp8"]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def count_gemms(record: Cost, config: CostConfig) -> None:
-    """Write weights, FLOPs and activations of GEMMs into a record, without routed experts."""
+    """Write weights, FLOPs and activations of GEMMs, except the routed experts', into a record."""
     model, tp = config.model, config.tensor_parallel_size
     element = float(DTYPE_BYTES[config.dtype])
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params

@@ -68,8 +68,8 @@ class Chain(Record):
 class Pages(Record):
     """A page allocator: a queue of chains of free pages, and pages held back in a group.
 
-    Pages are allocated in the order of their links, and freed as a chain. Both visit only the ends
-    of a chain, unless a part of it is allocated.
+    Pages are allocated in the order of their links, and freed as a chain. Both operations visit
+    only the ends of a chain, unless only a part of it is allocated.
     """
 
     page_size: int = 1

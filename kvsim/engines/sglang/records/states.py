@@ -20,7 +20,7 @@ class Holding(Record):
     next: Short = 0
     last: Short = 0
     depth: Short = 0  # tokens of the state in ``last``; 0 for none
-    depth_before: Short = 0  # the same of the state in the other place, of a verification
+    depth_before: Short = 0  # ``depth`` before the last verification
     copied: Short = 0  # the slot in the tree that its own was copied from
     tracked: Short = 0  # depth that its last prefill wrote
     is_hit: bool = False  # its newest step is a decode that writes a state

@@ -44,7 +44,7 @@ def begin_drains(state: Replica) -> None:
 
 
 def longest_waiting(state: Replica) -> int:
-    """Return the longest-waiting adapter over the limit for which none drains yet, or NONE."""
+    """Return the adapter that waits longest over the limit with no drain begun for it, or NONE."""
     adapters, k = state.engines.sglang.adapters, state.waiting.head
     since, found = time_of_loads(state) - adapters.drain_wait, NONE
     while k != NONE:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
-    """Return True if a request and all admitted ones fit until they end, the shortest first.
+    """Return True if slots suffice until a request and all admitted ones end, shortest first.
 
     The list of these requests is made once in a pass; a request tried later joins it.
     """
