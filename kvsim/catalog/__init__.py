@@ -206,8 +206,7 @@ def gpu_names() -> tuple[str, ...]:
 
     Returns
     -------
-    tuple of str
-        Every name :func:`get_gpu` knows without an alias.
+    tuple of str The names that :func:`get_gpu` knows, without aliases.
     """
     return tuple(_catalogue().gpus)
 

@@ -238,7 +238,7 @@ class ModelSpec:
 
     @cached_property
     def mixers(self) -> tuple[AttentionLayer | StateLayer | None, ...]:
-        """Token mixers in order: attention or a state; None for only an MLP."""
+        """Token mixers by layer: attention or a state; None for a layer with only an MLP."""
         return self.mixers_of(self.num_layers)
 
     def mixers_of(self, num_layers: int) -> tuple[AttentionLayer | StateLayer | None, ...]:

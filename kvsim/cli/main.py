@@ -411,7 +411,7 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
+    """Run the command line; exit 0 when done, 2 for a user's mistake, 130 on Ctrl-C, else 1."""
     if arguments is None:
         gc.freeze()  # modules live as long as the process, so the collector may skip them
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -21,7 +21,7 @@ FAULT_SECONDS = 3e-5
 
 
 def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
-    """Write weights in host memory into a record; copies run at the link's peak rate."""
+    """Write the constants of weights in host memory; copies run at the link's peak rate."""
     given, host = config.host_weights, record.host
     host.share, host.has_experts = given.share, given.num_resident > 0
     if given.layer_bytes == 0:

@@ -20,12 +20,12 @@ TIMEOUT_PER_TOKEN = 0.25 / 1024
 
 
 def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
-    """Return a setup of SGLang replicas that read a store into their hosts.
+    """Return a setup of SGLang replicas that read a store into their host memory.
 
     Raises
     ------
-    ValueError
-        If they have no host tier, or the store does not serve hosts.
+    ValueError If the replicas have no host tier or use drafts, or the store cannot serve host
+    tiers.
     """
     settings = setup.scheduler_config.engine_settings
     if not isinstance(settings, SglangSettings) or not setup.kv_config.host_slots:

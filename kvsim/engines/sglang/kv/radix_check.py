@@ -85,7 +85,7 @@ class TreeView:
                 k = self.rows[k].next
 
     def ancestors(self, k: int, start: int = 0) -> Iterator[Seen]:
-        """Yield a node and its ancestors that start at a token or later, without the root."""
+        """Yield a node and its ancestors that begin at ``start`` or later, except the root."""
         while k and self.rows[k].start >= start:
             yield self.rows[k]
             k = self.rows[k].parent

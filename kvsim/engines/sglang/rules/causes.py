@@ -1,7 +1,7 @@
 """Use of the slots of a radix cache, by cause.
 
 Tokens of requests count once, in the tree or outside. Unlocked tokens in the tree may be evicted:
-they are unallocated, and cached. Future output tokens hold no slots. So only the rest of a
+they count as unallocated, and as cached. Future output tokens hold no slots. So only the rest of a
 request's last page counts as reserved, or as internal if it will never be written.
 """
 
