@@ -206,7 +206,8 @@ def gpu_names() -> tuple[str, ...]:
 
     Returns
     -------
-    tuple of str The names that :func:`get_gpu` knows, without aliases.
+    tuple of str
+        The names that :func:`get_gpu` knows, without aliases.
     """
     return tuple(_catalogue().gpus)
 

@@ -24,8 +24,8 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
 
     Raises
     ------
-    ValueError If the replicas have no host tier or use drafts, or the store cannot serve host
-    tiers.
+    ValueError
+        If the replicas have no host tier or use drafts, or the store cannot serve host tiers.
     """
     settings = setup.scheduler_config.engine_settings
     if not isinstance(settings, SglangSettings) or not setup.kv_config.host_slots:
