@@ -1,4 +1,4 @@
-"""Differences between vLLM's versions, as far as kvsim knows: one table, and its thresholds.
+"""The differences between vLLM's versions that kvsim knows: a table, and its thresholds.
 
 All other rules are those of vLLM 0.33 under every ``vllm_version``.
 """

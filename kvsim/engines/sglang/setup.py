@@ -117,7 +117,7 @@ def ranks_of(config: Config) -> int:
 
 
 def overlaps(config: Config) -> bool:
-    """Return True under the overlap schedule; caching only a request's last state excludes it."""
+    """Return True if steps overlap; with no_buffer (only the last state is kept) they do not."""
     if config.disable_overlap_schedule:
         return False
     model = model_of(config)

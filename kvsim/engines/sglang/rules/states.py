@@ -158,7 +158,7 @@ def note_verification(states: States, held: Holding, end: int, num_tokens: int) 
 
 
 def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
-    """Record the state that a decode has written as the last one."""
+    """Mark the state that a decode has written, if any, as the last one."""
     if states.num_places == 0:
         return
     is_written = end % states.interval == 0 and not is_mixed

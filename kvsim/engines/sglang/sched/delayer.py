@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DelayerSettings:
-    """Limits of the delay of prefills; names are SGLang's, without ``prefill_delayer``.
+    """Limits of the delay of prefills; names are SGLang's, less the prefix ``prefill_delayer_``.
 
     With ``queue_min_ratio`` None, prefills are delayed only for places in the running batch.
     """
