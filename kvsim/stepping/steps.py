@@ -82,9 +82,9 @@ class Stepper:
         self.last_schedule = float("-inf")
 
     def next(self, horizon: float) -> tuple[EngineStep, bool]:
-        """Run up to the next output or a time; return the step by row, and True if it has output.
+        """Run up to the next output or a time; return the step, and whether it has output.
 
-        Mutates.
+        The dictionaries of the step are keyed by trace row. Mutates.
         """
         self._state.horizon = horizon
         oldest, self._flight = self._flight or self._oldest(), None
