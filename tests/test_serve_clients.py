@@ -40,6 +40,8 @@ DEPLOYMENT = {
     "backend": "python",
     "kv_events_config": {"enable_kv_cache_events": True},
 }
+#: Simulated seconds per second, before vllm-router: a delay of a loaded machine counts a tenth.
+SPEED = 0.1
 
 
 @pytest.mark.slow
@@ -127,24 +129,27 @@ def wait_for(url, seconds=240):
 
 
 def conversations(url, seed=3):
-    """Have conversations side by side; return when each request was sent, prompt and hit."""
+    """Have conversations side by side; return when each request was sent, prompt and hit.
+
+    Times are those of the servers' clocks.
+    """
     begin = time.monotonic()
 
     def one(k):
         rng, found = random.Random(1000 * seed + k), []
         prompt = [1000 * (k % 7) + j for j in range(96)]
-        time.sleep(0.12 * k)
+        time.sleep(0.12 * k / SPEED)
         for _ in range(5):
             prompt = prompt + [rng.randint(100, 30_000) for _ in range(rng.randint(30, 120))]
             body = {"model": MODEL, "prompt": prompt, "max_tokens": 16, "stream": True}
             body["stream_options"] = {"include_usage": True}
             kind = {"Content-Type": "application/json"}
-            sent = time.monotonic() - begin
+            sent = (time.monotonic() - begin) * SPEED
             asked = urllib.request.Request(url, json.dumps(body).encode(), kind)
             with urllib.request.urlopen(asked) as answer:
                 usage = json.loads(answer.read().split(b"data: ")[-2])["usage"]
             found.append((sent, prompt, usage["prompt_tokens_details"]["cached_tokens"]))
-            time.sleep(0.3 * rng.random())
+            time.sleep(0.3 * rng.random() / SPEED)
         return found
 
     with ThreadPoolExecutor(24) as clients:
@@ -176,6 +181,7 @@ def test_vllms_router_knows_the_hits_and_has_those_of_the_simulated_policy(
             events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{ports[3 + k]}"}
             events["replay_endpoint"] = f"tcp://127.0.0.1:{ports[5 + k]}"
             line = [sys.executable, "-m", "kvsim", "serve", MODEL, "--port", str(ports[k])]
+            line += ["--clock", str(SPEED)]
             line += ["--kv-events-config", json.dumps(events)]
             for name, value in options.items():
                 line += [f"--{name.replace('_', '-')}", str(value)]
