@@ -75,6 +75,36 @@ def test_an_index_of_sent_prefixes_is_that_in_plain_python(num_replicas: int) ->
         assert compiled.size(place) == plain.size(place)
 
 
+def test_prefixes_that_grow_by_turns_are_evicted_in_the_order_of_plain_python() -> None:
+    """Runs of a session's keys that are still linked move together; others lie between them."""
+    rng = random.Random(7)
+    plain, compiled = PrefixIndex(2, max_entries=90), SentIndex(2, max_entries=90)
+    sessions = [[rng.getrandbits(62) for _ in range(8)] for _ in range(6)]
+    for step in range(800):
+        path = rng.choice(sessions)
+        if rng.random() < 0.3:
+            path += [rng.getrandbits(62) for _ in range(rng.randint(1, 6))]
+        if rng.random() < 0.1:
+            del path[rng.randint(1, len(path)) :]
+        place, sent = rng.randrange(2), path[: rng.choice((len(path), rng.randint(0, len(path))))]
+        for index in (plain, compiled):
+            index.insert(place, sent)
+        assert order_of(compiled, place) == list(plain._used[place]), step
+
+
+def order_of(index: SentIndex, place: int) -> list[int]:
+    """Return the keys of a replica, the least recently used first."""
+    _, _, _, _, links, ends, _, _ = index.columns()
+    found, link, before = [], int(ends[place, 0]), 0
+    while link:
+        key, last, after = links[link].tolist()
+        assert last == before
+        found.append(key)
+        before, link = link, after
+    assert before == ends[place, 1]
+    return found
+
+
 def test_many_keys_make_a_table_grow() -> None:
     plain, compiled = PlainEventIndex(2, 0), CompiledEventIndex(2, 0)
     rng = random.Random(5)

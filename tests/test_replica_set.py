@@ -10,10 +10,14 @@ import kvsim
 import workloads
 from kvsim.config import Config
 from kvsim.engine.replica import Replica
+from kvsim.fleet.gateways import Gateways
 from kvsim.fleet.prefix_index import live_reader
 from kvsim.fleet.prefix_index.log_reader import LogReader
+from kvsim.fleet.prefix_index.prefix_holders import PrefixHolders
 from kvsim.fleet.simulate import run
 from kvsim.kv import events
+from kvsim.records.record import NONE
+from kvsim.rules.kv import next_own_blocks
 from kvsim.testing import equal_tables
 
 OPTIONS: dict[str, Any] = {
@@ -92,4 +96,39 @@ def test_who_is_preempted_after_a_first_token_is_heard() -> None:
     one = kvsim.simulate(trace, **options)
     assert one.summary["num_preemptions"] > 10
     other = kvsim.simulate(trace, backend="python", **options)
+    assert equal_tables(one.requests, other.requests)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_gpu_blocks_override": 520},
+        {"enable_prefix_caching": False},
+    ],
+    ids=str,
+)
+def test_a_prompt_is_looked_up_on_all_replicas_as_on_each_alone(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first replica's keys serve all; then each computes its own keys."""
+    together, alone = PrefixHolders.most, []
+
+    def compared(holders: PrefixHolders, request: Any, place: int | None = None) -> int:
+        found = together(holders, request, None)
+        for replica in holders._replicas:
+            next_own_blocks(replica.state.kv).owner = NONE
+        each = [replica.num_cached_tokens(request) for replica in holders._replicas]
+        alone.append(each)
+        assert found == max(each)
+        return found
+
+    monkeypatch.setattr(PrefixHolders, "most", compared)
+    monkeypatch.setattr(Gateways, "_deepest", lambda gateways, request: None)
+    one = serve(router="least-outstanding", max_concurrency=30, backend="compiled", **options)
+    assert len(alone) == 200
+    if options.get("enable_prefix_caching", True):
+        assert len({each.index(max(each)) for each in alone}) == 3
+    monkeypatch.undo()
+    other = serve(router="least-outstanding", max_concurrency=30, backend="compiled", **options)
     assert equal_tables(one.requests, other.requests)

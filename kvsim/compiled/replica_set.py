@@ -16,6 +16,9 @@ from numba.extending import intrinsic
 
 from kvsim.compiled.types import WORD, prefetch, record_at
 from kvsim.records.engine import DONE, Replica
+from kvsim.records.kv import PAGED
+from kvsim.records.paged import FULL
+from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
 from kvsim.rules.fetching import AHEAD
@@ -113,10 +116,58 @@ def advance_in_turn(entries, addresses, times, ended, waits, target, ahead, comm
 
 
 @njit(cache=True)
+def next_own_blocks(kv):
+    return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
+
+
+@njit(cache=True)
+def copy_keys(source, target):
+    """Copy a request's keys into the record of another replica's next admission."""
+    for k in range(source.num_keys):
+        target.keys[k] = source.keys[k]
+    target.owner, target.num_keys = source.owner, source.num_keys
+    target.segment, target.offset = source.segment, source.offset
+
+
+@njit(cache=True)
+def lacks_more(kv, own_blocks, num_tokens):
+    """Return True if a pool lacks the block that follows the first ``num_tokens`` of a prompt.
+
+    Its hit is not longer then. Returns False if groups, tiers, parts of blocks or drafts matter, too.
+    """
+    spec = kv.specs[0]
+    if kv.num_groups != 1 or spec.kind != FULL or kv.pool.has_host:
+        return False
+    if kv.matches_partially or kv.drops_last_block:
+        return False
+    unit = (num_tokens // spec.block_size + 1) * (spec.block_size // kv.hash_block_size)
+    if unit > own_blocks.num_keys:
+        return True
+    key, pool = own_blocks.keys[unit - 1], kv.pool
+    k = pool.buckets[(key ^ spec.groups[0]) & pool.bucket_mask]
+    while k != NONE and pool.blocks[k].key != key:
+        k = pool.blocks[k].chain
+    return k == NONE
+
+
+@njit(cache=True)
 def look_up(entries, addresses, command, request_id):
-    """Return the longest cached prefix of a prompt on any replica, in tokens."""
+    """Return the longest cached prefix of a prompt on any replica, in tokens.
+
+    The replicas have equal options. The first one computes the prompt's keys for all.
+    """
+    first = _replica(addresses[0]).kv
+    shares = first.manager == PAGED
     most = 0
     for place in range(len(addresses)):
+        if shares and place > 0:
+            kv, known = _replica(addresses[place]).kv, next_own_blocks(first)
+            own_blocks = next_own_blocks(kv)
+            if known.owner == request_id:
+                if own_blocks.owner != request_id or own_blocks.num_keys < known.num_keys:
+                    copy_keys(known, own_blocks)
+                if lacks_more(kv, own_blocks, most):
+                    continue
         call_entry(entries[place], addresses[place], command, request_id)
         most = max(most, _replica(addresses[place]).found_tokens)
     return most

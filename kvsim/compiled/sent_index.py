@@ -27,8 +27,9 @@ def has_room(index, number):
 
 
 @njit(cache=True)
-def unlink(links, ends, place, link):
-    before, after = links[link, BEFORE], links[link, AFTER]
+def unlink(links, ends, place, first, last):
+    """Take the links from ``first`` to ``last`` out of a replica's list."""
+    before, after = links[first, BEFORE], links[last, AFTER]
     if before:
         links[before, AFTER] = after
     else:
@@ -40,14 +41,15 @@ def unlink(links, ends, place, link):
 
 
 @njit(cache=True)
-def append(links, ends, place, link):
-    last = ends[place, 1]
-    links[link, BEFORE], links[link, AFTER] = last, 0
-    if last:
-        links[last, AFTER] = link
+def append(links, ends, place, first, last):
+    """Put linked links, from ``first`` to ``last``, at the end of a replica's list."""
+    end = ends[place, 1]
+    links[first, BEFORE], links[last, AFTER] = end, 0
+    if end:
+        links[end, AFTER] = first
     else:
-        ends[place, 0] = link
-    ends[place, 1] = link
+        ends[place, 0] = first
+    ends[place, 1] = last
 
 
 @njit(cache=True)
@@ -69,7 +71,7 @@ def evict_first(index, place):
     keys, holders, names, slots, links, ends, counters, sizes = index
     link = ends[place, 0]
     key = links[link, KEY]
-    unlink(links, ends, place, link)
+    unlink(links, ends, place, link, link)
     links[link, AFTER] = counters[FREE]
     counters[FREE] = link
     drop(names, slots, find(names, of_place(key, place)))
@@ -94,11 +96,14 @@ def shrink(index, place, number):
 def insert(index, place, path, number, has_limits):
     """Enter the first ``number`` keys of a path for a replica, the last key first.
 
-    Without limits nothing is ever evicted, so no links are made.
+    Without limits nothing is ever evicted, so no links are made. Keys of an earlier path are mostly
+    still linked in its order; they move together.
     """
     keys, holders, names, slots, links, ends, counters, sizes = index
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
-    for k in range(number - 1, -1, -1):
+    k = number
+    while k > 0:
+        k -= 1
         key = path[k]
         row = find(keys, key)
         if keys[row] == EMPTY:
@@ -114,6 +119,11 @@ def insert(index, place, path, number, has_limits):
             names[at] = of_place(key, place)
             counters[NUM_NAMED] += 1
             slots[at, 0] = new_link(links, counters, key)
-        else:
-            unlink(links, ends, place, slots[at, 0])
-        append(links, ends, place, slots[at, 0])
+            append(links, ends, place, slots[at, 0], slots[at, 0])
+            continue
+        first = last = slots[at, 0]
+        while k > 0 and links[last, AFTER] and links[links[last, AFTER], KEY] == path[k - 1]:
+            last = links[last, AFTER]
+            k -= 1
+        unlink(links, ends, place, first, last)
+        append(links, ends, place, first, last)

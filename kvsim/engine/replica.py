@@ -20,7 +20,7 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
-from kvsim.records.memory import Flat, Numbers, Objects, View, Views, head, untouched
+from kvsim.records.memory import Flat, Numbers, Objects, View, Views, head, reader_of, untouched
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
@@ -47,6 +47,14 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.records.memory import Memory
 
+#: Metrics that a replica publishes, in the order of :class:`.Scraped`.
+METRICS = (
+    "published_waiting",
+    "published_running",
+    "published_usage",
+    "num_prompts_tokens",
+    "num_generated_tokens",
+)
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
 #: Steps after which compiled code returns, so that progress is shown and Ctrl-C works.
@@ -96,6 +104,7 @@ class Replica:
         self.setup = setup
         self.compiled = compiled
         self.state = state = self._lay_out()
+        self._read_metrics = reader_of(state, *METRICS)
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
@@ -449,9 +458,7 @@ class Replica:
 
     def metrics(self) -> tuple[int, int, float, int, int]:
         """Return the metrics published after the last step, as in :class:`.Scraped`."""
-        state = self.state
-        load = state.published_waiting, state.published_running, state.published_usage
-        return *load, state.num_prompts_tokens, state.num_generated_tokens
+        return cast("tuple[int, int, float, int, int]", self._read_metrics())
 
     def load(self) -> tuple[int, int, float]:
         """Return the numbers of waiting and running requests, and the share of blocks in use."""

@@ -32,7 +32,7 @@ class ReplicaSet:
         self.times = np.zeros(0)
         self._entries = self._addresses = np.zeros(0, np.int64)
         self._ended = self._told = np.zeros(0, np.int64)
-        self._is_looked_up = False  # entries are compiled at their first use
+        self._has_entries = self._is_looked_up = False  # entries are compiled at their first use
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
@@ -84,7 +84,7 @@ class ReplicaSet:
         number : requests that ended on it; the replica has reported them
         """
         columns = self.columns()
-        if not self._entries.any():
+        if not self._has_entries:
             place, horizon = self._next_turn(target, ahead, waits)
         else:
             from kvsim.compiled.cache import load_replica_set
@@ -144,13 +144,14 @@ class ReplicaSet:
         if not self._is_looked_up:
             self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
             self._addresses = np.array([one.address for one in self._replicas], np.int64)
+            self._has_entries = bool(self._entries.any())
             self._is_looked_up = True
         return self._entries, self._addresses, self.times, self._ended
 
     def _left_to_host(self, target: float) -> Iterator[int]:
         """Advance the replicas that do not need the host; yield the indices of the others."""
         columns = self.columns()
-        if not self._entries.any():
+        if not self._has_entries:
             yield from range(len(self._replicas))
             return
         from kvsim.compiled.cache import load_replica_set

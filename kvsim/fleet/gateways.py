@@ -338,7 +338,7 @@ class Gateways:
     @property
     def scrape_interval(self) -> float:
         """The longest time between two scrapes, 0 without any."""
-        return max((scraper.interval for scraper in self._scrapers.values()), default=0.0)
+        return max(self._scrapers, default=0.0)
 
     def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return the time of a scrape after now and up to a limit, ``inf`` for never.
@@ -357,14 +357,10 @@ class Gateways:
     def scrape(self, time: float) -> None:
         """Scrape all replicas, which have advanced to ``time``, if a scrape is due. Mutates."""
         self._scraped = time
-        for place in range(len(self._replicas)):
-            self.reached(place, time)
-
-    def reached(self, place: int, time: float) -> None:
-        """Scrape a replica that has advanced to ``time``, if a scrape is due. Mutates."""
         for scraper in self._scrapers.values():
             if time < math.inf and scraper.last_time(time) == time:
-                scraper.ask(place, time)
+                for place in range(len(self._replicas)):
+                    scraper.ask(place, time)
 
 
 def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:

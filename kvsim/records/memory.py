@@ -10,8 +10,8 @@ import mmap
 import os
 from bisect import bisect, insort
 from copy import deepcopy
-from functools import cache
-from operator import itemgetter
+from functools import cache, partial
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from kvsim.records.record import Record, Short, format_of, is_record, item_of, strip_width
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -362,6 +362,14 @@ def _form_of(record: type[Record], name: str) -> int:
     if item_of(kind) is not None:
         return LIST
     return RECORD if is_record(kind) else FLAG if kind is bool else NUMBER
+
+
+def reader_of(record: Any, *names: str) -> Callable[[], tuple[Any, ...]]:
+    """Return a function that reads numbers of a record, faster than one attribute after another."""
+    if isinstance(record, View):
+        items = [record._array[name].item for name in names]
+        return lambda: tuple([item() for item in items])
+    return partial(attrgetter(*names), record)
 
 
 def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
