@@ -133,7 +133,7 @@ def copy_keys(source, target):
 def lacks_more(kv, own_blocks, num_tokens):
     """Return True if a pool lacks the block that follows the first ``num_tokens`` of a prompt.
 
-    Its hit is not longer then. Returns False if groups, tiers, parts of blocks or drafts matter, too.
+    Its hit is then not longer. Pools with several groups, host tiers or drafts return False.
     """
     spec = kv.specs[0]
     if kv.num_groups != 1 or spec.kind != FULL or kv.pool.has_host:
