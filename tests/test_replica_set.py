@@ -99,17 +99,9 @@ def test_who_is_preempted_after_a_first_token_is_heard() -> None:
     assert equal_tables(one.requests, other.requests)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_gpu_blocks_override": 520},
-        {"enable_prefix_caching": False},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("blocks", [520, 800])
 def test_a_prompt_is_looked_up_on_all_replicas_as_on_each_alone(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica's keys serve all; then each computes its own keys."""
     together, alone = PrefixHolders.most, []
@@ -125,10 +117,10 @@ def test_a_prompt_is_looked_up_on_all_replicas_as_on_each_alone(
 
     monkeypatch.setattr(PrefixHolders, "most", compared)
     monkeypatch.setattr(Gateways, "_deepest", lambda gateways, request: None)
-    one = serve(router="least-outstanding", max_concurrency=30, backend="compiled", **options)
+    options: dict[str, Any] = {"max_concurrency": 30, "num_gpu_blocks_override": blocks}
+    one = serve(router="least-outstanding", backend="compiled", **options)
     assert len(alone) == 200
-    if options.get("enable_prefix_caching", True):
-        assert len({each.index(max(each)) for each in alone}) == 3
+    assert len({each.index(max(each)) for each in alone}) == 3
     monkeypatch.undo()
-    other = serve(router="least-outstanding", max_concurrency=30, backend="compiled", **options)
+    other = serve(router="least-outstanding", backend="compiled", **options)
     assert equal_tables(one.requests, other.requests)

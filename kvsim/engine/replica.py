@@ -48,13 +48,8 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 #: Metrics that a replica publishes, in the order of :class:`.Scraped`.
-METRICS = (
-    "published_waiting",
-    "published_running",
-    "published_usage",
-    "num_prompts_tokens",
-    "num_generated_tokens",
-)
+LOADS = "published_waiting", "published_running", "published_usage"
+TOKENS = "num_prompts_tokens", "num_generated_tokens"
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
 #: Steps after which compiled code returns, so that progress is shown and Ctrl-C works.
@@ -104,7 +99,7 @@ class Replica:
         self.setup = setup
         self.compiled = compiled
         self.state = state = self._lay_out()
-        self._read_metrics = reader_of(state, *METRICS)
+        self._read_metrics = reader_of(state, *LOADS, *TOKENS)
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
