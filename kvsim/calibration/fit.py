@@ -50,9 +50,9 @@ class Fitted(NamedTuple):
     weights: Floats
 
     def moved_by(self, column: Floats) -> Floats:
-        """Return the change of the numbers that compensates one unit of another number.
+        """Return the change of the fitted numbers that offsets one unit of a number not fitted.
 
-        ``column`` is the slope of the residuals along that number.
+        ``column`` is the slope of the residuals along the number not fitted.
         """
         weighted = self.slope.T * self.weights
         found: Any = np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)

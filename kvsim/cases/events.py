@@ -34,7 +34,7 @@ def without_tokens(events: list[list[Any]]) -> list[list[Any]]:
 
 
 class EventNames:
-    """Fields of a case's events, except keys.
+    """Adapter names, extra keys and kinds of KV-cache groups, as a case's events have them.
 
     Parameters
     ----------

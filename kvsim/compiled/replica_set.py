@@ -122,7 +122,7 @@ def next_own_blocks(kv):
 
 @njit(cache=True)
 def copy_keys(source, target):
-    """Copy a request's keys into the record of another replica's next admission."""
+    """Copy a request's keys into the record that another replica's next admission takes."""
     for k in range(source.num_keys):
         target.keys[k] = source.keys[k]
     target.owner, target.num_keys = source.owner, source.num_keys
@@ -240,7 +240,7 @@ def write(news, number, time, is_end, request_id, place):
 
 @njit(cache=True)
 def take_ends(place, left, clock, table, waits, lines, counts, news, number):
-    """Append the ends of ``left`` requests of a replica, and remove these from its list."""
+    """Append the ends of a replica's ``left`` ended requests; remove these from its list."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
     before, at = -1, firsts[place]

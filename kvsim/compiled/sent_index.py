@@ -42,7 +42,7 @@ def unlink(links, ends, place, first, last):
 
 @njit(cache=True)
 def append(links, ends, place, first, last):
-    """Put linked links, from ``first`` to ``last``, at the end of a replica's list."""
+    """Put a chain of links, from ``first`` to ``last``, at the end of a replica's list."""
     end = ends[place, 1]
     links[first, BEFORE], links[last, AFTER] = end, 0
     if end:

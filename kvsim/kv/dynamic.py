@@ -106,7 +106,7 @@ class _Tensors:
 
 @ALLOCATORS.register("dynamic")
 class DynamicManager(KVCacheManager):
-    """Grow every tensor by concatenation in a PyTorch-style caching allocator: Hugging Face.
+    """Grow every tensor by concatenation in PyTorch's caching allocator, as in Hugging Face.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class DynamicManager(KVCacheManager):
         return num_bytes
 
     def fits(self, request: Request) -> bool:
-        """Return True if a request fits at its longest, with one tensor twice for the copy."""
+        """Return True if a request at its greatest length fits while one tensor is copied."""
         tokens = min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)
         return tokens <= self._longest
 

@@ -52,7 +52,7 @@ def begin_groups(state: Replica) -> None:
 
 
 def catch_up(state: Replica, place: int, step: int) -> None:
-    """Advance the counts of a running request to those before ``step`` of the run."""
+    """Bring the token counts of a running request up to date for the start of step ``step``."""
     request, steps = state.requests[state.running[place]], step - state.reached[place]
     request.num_computed_tokens += steps
     request.num_tokens += steps

@@ -421,7 +421,7 @@ class Engine:
         return [] if place is None else block_table(self._replica, place)
 
     def free_queue(self) -> list[int]:
-        """Return the free blocks, the next one to be allocated first.
+        """Return the free blocks in the order in which they will be allocated.
 
         Blocks without content come first, then cached ones in the order of their eviction.
 

@@ -39,7 +39,7 @@ def block_table(replica: Replica, place: int) -> list[list[int]]:
 
 
 def free_queue(replica: Replica, allocator: str) -> list[int]:
-    """Return the free blocks, the next one to be allocated first."""
+    """Return the free blocks in the order in which they will be allocated."""
     check_pool(replica, allocator, "free_queue")
     return list(BlockPool.over(replica.state.kv).free_queue())
 

@@ -31,7 +31,7 @@ class Cell:
     digest : the cell's name
     ingredients : inputs of the digest
     config : configuration of the run
-    rows : rows of the whole trace, for the provenance; ``trace_file`` holds only these rows
+    rows : the rows that ``trace_file`` holds, as a slice of the whole trace; None: all rows
     trace_file : the requests, as :func:`kvsim.study.traces.hand_over` writes them
     expected : estimate of the run's duration, relative to other cells
     """

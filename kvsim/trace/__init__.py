@@ -437,8 +437,7 @@ class Trace:
 
         Raises
         ------
-        ValueError
-            If the trace gives lengths of another number of samples.
+        ValueError If the trace gives output lengths per sample, for a different number of samples.
         """
         samples = everywhere(num_samples, len(self))
         check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")

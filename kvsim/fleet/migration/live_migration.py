@@ -177,7 +177,7 @@ class LiveMigrations(Feature):
             self._stop(move)
 
     def _stop(self, move: LiveMigration) -> None:
-        """Move a request from its source to its target. Mutates."""
+        """Move a request to its target, or end the migration if it does not fit there. Mutates."""
         row, source, target, now = move.row, move.source, move.target, self._world.now
         room = self._fullness(target)
         needed = self._blocks(self._num_computed(move) + 1)

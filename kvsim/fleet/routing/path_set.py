@@ -44,7 +44,7 @@ class PathSet:
         self._paths.clear()
 
     def _num_own(self, path: bytes, place: int) -> int:
-        """Count the keys of a path that are in neither path next to index ``place``."""
+        """Count the keys of a path for index ``place`` that neither neighbour has."""
         shared = 0
         for other in self._paths[max(place - 1, 0) : place + 1]:
             shared = max(shared, num_shared(path, other))

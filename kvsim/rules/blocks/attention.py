@@ -44,7 +44,7 @@ def admission_cap(
 
 
 def run_length(group: KVGroup) -> int:
-    """Return the number of consecutive blocks that a hit needs in a sliding window."""
+    """Return the number of consecutive blocks that a hit needs: those of a window, or one state."""
     if group.kind == MAMBA_ALIGN:
         return 1
     return cdiv(group.window - group.extra_retained - 1, group.block_size) + group.drops_last_block

@@ -249,7 +249,7 @@ def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def collect_due(offloading: Offloading, now: float) -> None:
-    """List the jobs that are due by ``now`` in ``offloading.reported``, oldest first."""
+    """Write the jobs that are due by ``now`` to ``offloading.reported``, oldest first."""
     offloading.num_reported = 0
     for direction in range(2):
         queue = offloading.loads if direction == 0 else offloading.stores

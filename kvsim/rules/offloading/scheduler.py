@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def lacks_states(state: Replica) -> bool:
     """Return True if a step may admit more requests than there are free offloading states.
 
-    Each admitted request runs, or loads at least one chunk into a free block.
+    The bound: each admitted request either runs, or loads at least one chunk into a free block.
     """
     offloading = state.offloading
     loads = min(state.kv.pool.num_free, offloading.host.num_chunks)

@@ -147,7 +147,7 @@ class PassLog:
         return "m" in entry
 
     def _loads(self, entry: Entry) -> None:
-        """Add the loads of adapters, and with a batch all buffers. Mutates the entry."""
+        """Add the loaded adapters and, if there is a batch, all buffers. Mutates the entry."""
         adapters = self._state.engines.sglang.adapters
         filled = head(adapters.loaded, adapters.num_loaded)
         loads = [[adapter_name(adapters.buffers[at]), at] for at in filled]

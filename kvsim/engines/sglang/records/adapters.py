@@ -11,7 +11,7 @@ from kvsim.records.record import Record
 class Adapters(Record):
     """Adapters by buffer, and adapters of the batch being built; 0 is the base model.
 
-    ``order`` lists the adapters in buffers, the next to be evicted first.
+    ``order`` lists the adapters in buffers, in the order in which they will be evicted.
     """
 
     is_on: bool = False

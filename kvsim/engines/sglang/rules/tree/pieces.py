@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> None:
-    """Position the walk at a request's token, given by its offset in a segment."""
+    """Set the position in the request to a token, given by its offset in a segment."""
     _, _, length = span_of(request, segment)
     while offset >= length:
         offset -= length
@@ -30,7 +30,7 @@ def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> No
 def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, most: int) -> int:
     """Count the tokens, in whole pages, that a request's next tokens share with a chain of pages.
 
-    The walk advances past them.
+    The position in the request, ``tree.segment`` and ``tree.offset``, moves past them.
     """
     segment, offset, same, passed = tree.segment, tree.offset, 0, 0
     content, start, length = span_of(request, segment)
@@ -81,7 +81,7 @@ def node_key(pieces: list[Piece], parent: int, salt: int, slot: int, page_size: 
 def name_tokens(
     tree: Radix, pieces: list[Piece], pages: Pages, request: Request, page: int, num_tokens: int
 ) -> None:
-    """Record a request's tokens, from the walk's position on, for a chain of pages."""
+    """Record a request's tokens, from the position in the request on, for a chain of pages."""
     size, segment, offset, place = tree.pages.page_size, tree.segment, tree.offset, 0
     held = pieces[page * size]
     while num_tokens > 0:

@@ -1,7 +1,7 @@
 """States in the radix tree: a node may hold the state after the tokens from the root to its end.
 
-``tree.recent`` lists the nodes with a state, the last used first. Free slots form a ring: they are
-taken from its front and return to its end.
+``tree.recent`` lists the nodes with a state, most recently used first. Free slots form a ring: they
+are taken from its front and return to its end.
 """
 
 from __future__ import annotations

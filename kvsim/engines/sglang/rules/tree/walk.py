@@ -223,7 +223,7 @@ def take_over(tree: Radix, k: int, page: int) -> int:
 
 
 def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
-    """Insert a request's own pages as a leaf after a node; the walk is at their first token.
+    """Insert a request's own pages as a leaf; the position in the request is their first token.
 
     Every leaf starts with one hit, since its tokens follow those that the request has inserted
     before; nodes split off from it for a window start with none.
