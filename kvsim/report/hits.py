@@ -74,7 +74,7 @@ def hits_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def hits_table(answer: Mapping[str, Any]) -> RenderableType:
-    """Return a table of hit rates by size and policy, and one of the user's caches."""
+    """Return a table of hit rates by size and policy, and a second table for the user's caches."""
     from rich.console import Group
     from rich.text import Text
 

@@ -55,7 +55,7 @@ class Server:
 
     Parameters
     ----------
-    names : names of the model; an answer to a request without a model's name has the first one
+    names : names of the model; answers have the name that the request gave, or else the first
     facts : block size, number of blocks and other settings, for dashboards and routers
     """
 

@@ -129,7 +129,7 @@ class Preble(Router):
         return max(too_many, 0) * self._piece_time
 
     def _balanced(self, choice: int, loads: Sequence[float]) -> int:
-        """Return the choice, or the least loaded replica if the loads differ too much."""
+        """Return the choice or, if it is the most loaded by far, the least loaded replica."""
         if self._num_seen < self._warm_up * len(loads):
             return choice
         if loads[choice] < max(loads) or max(loads) <= self._balance * min(loads):

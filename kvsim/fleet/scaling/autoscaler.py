@@ -128,7 +128,7 @@ class Autoscaler(Parametric, ABC):
 
     @abstractmethod
     def desired(self, pool: PoolLoad) -> int:
-        """Return the desired number of replicas, which is clipped to least and most. Mutates."""
+        """Return the desired number of replicas; kvsim clips it to the bounds. Mutates."""
 
     def look(self, pool: PoolLoad) -> None:
         """Record a pool's load, at each ``look_interval`` and before each decision. Mutates."""

@@ -249,7 +249,7 @@ def sort_waiting(state: Replica) -> None:
 
 
 def shuffle_waiting(state: Replica) -> None:
-    """Shuffle the queue as Python does: from the end, swap each with a random earlier request."""
+    """Shuffle the queue as Python does: from the end, swap each with a random one up to itself."""
     rows, count = state.engines.sglang.order_now, list_waiting(state)
     for place in range(count - 1, 0, -1):
         other = draw_below(state.engines.sglang, place + 1)
