@@ -225,6 +225,11 @@ class Options(TypedDict, total=False):
     paged_experts_num_resident: int | None
     """sglang: routed experts of a layer that enable-paged-experts keeps."""
 
+    dwdp_size: int
+    """sglang: data-parallel ranks with enable-dp-attention that each keep a part of the routed
+    experts and copy the rest of a layer before it runs.
+    """
+
     enable_dp_attention: bool
     """sglang: data-parallel ranks share the experts; tensor-parallel-size is then the number of
     GPUs of one rank's attention.

@@ -67,6 +67,7 @@ TESTS = (
     "sessions",
     "context_parallel",
     "paged_experts",
+    "distributed_experts",
 )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Most flags that affect memory or schedule and are refused, by server.
-MOST_REFUSED = {"vllm": 12, "sglang": 13}
+MOST_REFUSED = {"vllm": 12, "sglang": 12}
 GIB = 2**30
 
 

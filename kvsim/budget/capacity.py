@@ -442,8 +442,7 @@ def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
 def _of_experts(config: Config, memory: Memory) -> Iterator[str]:
     if not memory.model.is_moe:
         return
-    if config.enable_expert_parallel:
-        ranks = expert_parallel_size(config) or 1
+    if ranks := expert_parallel_size(config):
         most = -(-memory.model.num_experts // ranks)
         yield f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs"
     elif expert_replicas(config) > 1:

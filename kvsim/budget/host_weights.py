@@ -1,4 +1,7 @@
-"""Weights in host memory: kernels read them there, or they are copied before their layer runs."""
+"""Weights outside a GPU: kernels read them there, or they are copied before their layer runs.
+
+They are in host memory, or parts of the routed experts are on other GPUs.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
     from kvsim.config import Config
 
 
+#: What the server refuses beside experts on other GPUs.
+BESIDE_DISTRIBUTED = (
+    "speculative_algorithm",
+    "enable_paged_experts",
+    "cpu_offload_gb",
+    "offload_group_size",
+)
 #: Formats whose experts have packed tensors under names of their own.
 PACKED = ("int4", "awq", "gptq", "bitsandbytes", "mxfp4")
 
@@ -42,6 +52,7 @@ class HostWeights(NamedTuple):
     graph_copies : copies for which a decode step in a CUDA graph waits; 0: copies run ahead in
         graphs, too
     num_resident : routed experts of each layer that stay on the GPU; 0: all
+    num_ranks : GPUs among which routed experts are divided and copied over their link
     copied : bytes that every step copies while nothing else runs
     """
 
@@ -55,6 +66,7 @@ class HostWeights(NamedTuple):
     num_dense: int = 0
     graph_copies: int = 0
     num_resident: int = 0
+    num_ranks: int = 1
     copied: int = 0
 
 
@@ -82,6 +94,8 @@ def host_weights(
         For groups with fewer layers than are offloaded, and for engines without these rules.
     """
     engine, group = get_engine(config.engine), config.offload_group_size
+    if config.dwdp_size > 1:
+        return _distributed_experts(config, model, routed_bytes, quantization)
     if config.enable_paged_experts:
         return _paged_experts(config, model, routed_bytes)
     if config.cpu_offload_gb and not (group and engine.offloads_weights == "read"):
@@ -150,6 +164,41 @@ def _paged_experts(config: Config, model: ModelSpec, routed_bytes: float) -> Hos
     assert kept is not None
     kept = min(kept, model.num_experts)
     return HostWeights(int(routed_bytes * (1 - kept / model.num_experts)), num_resident=kept)
+
+
+def _distributed_experts(
+    config: Config, model: ModelSpec, routed_bytes: float, quantization: str | None
+) -> HostWeights:
+    """Place a part of the routed experts on each GPU, with buffers for the others' parts.
+
+    Two layers have a buffer each, in turn (read in the server's code, ``DwdpManager``).
+    """
+    ranks, wrong = config.dwdp_size, None
+    given = [name for name in BESIDE_DISTRIBUTED if getattr(config, name)]
+    sizes = config.data_parallel_size, config.tensor_parallel_size
+    if not config.enable_dp_attention or sizes != (ranks, 1):
+        wrong = f"needs enable_dp_attention, data_parallel_size {ranks} and tensor_parallel_size 1"
+    elif not model.is_moe or model.num_moe_layers != model.num_layers - model.num_dense_layers:
+        wrong = f"does not take {model.name}, whose layers have no routed experts in a row"
+    elif model.num_experts % ranks:
+        wrong = f"must divide the {model.num_experts} experts of {model.name}"
+    elif given:
+        wrong = f"excludes {given[0]}"
+    elif quantization not in (None, "fp8"):
+        wrong = f"is modelled for weights in 16 bits and fp8, not in {quantization}"
+    if wrong is not None:
+        raise FieldError("dwdp_size", f"is {ranks}: {wrong}")
+    remote = routed_bytes * (ranks - 1) / model.num_moe_layers
+    buffers = min(2, model.num_moe_layers)
+    return HostWeights(
+        -int(buffers * remote),
+        layer_bytes=remote,
+        num_layers=model.num_layers,
+        num_in_group=1,
+        num_buffers=buffers,
+        num_dense=model.num_dense_layers,
+        num_ranks=ranks,
+    )
 
 
 def _host_experts(

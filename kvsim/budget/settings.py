@@ -86,14 +86,19 @@ def expert_parallel_size(config: Config) -> int | None:
 
     As in vLLM, these are the tensor-parallel ranks of all data-parallel replicas.
     """
-    if not config.enable_expert_parallel:
+    if not has_whole_experts(config):
         return None
     return config.tensor_parallel_size * config.data_parallel_size
 
 
+def has_whole_experts(config: Config) -> bool:
+    """Return True if a GPU holds whole routed experts, not slices of all."""
+    return config.enable_expert_parallel or config.dwdp_size > 1
+
+
 def ranks_per_expert(config: Config) -> int:
     """Return the number of GPUs over which each routed expert is split; 1 if experts stay whole."""
-    whole = config.enable_expert_parallel
+    whole = has_whole_experts(config)
     return 1 if whole else config.tensor_parallel_size * expert_replicas(config)
 
 

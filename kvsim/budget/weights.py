@@ -109,7 +109,7 @@ def routed_bytes_of(model: ModelSpec, dtype: str, quantization: str | None) -> f
 
 def expert_share(model: ModelSpec, num_slices: int, *, expert_parallel_size: int | None) -> float:
     """Return one GPU's share of a layer's routed experts, held as whole experts or as slices."""
-    if expert_parallel_size is None:
+    if expert_parallel_size is None or not model.is_moe:
         return 1 / num_slices
     return -(-model.num_experts // expert_parallel_size) / model.num_experts
 

@@ -47,6 +47,7 @@ OF_THE_MODEL = "the model's name or its config.json decides how weights are stor
 OVER_RANKS = {
     "--enable-expert-parallel": (),
     "--enable-dp-attention": ("--data-parallel-size", "{}"),
+    "--dwdp-size": ("{}", "--enable-dp-attention", "--data-parallel-size", "{}"),
 }
 #: Modelled stores behind a server's host memory.
 BACKENDS = ("mooncake", "file")

@@ -29,7 +29,10 @@ def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
     host.num_layers, host.group_size = given.num_layers, given.group_size
     host.num_in_group, host.num_buffers = given.num_in_group, given.num_buffers
     host.num_dense = given.num_dense
-    host.copy_time = given.layer_bytes / config.gpu.pcie_bytes_per_s
+    host.starts_empty, rate = given.num_ranks > 1, config.gpu.pcie_bytes_per_s
+    if given.num_ranks > 1:
+        rate = config.gpu.link_bytes_per_s(given.num_ranks)
+    host.copy_time = given.layer_bytes / rate
     host.graph_time = given.graph_copies * host.copy_time
 
 

@@ -148,6 +148,11 @@ def _not_priced(setup: Setup) -> Iterator[str]:
             "experts in host memory: an LRU cache of each layer under requests that choose experts "
             "independently, as many per step as before; no measured run checks it"
         )
+    elif (ranks := setup.memory.host_weights.num_ranks) > 1:
+        yield (
+            f"experts of {ranks} GPUs: copied at the peak rate of their link, which slows no "
+            "kernel down; no measured run checks it"
+        )
     elif setup.memory.host_weights != NO_HOST_WEIGHTS:
         yield (
             "weights in host memory: read at the peak rate of PCIe, layers taken to be alike; no "

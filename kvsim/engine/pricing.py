@@ -39,11 +39,12 @@ def cost_config_of(
     """Return the configuration of a cost model; see :class:`CostConfig` for ``host_waits``."""
     block_size = kv.block_size if kv.has_block_table else None
     resolved = {"layout": layout, "block_size": block_size}
+    alone = config.dwdp_size > 1  # each GPU computes its tokens with all experts
     return CostConfig(
         **by_name(CostConfig, config, memory, memory.limits) | resolved,
         piece_bytes=kv.piece_bytes,
-        expert_parallel_size=expert_parallel_size(config) or 1,
-        num_attention_ranks=expert_replicas(config),
+        expert_parallel_size=1 if alone else expert_parallel_size(config) or 1,
+        num_attention_ranks=1 if alone else expert_replicas(config),
         captured_tokens=_captured_tokens(config, memory),
         host_waits=host_waits,
         host_counts=precedes(config.vllm_version, HOST_FREED),
@@ -79,7 +80,7 @@ def _largest_capture(config: Config, max_num_seqs: int) -> int:
 
     A decode has all tokens that are verified at once (vLLM's ``decode_query_len``).
     """
-    if graph_mode(config) == "NONE":
+    if graph_mode(config) == "NONE" or config.dwdp_size > 1:
         return 0
     if (sizes := capture_sizes(config)) is not None:
         return max(sizes, default=0)

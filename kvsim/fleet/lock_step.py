@@ -35,8 +35,9 @@ SYNC_INTERVAL = 16
 
 
 def shares_experts(setup: Setup) -> bool:
-    """Return True if the replicas of a configuration are ranks that share routed experts."""
-    return setup.memory.model.is_moe and expert_replicas(setup.config) > 1
+    """Return True if the replicas of a configuration are ranks that step for shared experts."""
+    shared = setup.config.dwdp_size == 1 and expert_replicas(setup.config) > 1
+    return setup.memory.model.is_moe and shared
 
 
 def why_independent(setup: Setup, *, changes: bool) -> str | None:

@@ -89,6 +89,8 @@ class HostWeights(Record):
     In each group of ``group_size`` layers of a stage, the last ``num_in_group`` are copied. A copy
     takes ``copy_time`` seconds, into one of ``num_buffers`` buffers; ``ready`` has the time at
     which each buffer is free. The first ``num_dense`` layers are never copied.
+    With ``starts_empty`` each forward pass copies its first layers; else the pass before copies
+    them.
     """
 
     share: float = 0.0  # share of the weights that kernels read from host memory
@@ -99,6 +101,7 @@ class HostWeights(Record):
     num_buffers: int = 1
     copy_time: float = 0.0
     num_dense: int = 0
+    starts_empty: bool = False
     graph_time: float = 0.0  # of copies that take turns with the layers of a decode in a CUDA graph
     ready: list[float] = field(default_factory=list)
 

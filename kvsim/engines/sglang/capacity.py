@@ -92,6 +92,8 @@ def _assumptions(config: Config, memory: Memory, fraction: float, running: int) 
         notes.append(f"max_running_requests {running}")
     if (shares := config.decode_context_parallel_size) > 1:
         notes.append(f"a token's latents on one of {shares} GPUs")
+    if (ranks := config.dwdp_size) > 1:
+        notes.append(f"1/{ranks} of the routed experts, and buffers for the rest of two layers")
     if config.max_model_len is None:
         notes.append(f"context length {memory.limits.max_model_len} (the model's)")
     return tuple(notes)

@@ -179,6 +179,11 @@ class SglangOptions(BaseModel, defer_build=True):
     paged_experts_num_resident: Count | None = Field(
         None, description="sglang: routed experts of a layer that enable-paged-experts keeps"
     )
+    dwdp_size: Count = Field(
+        1,
+        description="sglang: data-parallel ranks with enable-dp-attention that each keep a part of "
+        "the routed experts and copy the rest of a layer before it runs",
+    )
     enable_dp_attention: bool = Field(
         False,
         description="sglang: data-parallel ranks share the experts; tensor-parallel-size is then "

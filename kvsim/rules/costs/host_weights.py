@@ -1,4 +1,4 @@
-"""Time of weights in host memory: kernels read them over PCIe, or copies fetch them for a layer."""
+"""Time of weights outside a GPU: kernels read them over PCIe, or copies fetch them for a layer."""
 
 from __future__ import annotations
 
@@ -32,18 +32,26 @@ def copying_time(cost: Cost, layer: float) -> float:
     weights in host memory, and use ``num_buffers`` buffers in turn. After such a layer has run, the
     weights of the layer that uses its buffer next are copied into the buffer. A forward pass ends
     when its copies have ended.
+
+    With ``starts_empty`` a pass first fills its buffers, and copies nothing for the next pass.
     """
     host, now, copied, k = cost.host, 0.0, 0.0, 0
+    if host.starts_empty:
+        for slot in range(host.num_buffers):
+            copied += host.copy_time
+            host.ready[slot] = copied
     for place in range(host.num_layers):
         stays = place % host.group_size < host.group_size - host.num_in_group
         if stays or place < host.num_dense:
             now += layer
             continue
         slot = k % host.num_buffers
-        if k >= host.num_buffers:
+        if host.starts_empty or k >= host.num_buffers:
             now = max(now, host.ready[slot])
         now += layer
+        k += 1
+        if host.starts_empty and place + host.num_buffers >= host.num_layers:
+            continue
         copied = max(copied, now) + host.copy_time
         host.ready[slot] = copied
-        k += 1
     return max(now, copied) - host.num_layers * layer
