@@ -63,6 +63,10 @@ def test_a_step_waits_for_the_link_between_the_gpus() -> None:
     assert not shares_experts(resolve(Config(**RANKS, dwdp_size=4)))  # no rank waits for another
     assert cost.record.captured_tokens == 0  # the server captures no CUDA graph
     assert cost.record.experts.expert_bytes == LAYER / 128  # all experts of its own tokens
+    alone = resolve(Config(**RANKS | {"enable_dp_attention": False})).cost
+    assert isinstance(alone, RooflineCost)
+    assert list(cost.record.experts.touched) == list(alone.record.experts.touched)
+    assert cost.record.experts.token_rows == alone.record.experts.token_rows
 
 
 @pytest.mark.slow
