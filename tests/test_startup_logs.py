@@ -233,6 +233,19 @@ def test_the_table_has_both_halves_and_is_the_one_in_the_docs(whole_data: Path) 
         assert list(csv.DictReader(file)) == startup.table(rows)
 
 
+def test_logs_that_say_the_utilisation_are_within_the_stated_bounds() -> None:
+    with (DOCS / "startup.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    missed = {row["log"] for row in rows if abs(float(row["error"])) > 10}
+    assert missed == {row["log"] for row in rows if row["remark"]} == {"B11", "B14", "B29"}
+    said = [row for row in rows if row["half"] == "other" and not row["assumed"]]
+    errors = sorted(abs(float(row["error"])) for row in said)
+    assert len(errors) == 8
+    assert errors[3] + errors[4] < 2 * 3
+    assert errors[-1] < 10
+    assert all(row["inside"] == "yes" for row in said)
+
+
 def test_a_row_of_the_table_is_off_by_what_it_says() -> None:
     asked = {"model": "llama-3-8b", "gpu": "h100-sxm"}
     kv = kvsim.capacity(**asked).budget_bytes["kv_cache"] / GIB
