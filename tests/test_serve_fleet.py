@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -128,9 +129,41 @@ def handed_over(endpoint, body):
         found = await body(ask, *(one.live for one in servers))
         for one in clients:
             await one.close()
+        for one in servers:
+            one.close()
         return found
 
     return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_record_of_pools_has_what_transfers_did_and_replays(tmp_path):
+    """A transfer that arrives a second later is the first difference of its request."""
+
+    async def body(ask, prefill, decode):
+        await ask(1, 3, None, prompt=PROMPT[::-1])
+        first = (await ask(0, 1, TO_PREFILL))["kv_transfer_params"]
+        await ask(1, 5, first)
+        return prefill.engine.row(0)["finish_time"], decode.engine.row(1)
+
+    record = str(tmp_path / "live.jsonl")
+    computed, row = handed_over(Endpoint(["m"], record=record), body)
+    paths = [tmp_path / f"live.{k}.jsonl.events.jsonl" for k in range(2)]
+    prefill, decode = ([json.loads(one) for one in path.read_text().splitlines()] for path in paths)
+    assert (prefill[0]["role"], prefill[0]["hold_limit"]) == ("prefill", 256)
+    assert [one["event"] for one in prefill[1:]] == ["keep", "end", "release"]
+    assert prefill[3]["time"] > computed
+    events = ["end", "offer", "receive", "end"]
+    assert (decode[0]["role"], [one["event"] for one in decode[1:]]) == ("decode", events)
+    assert (decode[2]["request"], decode[2]["num_tokens"]) == (1, 1600)
+    assert row["arrival_time"] < decode[3]["time"] < row["first_token_time"]
+    records = [str(tmp_path / f"live.{k}.jsonl") for k in range(2)]
+    assert [first_difference(one) for one in records] == [(None, 1), (None, 2)]
+    decode[3]["time"] += 1
+    paths[1].write_text("".join(json.dumps(one) + "\n" for one in decode))
+    said = f"request 1: first_token_time: recorded {row['first_token_time']}, replayed "
+    difference, _ = first_difference(records[1])
+    assert difference.startswith(said)
+    assert float(difference.removeprefix(said)) == pytest.approx(row["first_token_time"] + 1)
 
 
 def test_a_prompt_moves_to_its_decode_replica_as_under_vllms_toy_proxy():

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +21,10 @@ pytest.importorskip("aiohttp")
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from kvsim.pool_config import PoolConfig
 from kvsim.serve.recording import beside
-from kvsim.serve.replaying import first_difference, lines_of, serve_again
-from kvsim.serve.start import Endpoint, make_server
+from kvsim.serve.replaying import engine_of, first_difference, lines_of, serve_again
+from kvsim.serve.start import Endpoint, handing_over, make_server
 from kvsim.serve.tokens import FIRST_OUTPUT, output_id
 from kvsim.stepping.engine import Engine
 
@@ -98,22 +100,75 @@ def names(request: int, first: int, stop: int) -> list[int]:
     return [request * 4096 + k for k in range(first, stop)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_a_recorded_session_replays_block_by_block(seed, tmp_path):
+def assert_replays(record: str, live: Engine) -> None:
     """Tables, blocks stored and removed, and the order of free blocks are those of the live run."""
-    record = str(tmp_path / "live.jsonl.gz")
-    live = asyncio.run(asyncio.wait_for(session(seed, record), 120))
     difference, number = first_difference(record)
     assert difference is None
     assert number == len(live.trace)
     events = lines_of(beside(record))
-    again = Engine(**events[0]["options"])
-    rows = lines_of(tmp_path / "live.jsonl.gz")
-    serve_again(again, rows, [one for one in events if one["event"] in ("abort", "reset")])
+    again = engine_of(events[0])
+    serve_again(again, lines_of(Path(record)), events)
     assert again.free_queue() == live.free_queue()
     assert again.cached_blocks() == live.cached_blocks()
     assert again.take_kv_events(names) == live.take_kv_events(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_recorded_session_replays_block_by_block(seed, tmp_path):
+    record = str(tmp_path / "live.jsonl.gz")
+    assert_replays(record, asyncio.run(asyncio.wait_for(session(seed, record), 120)))
+
+
+async def hand_over(clients: list[TestClient], rng: random.Random, number: int) -> None:
+    """Send a prompt to a prefill replica and then to a decode replica, or break it off."""
+    prompt = [number % 3] * rng.randint(1, 300) + [number]
+    body = {"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    body["priority"] = rng.randint(0, 3)
+    headers = {"X-Request-Id": str(rng.randint(0, 9))}  # some come twice
+    await asyncio.sleep(rng.random() * 0.05)
+    answer = await clients[0].post("/v1/completions", json=body, headers=headers)
+    found = (await answer.json()).get("kv_transfer_params")
+    if rng.random() < 0.1 or found is None:  # its blocks stay until the lease ends
+        return
+    body |= {"max_tokens": rng.randint(1, 60), "kv_transfer_params": found}
+    if rng.random() < 0.2:
+        body["stop"] = f"~{output_id(rng.randint(0, 30), 4) - FIRST_OUTPUT:x}"
+    asked = asyncio.create_task(clients[1].post("/v1/completions", json=body))
+    await asyncio.sleep(rng.random() * 0.02)
+    if rng.random() < 0.3:
+        asked.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await asked).read()
+
+
+async def session_of_pools(seed: int, record: str) -> list[Engine]:
+    """Serve prompts on a prefill and then on a decode replica; return their engines."""
+    rng = random.Random(seed)
+    options = deployment_of(rng) | {"kv_transfer_fabric": "tcp-ucx"}
+    options["num_gpu_blocks_override"] = rng.choice([70, 150, 400])
+    pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
+    endpoint = Endpoint([MODEL], clock="6", record=record)
+    servers = [server for _, server in handing_over(endpoint, options, *pools)]
+    apps = [TestServer(one.app(), handler_cancellation=True) for one in servers]
+    async with TestClient(apps[0]) as prefill, TestClient(apps[1]) as decode:
+        for wave in range(3):
+            rngs = [random.Random(seed * 1000 + wave * 100 + k) for k in range(12)]
+            await asyncio.gather(*(hand_over([prefill, decode], r, k) for k, r in enumerate(rngs)))
+        while any(one.live.num_open for one in servers) or servers[0].live.handover._keeps:
+            await asyncio.sleep(0.05)
+    for one in servers:
+        one.close()
+    return [one.live.engine for one in servers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_recorded_session_of_pools_replays_block_by_block(seed, tmp_path):
+    """Transfers, stops, aborts while they load, leases that end, and ids that come twice."""
+    engines = asyncio.run(asyncio.wait_for(session_of_pools(seed, f"{tmp_path}/l.jsonl.gz"), 120))
+    for number, engine in enumerate(engines):
+        assert_replays(f"{tmp_path}/l.{number}.jsonl.gz", engine)
 
 
 @pytest.mark.slow

@@ -103,11 +103,11 @@ class Handover:
         """
         if params.get("do_remote_decode"):
             self._keeps.add((live, request))
-            live.remote.keep(request)
+            live.promise("keep", request)
         elif params.get("do_remote_prefill"):
             key = params["remote_engine_id"], params["remote_request_id"]
             self._sources[live, request] = self._kept.pop(key)
-            live.remote.offer(request, num_tokens)
+            live.promise("offer", request, num_tokens=num_tokens)
 
     def ended(self, live: Live, request: int, name: str, num_tokens: int) -> dict[str, Any] | None:
         """Return the answer's kv_transfer_params if an ended request holds blocks. Mutates.
@@ -157,9 +157,7 @@ class Handover:
         live, request = reader
 
         def end() -> None:
-            live.advance()
-            live.remote.receive(request)
-            live.wake()
+            live.act("receive", request)
             self._release(source)
 
         size, pieces = live.remote.transfer_size(num_tokens)
@@ -169,9 +167,7 @@ class Handover:
         """Let a prefill replica free the blocks that were read. Mutates."""
         live, request = source
         self._keeps.discard(source)
-        live.advance()
-        live.remote.release(request)
-        live.wake()
+        live.act("release", request)
 
     def _end_lease(self, key: tuple[Any, Any], live: Live, request: int) -> None:
         """Free blocks that no decode replica has read; later readers are refused. Mutates."""

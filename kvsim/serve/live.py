@@ -205,9 +205,26 @@ class Live:
 
     def _abort(self, request: int) -> None:
         """Abort a request now, and record it. Mutates."""
+        self._note_act("abort", request=request)
         self.engine.abort(request)
+
+    def _note_act(self, event: str, **fields: int) -> None:
+        """Record an event that changes the engine now. Mutates."""
         if self._recording is not None:
-            self._recording.abort(request, self.engine.now)
+            self._recording.act(event, self.engine, **fields)
+
+    def act(self, event: str, request: int) -> None:
+        """Record and do what a transfer does to a request now: receive or release. Mutates."""
+        self.advance()
+        self._note_act(event, request=request)
+        getattr(self.remote, event)(request)
+        self.wake()
+
+    def promise(self, event: str, request: int, **fields: int) -> None:
+        """Record and do what a new request needs of a transfer: keep or offer. Mutates."""
+        if self._recording is not None:
+            self._recording.note(event, request=request, **fields)
+        getattr(self.remote, event)(request, **fields)
 
     def submit(self, asked: Asked, reply: Reply) -> list[int]:
         """Add the samples of a request to the engine; return their ids. Mutates.
@@ -353,8 +370,8 @@ class Live:
             is_empty = self.engine.reset_prefix_cache()
         except ValueError as error:
             raise Refused(str(error), 501) from None
-        if is_empty and self._recording is not None:
-            self._recording.reset(self.engine.now)
+        if is_empty:
+            self._note_act("reset")
         if is_empty and self.publisher is not None:
             self.engine.take_kv_events(self._token_ids)
             self.publisher.send_cleared()

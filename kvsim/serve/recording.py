@@ -39,6 +39,7 @@ class Recording:
     ----------
     path : ends in .jsonl or .jsonl.gz
     options : options of the engine
+    **start : other facts that a replay needs: role and hold limit
 
     Raises
     ------
@@ -46,7 +47,7 @@ class Recording:
         If the name has another ending, or the file exists.
     """
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, options: Mapping[str, Any], **start: Any) -> None:
         if not path.endswith((".jsonl", ".jsonl.gz")):
             raise ValueError(f"--record {path}: must end in .jsonl or .jsonl.gz")
         try:
@@ -60,7 +61,7 @@ class Recording:
             raise ValueError(f"--record {path}: {error.strerror}") from None
         self._is_packed = path.endswith(".gz")
         self._count = 0
-        self._note({"event": "start", "options": dict(options)})
+        self.note("start", options=dict(options), **start)
 
     def add(self, engine: Engine, request: int) -> None:
         line = json.dumps(engine.trace_row(request)).encode() + b"\n"
@@ -69,20 +70,17 @@ class Recording:
         self._file.flush()
         self._count += 1
 
-    def abort(self, request: int, time: float) -> None:
-        """Write the abort of a request at a time. Mutates."""
-        self._note({"event": "abort", "request": request, "time": time, "after": self._count})
-
-    def reset(self, time: float) -> None:
-        """Write that the prefix cache was cleared at a time. Mutates."""
-        self._note({"event": "reset", "time": time, "after": self._count})
+    def act(self, event: str, engine: Engine, **fields: int) -> None:
+        """Write an event that changes the engine now, such as an abort. Mutates."""
+        self.note(event, **fields, time=engine.now, step=engine.num_steps, after=self._count)
 
     def end(self, row: Mapping[str, Any]) -> None:
         """Write the outcome of a request. Mutates."""
-        self._note({"event": "end", "request": row["request_id"], **outcome_of(row)})
+        self.note("end", request=row["request_id"], **outcome_of(row))
 
-    def _note(self, event: dict[str, Any]) -> None:
-        self._events.write(json.dumps(event) + "\n")
+    def note(self, event: str, **fields: Any) -> None:
+        """Write an event. Mutates."""
+        self._events.write(json.dumps({"event": event, **fields}) + "\n")
         self._events.flush()
 
     def close(self) -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsim.files import open_bytes
 from kvsim.serve.recording import beside, outcome_of
-from kvsim.stepping.engine import Engine
+from kvsim.stepping.remote import make_engine
 from kvsim.stepping.tokens import names_of
+
+if TYPE_CHECKING:
+    from kvsim.stepping.engine import Engine
 
 #: The id of a prompt token is the number of its content times this, plus its index in the content.
 IDS_PER_CONTENT = 2**32
+#: Recorded events that are methods of the engine, called with a request.
+BY_REQUEST = ("abort", "receive", "release")
+#: Those that belong to a request from its arrival on.
+PROMISES = ("keep", "offer")
 
 
 def first_difference(path: str) -> tuple[str | None, int]:
@@ -36,8 +43,8 @@ def first_difference(path: str) -> tuple[str | None, int]:
     rows = lines_of(Path(path))
     events = lines_of(beside(path))
     try:
-        engine = Engine(**events[0]["options"])
-        serve_again(engine, rows, [one for one in events if one["event"] in ("abort", "reset")])
+        engine = engine_of(events[0])
+        serve_again(engine, rows, events)
         ends = [one for one in events if one["event"] == "end"]
         for one in ends:
             found = outcome_of(engine.row(one["request"]))
@@ -48,6 +55,11 @@ def first_difference(path: str) -> tuple[str | None, int]:
     except (LookupError, TypeError) as error:
         raise ValueError(f"{path}: is not a record of kvsim serve: {error!r}") from None
     return None, len(ends)
+
+
+def engine_of(start: dict[str, Any]) -> Engine:
+    """Return a new engine for a record with this first line."""
+    return make_engine(start["role"], start["hold_limit"], start["options"])
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -77,21 +89,25 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def serve_again(engine: Engine, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
-    """Serve recorded requests, with the aborts and resets between them. Mutates."""
+    """Serve recorded requests, with the events between them that change the engine. Mutates."""
     outputs = {row["output_content_id"] for row in rows}
+    promises = {one["request"]: one for one in events if one["event"] in PROMISES}
     added = 0
-    for event in [*events, {"event": "finish", "after": len(rows), "time": math.inf}]:
-        for row in rows[added : event["after"]]:
-            add(engine, row, outputs)
+    end = {"event": "finish", "after": len(rows), "step": 0, "time": math.inf}
+    for event in [*(one for one in events if "after" in one), end]:
+        for request in range(added, event["after"]):
+            add(engine, rows[request], outputs, promises.get(request))
         added = event["after"]
-        advance(engine, event["time"])
-        if event["event"] == "abort":
-            engine.abort(event["request"])
-        elif event["event"] == "reset":
+        advance(engine, event["step"], event["time"])
+        if event["event"] == "reset":
             engine.reset_prefix_cache()
+        elif event["event"] in BY_REQUEST:
+            getattr(engine, event["event"])(event["request"])
 
 
-def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
+def add(
+    engine: Engine, row: dict[str, Any], outputs: set[int], promise: dict[str, Any] | None
+) -> None:
     """Add a recorded request, with equal prompt ids for equal contents. Mutates."""
     parts = [
         names_of(content, first, number)
@@ -107,12 +123,16 @@ def add(engine: Engine, row: dict[str, Any], outputs: set[int]) -> None:
         cache_salt=row["cache_salt"],
         lora_id=row["lora_id"],
     )
+    if promise is not None:
+        fields = {name: value for name, value in promise.items() if name != "event"}
+        getattr(engine, promise["event"])(**fields)
 
 
-def advance(engine: Engine, time: float) -> None:
-    """Advance to a time; of several outputs due at it, process only the first. Mutates."""
-    if engine.now >= time:
-        return
-    for _ in engine.steps_until(time):
-        if engine.now >= time:
-            return
+def advance(engine: Engine, num_steps: int, time: float) -> None:
+    """Advance to the end of a step, and then to a time if it is later. Mutates."""
+    if engine.num_steps < num_steps:
+        for _ in engine.steps_until(math.inf):
+            if engine.num_steps == num_steps:
+                break
+    if engine.now < time:
+        engine.run_until(time)

@@ -27,12 +27,12 @@ from kvsim.serve.metrics import Metrics
 from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.recording import Recording
 from kvsim.serve.tokens import OfFile, StandIn
-from kvsim.stepping.engine import Engine
 from kvsim.stepping.growing import FIRST_ROOM
-from kvsim.stepping.remote import RemoteEngine
+from kvsim.stepping.remote import make_engine
 
 if TYPE_CHECKING:
     from kvsim.pool_config import PoolConfig, Role
+    from kvsim.stepping.engine import Engine
 
 #: Options of the fleet, which its replicas do not get.
 OF_FLEET = (
@@ -97,14 +97,14 @@ def make_server(
     """
     speed = speed_of(endpoint.clock)
     tokenizer = StandIn() if endpoint.tokenizer is None else OfFile(endpoint.tokenizer)
-    if role == "mixed":
-        engine = Engine(**deployment)
-    else:
-        engine = RemoteEngine(role, endpoint.hold_limit, **deployment)
+    engine = make_engine(role, endpoint.hold_limit, deployment)
     engine.run_until(0.0)  # compiles the rules, before the clock starts
     facts = facts_of(engine, deployment, endpoint.names[0])
     metrics = Metrics(engine, endpoint.names[0], facts["max_model_len"], facts["cache_config"])
-    recording = None if endpoint.record is None else Recording(endpoint.record, deployment)
+    recording = None
+    if endpoint.record is not None:
+        facts_of_start = {"role": role, "hold_limit": endpoint.hold_limit}
+        recording = Recording(endpoint.record, deployment, **facts_of_start)
     live = Live(
         engine,
         clock or Clock(speed),
@@ -156,7 +156,9 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     endpoints = [endpoint]
     if number > 1 or endpoint.router is not None:
         endpoints = [endpoint.of_replica(k) for k in range(number)]
-    pairs = [(one, make_server(one, deployment)) for one in endpoints]
+    clock = Clock(speed_of(endpoint.clock))
+    pairs = [(one, make_server(one, deployment, clock=clock)) for one in endpoints]
+    clock.restart()  # what the engines compiled has taken no time
     lives = [server.live for _, server in pairs]
     for (_, server), one in zip(pairs, failing_replicas(lives, fleet, deployment), strict=True):
         server.failing = one
@@ -202,11 +204,11 @@ def handing_over(
     Raises
     ------
     ValueError
-        For a router, a record or failures, which need replicas that serve whole requests.
+        For a router or failures, which need replicas that serve whole requests.
     """
     router = endpoint.router or prefill.router or decode.router or deployment.get("router")
-    refused = {"--router": router, "--record": endpoint.record}
-    refused |= {name: deployment.get(name) for name in ("failures", "cold_start")}
+    refused = {name: deployment.get(name) for name in ("failures", "cold_start")}
+    refused["--router"] = router
     for name, given in refused.items():
         if given is not None:
             raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")

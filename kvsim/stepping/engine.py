@@ -244,9 +244,8 @@ class Engine:
         """
         row = self._rows_of(request_id)[0]
         place, content = place_of(self._replica.state, row), self._rows.lists["output_content_id"]
-        if place is None:
-            count = int(self._rows.table["num_output_tokens"][row])
-        else:
+        count = int(self._rows.table["num_output_tokens"][row])
+        if place is not None:
             one = self._replica.state.requests[place]
             count = one.num_tokens - one.num_prompt_tokens
         found: list[int] = names_of(int(content[row]), 0, count).tolist()
@@ -310,14 +309,10 @@ class Engine:
         self._take_ended()
         ended, self._ended = self._ended, {}
         lost = list(dict.fromkeys(self._request_of[row] for row in by_row.preempted))
-        return EngineStep(
-            by_row.time,
-            by_row.duration,
-            self._by_request(by_row.num_scheduled_tokens),
-            lost,
-            ended,
-            self._by_request(by_row.num_new_tokens),
-        ), is_step
+        scheduled = self._by_request(by_row.num_scheduled_tokens)
+        new = self._by_request(by_row.num_new_tokens)
+        step = EngineStep(by_row.time, by_row.duration, scheduled, lost, ended, new)
+        return step, is_step
 
     def _by_request(self, by_row: dict[int, int]) -> dict[int, int]:
         """Return for each request the sum of the numbers of its rows."""
@@ -347,8 +342,8 @@ class Engine:
         rows = self._rows_of(request)
         reasons = [FinishReason(code) for code in self._rows.table["finish_reason"][rows]]
         if FinishReason.IN_FLIGHT not in reasons:
-            others = [one for one in reasons if one != FinishReason.FINISHED]
-            self._ended[request] = others[0] if others else FinishReason.FINISHED
+            others = (one for one in reasons if one != FinishReason.FINISHED)
+            self._ended[request] = next(others, FinishReason.FINISHED)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -388,6 +383,11 @@ class Engine:
             return math.inf, []
         end, rows = self._stepper.next_tokens()
         return end, [row for row in rows if row in self._open]
+
+    @property
+    def num_steps(self) -> int:
+        """Steps whose output was processed, empty ones included."""
+        return self._stepper.num_steps
 
     @property
     def num_running(self) -> int:

@@ -11,6 +11,8 @@ from kvsim.stepping.growing import FIRST_ROOM
 from kvsim.stepping.looks import block_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
     from kvsim.pool_config import Role
@@ -62,3 +64,8 @@ class RemoteEngine(Engine):
     def transfer_size(self, num_tokens: int) -> tuple[int, int]:
         """Return the bytes of the KV of ``num_tokens`` tokens, and its number of descriptors."""
         return transfer_bytes(self._setup, num_tokens), num_descriptors(self._setup, num_tokens)
+
+
+def make_engine(role: Role, most_held: int, options: Mapping[str, Any]) -> Engine:
+    """Return the engine of a replica with a role; ``most_held`` is for prefill and decode."""
+    return Engine(**options) if role == "mixed" else RemoteEngine(role, most_held, **options)

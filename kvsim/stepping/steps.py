@@ -78,6 +78,7 @@ class Stepper:
         self._flight: Scheduled | None = (
             None  # the oldest batch in flight, if nothing was run since
         )
+        self.num_steps = 0  #: Steps whose output was processed.
         #: Clock at the last schedule, which saw all requests that had arrived by then.
         self.last_schedule = float("-inf")
 
@@ -147,6 +148,7 @@ class Stepper:
 
     def _completed(self, oldest: Scheduled) -> EngineStep:
         """Return the step that has just completed. Mutates."""
+        self.num_steps += 1
         start, preempted = self._starts.pop(0)
         after = fields(self._state.requests, "num_tokens", oldest.places)
         new = {
