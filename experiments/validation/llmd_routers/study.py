@@ -99,12 +99,17 @@ def trace_of(seed: int = SEED, stages: tuple[tuple[int, int], ...] = STAGES) -> 
 
 
 def serve(
-    trace: Trace, router: str, *, age: float = AS_DEPLOYED, host: float = HOST_SECONDS
+    trace: Trace,
+    router: str,
+    *,
+    age: float = AS_DEPLOYED,
+    host: float = HOST_SECONDS,
+    **options: Any,
 ) -> dict[int, Stage]:
     """Return what a client would have seen, by the rate of the stage."""
     name = ROUTERS[router] + (f"+scrape-interval={age}" if router != "random" else "")
-    cost = f"roofline+host-seconds={host}"
-    rows = kvsim.simulate(trace, router=name, cost_model=cost, **SERVERS).requests
+    options = {"cost_model": f"roofline+host-seconds={host}", **SERVERS, **options}
+    rows = kvsim.simulate(trace, router=name, **options).requests
     found = {}
     rates = [rate for rate, _ in STAGES]
     for number in range(1, int(trace.session_id.max()) + 1):
