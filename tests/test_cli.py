@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.cli.options import SECTIONS, join_pairs
+from kvsim.cli.deferred import COMMANDS
+from kvsim.cli.main import cli
+from kvsim.cli.options import SECTIONS
+from kvsim.cli.pairs import join_pairs
 from kvsim.config import Config, RunConfig
 from kvsim.report.listing import KINDS
 
@@ -298,6 +302,15 @@ def test_every_field_has_a_flag_in_one_section() -> None:
     listed = [name for names in SECTIONS.values() for name in names]
     in_files = ["trace_digest", "pool"]  # a saved run's own, and tables
     assert sorted([*listed, *in_files]) == sorted(RunConfig.model_fields)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_and_its_line_in_the_help_agree(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    for width in (20, 50, 100):
+        assert command.get_short_help_str(width) == cli.commands[name].get_short_help_str(width)
 
 
 @pytest.mark.long

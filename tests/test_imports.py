@@ -198,19 +198,24 @@ def test_files_are_short() -> None:
 
 
 LIGHT = (
+    "from kvsim.cli import main; main(['--help'])",
     "from kvsim.cli import main; main(['run', '--help'])",
     "import kvsim",
     "import workloads",
     "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
     "import kvsim as k, workloads as w; k.simulate(w.fixed(num_requests=2), backend='python')",
     "import kvsim.rules.engine, kvsim.records.engine, kvsim.compiled.cache",
-    "from kvsim.cli import main; main(['--help'])",
     "from kvsim.cli import main; main(['list', 'models'])",
     "from kvsim.cli import main; main(['capacity'])",
     "from kvsim.cli import main; main(['train-memory', '--model', 'llama-3-8b'])",
     "from kvsim.cli import main; main(['roofline'])",
 )
 HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
+#: What ``kvsim --help`` does not need: it imports no command.
+UNNEEDED = {
+    *("pydantic", "numpy", "rich", "importlib.metadata"),
+    *("kvsim.config", "kvsim.registry", "kvsim.catalog", "kvsim.cli.options", "kvsim.cli.pasted"),
+}
 
 #: One interpreter for all: what none of them loads together, none loads alone.
 LOADING = f"""
@@ -220,7 +225,9 @@ for code in {LIGHT!r}:
     loaded = {HEAVY!r} & set(sys.modules)
     if loaded:
         sys.exit(f"{{code}} loads {{sorted(loaded)}}")
-    if code == {LIGHT[0]!r}:
+    if code == {LIGHT[0]!r} and {UNNEEDED!r} & set(sys.modules):
+        sys.exit(f"kvsim --help loads {{sorted({UNNEEDED!r} & set(sys.modules))}}")
+    if code == {LIGHT[1]!r}:
         from kvsim.config import RunConfig
         if "numpy" in sys.modules or RunConfig.__pydantic_complete__:
             sys.exit("the help of a command loads numpy, or builds the validation")

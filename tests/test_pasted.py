@@ -13,8 +13,9 @@ from refused import refused
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.cli.deferred import PASTED
 from kvsim.cli.main import cli
-from kvsim.cli.pasted import COMMANDS, Pasted, own_flags, translate
+from kvsim.cli.pasted import Pasted, own_flags, translate
 from kvsim.cli.server_flags import ServerFlag, flags_of
 from kvsim.engines.registry import all_engines
 
@@ -70,7 +71,7 @@ def test_the_tables_say_one_thing_of_each_flag(server: str) -> None:
 
 
 def test_what_the_tables_call_modelled_is_an_option_of_run() -> None:
-    own = own_flags(cli.commands["run"])
+    own = own_flags(cli, "run")
     special = {"--optimization-level", "--compilation-config", "--cudagraph-capture-sizes"}
     special.add("--offload-mode")
     for server in all_engines():
@@ -81,13 +82,14 @@ def test_what_the_tables_call_modelled_is_an_option_of_run() -> None:
 
 
 @pytest.mark.parametrize(("server", "line"), [("vllm", VLLM), ("sglang", SGLANG)])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", PASTED)
 def test_no_flag_is_unknown_to_any_command(server: str, line: str, command: str) -> None:
     """Ten flags at a time, in any order; what is refused is refused with its reason."""
     flags = [flag for flag in every_flag(server) if flag.does != "refused"]
     chosen = random.Random(command)
     chosen.shuffle(flags)
-    known = cli.commands[command]
+    known = cli.get_command(click.Context(cli), command)
+    assert known is not None
     for first in range(0, len(flags), 10):
         given: list[str] = []
         for flag in flags[first : first + 10]:

@@ -13,7 +13,7 @@ import pytest
 import workloads
 from kvsim.cli import main, pasted
 from kvsim.cli.main import cli
-from kvsim.cli.options import join_pairs
+from kvsim.cli.pairs import join_pairs
 from kvsim.config import Config
 from kvsim.results.cost import read_prices
 from kvsim.study import choose as chooser

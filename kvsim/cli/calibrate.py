@@ -11,7 +11,8 @@ import click
 from kvsim.calibration.left_out import LEFT_OUT
 from kvsim.cli.answers import JSON, check_file, check_targets, print_answer
 from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, flag, options_given
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.pairs import flag
 from kvsim.config import RunConfig
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from kvsim.cli.pairs import PAIRS, flag
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
 from kvsim.lora import LORA_FLAGS
@@ -186,18 +187,6 @@ TRAINING_SECTIONS = {
     ),
 }
 
-#: Flags that take KEY:NUMBER pairs, and the form of a pair, for errors.
-PAIRS = {
-    "goodput": "METRIC:MS, e.g. ttft:500 tpot:50",
-    "logged": "PART:GIB, e.g. weights:14.99 activations:1.23, or a file of kvsim calibrate",
-}
-
-#: Flags that take several values, and the marks of a value: each value contains one of them.
-LISTS = {
-    **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--price": ("=",)},
-    **{"--gpu-price": ("=",), "--bench": ("",)},
-}
-
 #: vLLM's short forms and other names.
 SHORT_FLAGS = {
     "num_requests": "--num-prompts",
@@ -248,10 +237,6 @@ class TrainingCommand(SectionedCommand):
     """A command with help that lists the fields of the training budget by section."""
 
     sections = TRAINING_SECTIONS
-
-
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def config_options(
@@ -386,19 +371,3 @@ def _pair(name: str, text: str) -> tuple[str, str]:
     if not colon or not value:
         raise ValueError(f"{flag(name)} {text}: must be {PAIRS[name]}")
     return key.replace("-", "_"), value
-
-
-def join_pairs(arguments: Sequence[str]) -> list[str]:
-    """Repeat a flag before each of its values, so that ``--goodput ttft:500 tpot:50`` works."""
-    joined: list[str] = []
-    inside = ""
-    for argument in arguments:
-        marks = LISTS.get(inside, (":",))
-        if inside and not argument.startswith("-") and any(mark in argument for mark in marks):
-            if joined[-1] != inside:
-                joined.append(inside)
-            joined.append(argument)
-            continue
-        inside = argument if argument in LISTS or argument in map(flag, PAIRS) else ""
-        joined.append(argument)
-    return joined

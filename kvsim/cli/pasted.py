@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.cli.deferred import PASTED
 from kvsim.cli.server_flags import ServerFlag, flags_of
 from kvsim.engines.registry import DEFAULT, all_engines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Commands that accept a pasted server command.
-COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline", "serve")
 #: Engine by the words that start its server: a module, after ``python -m``, or two words.
 LAUNCHERS = {
     tuple(line.split()): name for name, one in all_engines().items() for line in one.launchers
@@ -109,9 +108,9 @@ def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
     ValueError
         For a flag that is not modelled, and for an abbreviation of several flags.
     """
-    if not arguments or arguments[0] not in COMMANDS:
+    if not arguments or arguments[0] not in PASTED:
         return Pasted(list(arguments))
-    own = own_flags(group.commands[arguments[0]])
+    own = own_flags(group, arguments[0])
     server, words, skipped = _without_beginning(arguments[1:])
     engine = server or _engine(words)
     line = Pasted([arguments[0]], list(skipped))
@@ -136,11 +135,12 @@ def _per_rank(words: list[str]) -> None:
         words[at + 1] = str(int(gpus) // int(ranks))
 
 
-def own_flags(command: click.Command) -> dict[str, bool]:
-    """Return the flags of a command, and whether each takes a value."""
+def own_flags(group: click.Group, name: str) -> dict[str, bool]:
+    """Return the flags of a command of the group, and whether each takes a value."""
+    command = group.get_command(click.Context(group), name)
     return {
         name: not option.is_flag and option.flag_value is None
-        for option in command.params
+        for option in (command.params if command else ())
         if isinstance(option, click.Option)
         for name in (*option.opts, *option.secondary_opts)
     }

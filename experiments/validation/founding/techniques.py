@@ -19,6 +19,7 @@ from experiments.validation.founding.claims import (
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli.main import cli
+from kvsim.cli.pasted import own_flags
 from kvsim.cost.hierarchy import PCIE_EFFICIENCY
 from kvsim.cost.host_link import FAULT_SECONDS
 from kvsim.intensity.roofline import roofline
@@ -47,8 +48,8 @@ class Technique(NamedTuple):
 def vocabulary() -> set[str]:
     """Names of commands with their options, and of allocators and schedulers with parameters."""
     words = set()
-    for name, command in cli.commands.items():
-        words |= {name, *(option for p in command.params for option in p.opts)}
+    for name in cli.commands:
+        words |= {name, *own_flags(cli, name)}
     for registry in (ALLOCATORS, SCHEDULERS):
         for name in registry.names():
             words |= {name, *registry.parameters(name)}
