@@ -87,10 +87,42 @@ def test_the_drafter_takes_memory() -> None:
     assert drafts.max_concurrency["256"] == 48  # SGLang's limit under speculation
 
 
+OSS = {"model": "gpt-oss-20b", "gpu": "h100-sxm", "engine": "sglang", "max_model_len": 2048}
+
+
+def test_a_drafter_of_a_model_with_windows_keeps_all_tokens() -> None:
+    """Of gpt-oss's 24 layers, 12 keep all tokens and 12 get 0.8 slots per token."""
+    num_bytes = 2000 * 16 * 2048 * 12 * 13  # whole blocks with and without the drafter
+    options: dict[str, Any] = {**OSS, "kv_cache_memory_bytes": num_bytes}
+    sizes = [
+        kvsim.capacity(**options, speculative_algorithm=name).num_tokens
+        for name in (None, "EAGLE3")
+    ]
+    layer = 2 * 8 * 64 * 2  # bytes: keys and values of eight heads of 64
+    expected = [int(num_bytes // (layer * (num_full + 0.8 * 12))) for num_full in (12, 13)]
+    assert sizes == expected
+
+
+@pytest.mark.parametrize(("page_size", "tokens"), [(1, [600, 599]), (16, [592, 592])])
+def test_prompts_that_branch_leave_a_window_before_the_branch(
+    page_size: int, tokens: list[int]
+) -> None:
+    """Of 600 shared tokens the third prompt finds all, or the 599 pairs of EAGLE3's keys."""
+    segments = [[(1, 0, 600), (10 + k, 0, 300)] for k in range(3)]
+    trace = kvsim.Trace.from_arrays([0.0, 3.0, 6.0], [900] * 3, [300] * 3, segments=segments)
+    options: dict[str, Any] = {**EAGLE, **OSS, "chunked_prefill_size": 1024, "page_size": page_size}
+    found = [
+        kvsim.simulate(trace, **options | {"speculative_algorithm": name})
+        .requests["num_cached_tokens"]
+        .tolist()
+        for name in (None, "EAGLE3")
+    ]
+    assert found == [[0, 0, number] for number in tokens]
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("gpt-oss-20b --speculative-algorithm EAGLE", "a pool of sliding windows"),
         (
             "qwen3-next-80b-a3b -tp 4 --speculative-algorithm NEXTN "
             "--mamba-radix-cache-strategy extra_buffer_lazy",

@@ -79,13 +79,19 @@ def schedules(draw: st.DrawFn, page_sizes: tuple[int, ...] = (1, 1, 4, 16)) -> d
 
 @st.composite
 def windowed(draw: st.DrawFn) -> SglangCase:
-    """The same with a pool of sliding windows that holds a chunk, and little more."""
+    """The same with a pool of sliding windows that holds a chunk, and little more; half draft."""
     drawn = draw(schedules())
     config, size = drawn["config"], drawn["config"]["page_size"]
     window = draw(st.integers(1, 40))
     chunk = config["chunked_prefill_size"] or 160
     # Without a tree two chunks lie before the window while they are under way.
     least = (1 + config["disable_radix_cache"]) * chunk + 2 * window + 3 * size
+    if draw(st.booleans()):
+        config["spec"] = {"algorithm": "EAGLE", "steps": 3, "topk": 1, "draft_tokens": 4}
+        config["enable_mixed_chunk"] = config["enable_mixed_chunk"] and not config["overlap"]
+        for request in drawn["workload"]["requests"]:
+            request["acc"] = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+        least += 2 * 4 + size
     config["swa"] = {
         "window": window,
         "size": -(-(least + draw(st.integers(0, 120))) // size) * size,

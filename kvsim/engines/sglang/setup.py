@@ -253,12 +253,14 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
 
     SGLang 0.5.23 cuts such prompts to the free slots, and later crashes or hangs. A request holds a
     chunk, the window before its last checkpoint, and its current window, which moves every 128
-    tokens. Without a tree it also holds the previous chunk while that is in progress.
+    tokens. Without a tree it also holds the previous chunk while that is in progress, with drafts
+    the slots for two steps of them.
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)
     held = (1 if _has_tree(config) else 2) * chunk + 2 * window + DECODE_GAP
-    needed = min(held, longest) + 2 * size
+    drafts = speculation_settings(config)
+    needed = min(held, longest) + 2 * size + (drafts.reserve(size) if drafts else 0)
     if slots < needed:
         raise ValueError(
             f"swa_full_tokens_ratio {config.swa_full_tokens_ratio}: the pool of sliding windows "
@@ -400,20 +402,12 @@ def _adapter_settings(config: Config, memory: Memory) -> AdapterSettings | None:
     )
 
 
-def check_drafts(config: Config, pools: Pools) -> None:
-    """Refuse drafts with pools or tiers for which they are not modelled, and vLLM's options."""
-    if config.speculative_config is None:
-        return
-    if config.speculative_algorithm is None:
+def check_drafts(config: Config) -> None:
+    """Refuse drafts that are configured by vLLM's option."""
+    if config.speculative_config is not None and config.speculative_algorithm is None:
         raise ValueError(
             "speculative_config: scheduler 'sglang' takes speculative_algorithm with engine sglang"
         )
-    others = {
-        "a pool of sliding windows": pools.windows,
-    }
-    for what, has in others.items():
-        if has:
-            raise ValueError(f"speculative_algorithm: drafts are not modelled with {what}")
 
 
 def with_sglang(
@@ -428,7 +422,7 @@ def with_sglang(
     of_model = pool_bytes_of(layout, hybrid=not config.disable_hybrid_kv_cache_manager)
     layout = kv_config.layout  # includes the drafter's layers
     pools = pools_of(config, memory, layout)
-    check_drafts(config, pools)
+    check_drafts(config)
     overlap = scheduler_config.async_scheduling
     settings = settings_of(config, memory, pools, overlap=overlap)
     kv_config = replace(

@@ -151,11 +151,11 @@ def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
     """Return the sliding window, and a token's bytes in the pools of full and of window layers.
 
     The window is 0 without sliding-window layers, or if all layers keep all tokens. A model has one
-    window.
+    window. A drafter's layers keep all tokens.
     """
-    windows = [layer.window or 0 for layer in layout.layers if layer.kind == "sliding"]
-    window = max(windows, default=0) if hybrid else 0
-    windowed = [layer.bytes_per_token for layer in layout.layers if window and layer.window]
+    own = [layer for layer in layout.layers if layer.kind == "sliding" and not layer.is_draft]
+    window = max((layer.window or 0 for layer in own), default=0) if hybrid else 0
+    windowed = [layer.bytes_per_token for layer in own if window]
     total = sum(layer.bytes_per_token for layer in layout.layers)
     return window, total - sum(windowed), sum(windowed)
 

@@ -42,11 +42,12 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
         checkpoint_state(tree, request, mine, state.engines.sglang.held[k], upto)
         return
     size, known = tree.pages.page_size, min(upto, mine.num_known)
-    branches = mine.num_shared < mine.branch <= upto
-    num_tokens = min(known, mine.branch) if branches else known
+    reach = mine.branch + tree.ahead  # a key of n pairs spans n + 1 tokens
+    branches = mine.num_shared < mine.branch and reach <= upto
+    length = (min(known, reach) if branches else known) - tree.ahead
     if goes_on and tree.window > 0:
-        slide_window(tree, mine, num_tokens - 1, 1)
-    num_tokens = floor_page(num_tokens - tree.ahead, size)
+        slide_window(tree, mine, length - 1, 1)
+    num_tokens = floor_page(length, size)
     last = offer_pages(tree, request, mine, num_tokens)
     prompt = floor_page(request.num_prompt_tokens - tree.ahead, size)
     if tree.window == 0 and 0 < prompt < num_tokens:
@@ -55,7 +56,7 @@ def checkpoint(state: Replica, k: int, upto: int, goes_on: bool) -> None:
     if branches and num_tokens >= mine.branch:
         mine.branch = 0
         if goes_on:
-            slide_window(tree, mine, known - 1, 1)
+            slide_window(tree, mine, known - tree.ahead - 1, 1)
 
 
 def checkpoint_state(
@@ -96,9 +97,9 @@ def keep_last_state(state: Replica, k: int, owned: int) -> int:
 
 def free_with_reserve(tree: Radix, request: Request, mine: Progress) -> None:
     """Free a request's own pages: first the pages of its tokens, then the reserve for drafts."""
-    filled = -(-own_tokens(request, mine) // tree.pages.page_size)
-    behind = free_chain(tree, mine.page, filled)
-    free_chain(tree, behind, mine.num_pages - filled)
+    own = own_tokens(request, mine)
+    behind = free_parts(tree, mine.page, 0, own, mine.dead - mine.num_shared)
+    free_chain(tree, behind, mine.num_pages - -(-own // tree.pages.page_size))
 
 
 def release_request(state: Replica, k: int, keeps: bool) -> None:
@@ -112,11 +113,11 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
             given = keep_last_state(state, k, owned)
         else:
             checkpoint(state, k, owned, False)
-    if tree.window > 0:
+    if state.engines.sglang.speculation.is_on and mine.num_slots > 0:
+        free_with_reserve(tree, request, mine)
+    elif tree.window > 0:
         slots = mine.num_pages * tree.pages.page_size
         free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
-    elif state.engines.sglang.speculation.is_on and mine.num_slots > 0:
-        free_with_reserve(tree, request, mine)
     else:
         return_chain(tree.pages, mine.page, mine.last_page, mine.num_pages)
     tree.num_slid_tokens -= num_slid(mine)

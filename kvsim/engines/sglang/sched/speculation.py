@@ -27,19 +27,22 @@ class SpeculationSettings:
     accept_rates: tuple[float, ...] = ()
     seed: int = 0
 
+    def reserve(self, page_size: int) -> int:
+        """Return the slots of a row beyond its committed tokens, for two steps."""
+        slots = self.num_steps * self.topk
+        if page_size > 1 and self.topk > 1 and self.algorithm != "NGRAM":
+            slots = -(-(page_size - 1 + self.num_steps) // page_size) * page_size * self.topk
+        return 2 * max(slots, self.num_draft_tokens)
+
     def lay_out(self, state: Replica, memory: Memory) -> None:
         """Write the slots of a step into a state with a tree."""
-        size = state.kv.radix.pages.page_size
-        slots = self.num_steps * self.topk
-        if size > 1 and self.topk > 1 and self.algorithm != "NGRAM":
-            slots = -(-(size - 1 + self.num_steps) // size) * size * self.topk
         speculation = state.engines.sglang.speculation
         speculation.is_on, speculation.num_verified = True, self.num_draft_tokens
         depth = MOST_DRAFTS if self.algorithm == "NGRAM" else self.num_steps
         speculation.depth = min(depth, self.num_draft_tokens - 1)
         state.accept_rates = memory.list_of(self.accept_rates or [0.0] * MOST_DRAFTS)
         state.limits.draw_seed = self.seed
-        speculation.reserve = 2 * max(slots, self.num_draft_tokens)
+        speculation.reserve = self.reserve(state.kv.radix.pages.page_size)
         # Nodes with states have keys of single tokens under every algorithm.
         has_pairs = self.algorithm in READ_THE_NEXT and not state.kv.radix.has_states
         state.kv.radix.ahead = int(has_pairs)
