@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import signal
 import subprocess
@@ -23,12 +24,13 @@ from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.scaling.failures import LEASE
 from kvsim.pool_config import PoolConfig
 from kvsim.serve import start
-from kvsim.serve.failing import HEADER, failing_replicas
+from kvsim.serve.failing import HEADER, failures_of
 from kvsim.serve.messages import Asked, Completion
 from kvsim.serve.metrics import metrics_text
 from kvsim.serve.replaying import first_difference
-from kvsim.serve.start import Endpoint, handing_over, make_server
+from kvsim.serve.start import Endpoint, handing_over, let_fail, make_server
 from kvsim.serve.streams import Reply
+from kvsim.stepping.remote import RemoteEngine
 
 BASE = """
 model = "llama-3.1-8b"
@@ -52,7 +54,7 @@ APART = '[[pool]]\nrole = "prefill"\n[[pool]]\nrole = "decode"\n'
         ('failures = "rate+policy=migrate"\n', "policy: is up to the gateway"),
         ('failures = "at+time=1+pool=prefill"\n', "pool: there is no pool of that role"),
         ('failures = "rate"\nengine = "sglang"\n', "has no pool of blocks"),
-        (f'failures = "rate"\n{APART}', "failures: is for replicas that do whole requests"),
+        (f'failures = "at+pool=prefill+replica=1"\n{APART}', "replica must be below 1"),
     ],
     ids=[
         "roles",
@@ -111,21 +113,24 @@ TO_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engi
 PROMPT = list(range(1600))  # 100 blocks
 
 
-def handed_over(endpoint, body):
+def handed_over(endpoint, body, **given):
     """Run a coroutine of clients against a prefill and a decode replica."""
     pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
-    servers = [server for _, server in handing_over(endpoint, DEPLOYMENT, *pools)]
+    servers = [server for _, server in handing_over(endpoint, DEPLOYMENT | given, *pools)]
 
     async def run():
-        clients = [TestClient(TestServer(one.app())) for one in servers]
+        clients = [TestClient(TestServer(one.app(), handler_cancellation=True)) for one in servers]
         for one in clients:
             await one.start_server()
 
-        async def ask(number, max_tokens, params, **options):
+        async def ask(number, max_tokens, params, failing=None, **options):
             asked = {"prompt": PROMPT, "max_tokens": max_tokens, "kv_transfer_params": params}
             asked |= options
-            return await (await clients[number].post("/v1/completions", json=asked)).json()
+            headers = {} if failing is None else {HEADER: failing}
+            answer = await clients[number].post("/v1/completions", json=asked, headers=headers)
+            return await (answer.text if options.get("stream") else answer.json)()
 
+        ask.failing = [one.failing for one in servers]
         found = await body(ask, *(one.live for one in servers))
         for one in clients:
             await one.close()
@@ -266,9 +271,7 @@ def failing(body, *, record=None, **given):
     base = Endpoint(["m"], clock="10", record=record)
     servers = [make_server(base.of_replica(k), options) for k in range(2)]
     fleet = options | {"cold_start": 20.0} | given
-    found = failing_replicas([one.live for one in servers], fleet, options)
-    for one, fails in zip(servers, found, strict=True):
-        one.failing = fails
+    let_fail(servers, failures_of(fleet, [PoolConfig(replicas=2)]), fleet, options)
 
     async def run():
         clients = [TestClient(TestServer(one.app(), handler_cancellation=True)) for one in servers]
@@ -310,6 +313,96 @@ def test_a_failure_on_demand_leaves_one_timer_of_the_rate_and_wakes_the_replica(
         return number, [one.cancelled() for one in planned].count(False)
 
     assert failing(body, failures="rate+gpu_hours=1000") == (0, 1)
+
+
+def test_a_prefill_replica_that_fails_takes_the_kv_with_it_that_is_on_its_way(tmp_path):
+    """The engine of a request that loads this KV ends it, and vLLM answers 500 then."""
+
+    async def body(ask, prefill, decode):
+        firsts = [(await ask(0, 1, TO_PREFILL))["kv_transfer_params"] for _ in range(3)]
+        reading = [ask(1, 5, firsts[0]), ask(1, 5, firsts[1], stream=True)]
+        reading = [asyncio.create_task(one) for one in reading]
+        while len(prefill.handover._loads) < 2:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ClientError):
+            await ask(0, 1, None, "replica")
+        lost, streamed = await asyncio.gather(*reading)
+        free = [one.engine.num_free_blocks for one in (prefill, decode)]
+        late, again = await ask(1, 5, firsts[2]), await ask(0, 1, TO_PREFILL)
+        metrics = metrics_text([decode]).decode()
+        return lost, streamed, late, again, free, metrics
+
+    lost, streamed, late, again, free, metrics = handed_over(
+        Endpoint(["m"], record=str(tmp_path / "live.jsonl")),
+        body,
+        kv_transfer_fabric="tcp-ucx",
+        cold_start=0.0,
+    )
+    said = {"message": "Internal server error", "type": "InternalServerError", "code": 500}
+    assert lost["error"].items() >= said.items()
+    assert json.loads(streamed.splitlines()[0].removeprefix("data: ")) == lost
+    assert streamed.endswith("data: [DONE]\n\n")
+    assert streamed.count("data:") == 2
+    assert free == [400 - 1, 400 - 1]
+    assert "holds no blocks of request" in late["error"]["message"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert 'finished_reason="error",model_name="m"} 2.0' in metrics
+    records = [str(tmp_path / f"live.{k}.jsonl") for k in range(2)]
+    assert [first_difference(one) for one in records] == [(None, 4), (None, 2)]
+
+
+def test_a_decode_replica_that_fails_leaves_its_prefill_blocks_to_the_lease(tmp_path):
+    """Its own blocks are free at once, those of a request that still loads, too."""
+
+    async def body(ask, prefill, decode):
+        running = asyncio.create_task(ask(1, 2000, None, prompt=PROMPT[:200]))
+        first = (await ask(0, 1, TO_PREFILL, prompt=PROMPT * 2))["kv_transfer_params"]
+        reading = asyncio.create_task(ask(1, 5, first, prompt=PROMPT * 2))
+        while not prefill.handover._loads:
+            await asyncio.sleep(0)
+        ask.failing[1].fail()
+        time = decode.clock.now
+        free = decode.engine.num_free_blocks, decode.engine.cached_blocks()
+        with pytest.raises(ClientError):
+            await running
+        with pytest.raises(ClientError):
+            await reading
+        while prefill.engine.num_free_blocks < 400 - 1:
+            await asyncio.sleep(0.01)
+        return time, free, prefill.clock.now
+
+    record = str(tmp_path / "live.jsonl")
+    asked = {"kv_transfer_fabric": "tcp-ucx", "async_scheduling": True}
+    time, free, ended = handed_over(Endpoint(["m"], clock="10", record=record), body, **asked)
+    assert free == (400 - 1, [])
+    assert LEASE - 1 < ended - time < LEASE + 3
+    records = [str(tmp_path / f"live.{k}.jsonl") for k in range(2)]
+    assert [first_difference(one) for one in records] == [(None, 1), (None, 2)]
+
+
+def test_a_halt_ends_the_step_that_has_begun():
+    engine = RemoteEngine("decode", **DEPLOYMENT, async_scheduling=True)
+    request = engine.add_request(PROMPT, 50)
+    engine.run_until(0.1)
+    engine.abort(request)
+    assert engine.num_free_blocks < 400 - 1  # the step still writes to them
+    engine.halt()
+    assert engine.num_free_blocks == 400 - 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "times"),
+    [
+        ("at+time=5+pool=prefill", [5, math.inf]),
+        ("at+time=5", [math.inf, 5]),
+        ("rate", [math.inf] * 2),
+    ],
+)
+def test_failures_of_pools_are_those_of_a_fleet(failures, times):
+    pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
+    pairs = handing_over(Endpoint(["m"]), DEPLOYMENT | {"failures": failures}, *pools)
+    assert [server.failing._planned for _, server in pairs] == times
+    assert len({id(server.failing._failures) for _, server in pairs}) == 1
 
 
 async def until(server, *, is_down):

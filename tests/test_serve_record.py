@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from aiohttp import ClientError
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvsim.pool_config import PoolConfig
@@ -143,18 +144,23 @@ async def hand_over(clients: list[TestClient], rng: random.Random, number: int) 
 
 
 async def session_of_pools(seed: int, record: str) -> list[Engine]:
-    """Serve prompts on a prefill and then on a decode replica; return their engines."""
+    """Serve prompts on a prefill and then on a decode replica, which fail under odd seeds."""
     rng = random.Random(seed)
-    options = deployment_of(rng) | {"kv_transfer_fabric": "tcp-ucx"}
+    options = deployment_of(rng) | {"kv_transfer_fabric": "tcp-ucx", "cold_start": 0.01}
     options["num_gpu_blocks_override"] = rng.choice([70, 150, 400])
     pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
     endpoint = Endpoint([MODEL], clock="6", record=record)
     servers = [server for _, server in handing_over(endpoint, options, *pools)]
     apps = [TestServer(one.app(), handler_cancellation=True) for one in servers]
+    loop = asyncio.get_running_loop()
     async with TestClient(apps[0]) as prefill, TestClient(apps[1]) as decode:
         for wave in range(3):
             rngs = [random.Random(seed * 1000 + wave * 100 + k) for k in range(12)]
-            await asyncio.gather(*(hand_over([prefill, decode], r, k) for k, r in enumerate(rngs)))
+            for one in [servers[wave % 2]] if seed % 2 else []:
+                loop.call_later(rng.uniform(0.06, 0.12), one.failing.fail)
+            talks = [hand_over([prefill, decode], one, k) for k, one in enumerate(rngs)]
+            found = await asyncio.gather(*talks, return_exceptions=True)
+            assert all(one is None or isinstance(one, ClientError) for one in found)
         while any(one.live.num_open for one in servers) or servers[0].live.handover._keeps:
             await asyncio.sleep(0.05)
     for one in servers:
@@ -165,7 +171,7 @@ async def session_of_pools(seed: int, record: str) -> list[Engine]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_recorded_session_of_pools_replays_block_by_block(seed, tmp_path):
-    """Transfers, stops, aborts while they load, leases that end, and ids that come twice."""
+    """Transfers, stops, aborts while they load, leases that end, ids that come twice, failures."""
     engines = asyncio.run(asyncio.wait_for(session_of_pools(seed, f"{tmp_path}/l.jsonl.gz"), 120))
     for number, engine in enumerate(engines):
         assert_replays(f"{tmp_path}/l.{number}.jsonl.gz", engine)

@@ -28,7 +28,7 @@ from kvsim.serve.messages import (
     read,
 )
 from kvsim.serve.metrics import metrics_text
-from kvsim.serve.streams import Reply
+from kvsim.serve.streams import FAILED, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -248,6 +248,8 @@ class Server:
             with self.failing.answering():
                 if not asked.common.stream:
                     await reply.ended.wait()
+                    if reply.has_failed:
+                        raise Refused(*FAILED)
                     return web.Response(body=reply.body, content_type=JSON, headers=headers)
                 return await self._stream(request, reply, headers)
         except (asyncio.CancelledError, ConnectionError):

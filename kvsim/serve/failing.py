@@ -16,9 +16,10 @@ from kvsim.registry import parse_spec
 from kvsim.serve.messages import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kvsim.fleet.scaling.failures import Failures
+    from kvsim.pool_config import PoolConfig
     from kvsim.serve.live import Live
 
 #: Header of a request: the status of its answer, or ``replica``, which makes the replica fail now.
@@ -34,9 +35,9 @@ class Failing:
     ----------
     live : the replica
     cold_start : simulated seconds until it answers again
-    failures : draws or plans the times of failures; None for no failures
+    failures : draws the times of failures; None for no failures
     num_gpus : GPUs of the replica, each of which may fail
-    place : number of the replica in its pool
+    planned : simulated seconds until a planned failure
     """
 
     def __init__(
@@ -45,10 +46,10 @@ class Failing:
         cold_start: float = Config.model_fields["cold_start"].default,
         failures: Failures | None = None,
         num_gpus: int = 1,
-        place: int = 0,
+        planned: float = math.inf,
     ) -> None:
         self._live, self._cold_start = live, cold_start
-        self._failures, self._num_gpus, self._place = failures, num_gpus, place
+        self._failures, self._num_gpus, self._planned = failures, num_gpus, planned
         self._answers: set[asyncio.Task[Any]] = set()
         self._next: asyncio.TimerHandle | None = None  # timer of the next drawn failure
         self.is_down = False
@@ -90,10 +91,8 @@ class Failing:
         Raises
         ------
         ValueError
-            For a prefill or decode replica, and for KV memory that is not a pool of blocks.
+            For KV memory that is not a pool of blocks.
         """
-        if self._live.handover is not None:
-            raise ValueError("cannot fail a prefill or decode replica")
         self._live.engine.free_queue()  # raises without a pool of blocks, which a failure needs
 
     def fail(self) -> None:
@@ -116,9 +115,7 @@ class Failing:
     def begin(self) -> None:
         """Start the timers of the first drawn and of the planned failure. Mutates."""
         self._start()
-        planned = None if self._failures is None else self._failures.planned
-        if planned is not None and planned.place == self._place:
-            self._call_in(planned.time, self.fail)
+        self._call_in(self._planned, self.fail)
 
     def _call_in(self, seconds: float, action: Any) -> asyncio.TimerHandle | None:
         if seconds == math.inf:
@@ -132,39 +129,64 @@ def hang_up() -> NoReturn:
     raise asyncio.CancelledError  # to aiohttp, the client has gone
 
 
-def failing_replicas(
-    lives: Sequence[Live], deployment: dict[str, Any], options: dict[str, Any]
-) -> list[Failing]:
-    """Return for each replica of a pool the object that makes it fail.
-
-    Parameters
-    ----------
-    deployment : options of the fleet
-    options : options of the pool's replicas
+def failures_of(deployment: Mapping[str, Any], pools: Sequence[PoolConfig]) -> Failures | None:
+    """Return the failures of a fleet, None for none; the first pool answers requests.
 
     Raises
     ------
     ValueError
         For wrong options, and for parameters that a gateway decides.
     """
-    text, failures = deployment.get("failures"), None
-    if text is None and "cold_start" not in deployment:
-        return [Failing(one) for one in lives]
-    if text is not None:
-        failures = FAILURES.make(text)
-        for name in parse_spec(text)[1].keys() & OF_GATEWAY:
-            raise ValueError(f"failures: {text}: {name}: is up to the gateway before kvsim serve")
-        failures.seed(deployment.get("seed", 0))
-        if failures.planned is not None and failures.planned.place >= len(lives):
-            raise ValueError(f"failures: {text}: replica must be below {len(lives)}")
-        if failures.planned is not None and failures.planned.role not in (None, "mixed"):
+    text = deployment.get("failures")
+    if text is None:
+        return None
+    failures = FAILURES.make(text)
+    for name in parse_spec(text)[1].keys() & OF_GATEWAY:
+        raise ValueError(f"failures: {text}: {name}: is up to the gateway before kvsim serve")
+    failures.seed(deployment.get("seed", 0))
+    if failures.planned is not None:
+        role = failures.planned.role or pools[0].role
+        sizes = [one.replicas for one in pools if one.role == role]
+        if not sizes:
             raise ValueError(f"failures: {text}: pool: there is no pool of that role")
+        if failures.planned.place >= sizes[0]:
+            raise ValueError(f"failures: {text}: replica must be below {sizes[0]}")
+    return failures
+
+
+def failing_replicas(
+    lives: Sequence[Live],
+    failures: Failures | None,
+    deployment: Mapping[str, Any],
+    options: dict[str, Any],
+) -> list[Failing]:
+    """Return for each replica of a pool the object that makes it fail.
+
+    Parameters
+    ----------
+    failures : the failures of the fleet
+    deployment : options of the fleet
+    options : options of the pool's replicas
+
+    Raises
+    ------
+    ValueError
+        For wrong options, and for replicas that cannot fail.
+    """
+    if failures is None and "cold_start" not in deployment:
+        return [Failing(one) for one in lives]
     setup = resolve_fleet(of_engine(Config.build(**options)))
     config = setup.config
     num_gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     given = deployment.get("cold_start", Config.model_fields["cold_start"].default)
     cold_start = make_cold_start(given)(setup.memory.budget.weights * num_gpus)
-    found = [Failing(one, cold_start, failures, num_gpus, k) for k, one in enumerate(lives)]
+    planned = None if failures is None else failures.planned
+    found = []
+    for place, live in enumerate(lives):
+        roles = (live.role,) if live.role == "prefill" else (live.role, None)
+        is_meant = planned is not None and planned.place == place and planned.role in roles
+        time = planned.time if is_meant and planned is not None else math.inf
+        found.append(Failing(live, cold_start, failures, num_gpus, time))
     if failures is not None:
         found[0].check()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.disaggregation.transfers import Transfers
@@ -49,7 +50,9 @@ class Handover:
         self._world, self._transfers = world, Transfers(world, fabric_of(fabric))
         self._kept: dict[tuple[Any, Any], tuple[Live, int]] = {}  # by engine id and request id
         self._keeps: set[tuple[Live, int]] = set()
-        self._sources: dict[tuple[Live, int], tuple[Live, int]] = {}  # by reader
+        # By reader; None for blocks that were lost.
+        self._sources: dict[tuple[Live, int], tuple[Live, int] | None] = {}
+        self._loads: dict[tuple[Live, int], tuple[tuple[Live, int], int]] = {}  # and transfer
 
     def check(self, live: Live, params: Mapping[str, Any], num_samples: int) -> None:
         """Refuse a request if the replica cannot hand over or read its KV.
@@ -146,10 +149,12 @@ class Handover:
         for request, num_tokens, time in live.remote.take_begun():
             source = self._sources.pop((live, request))
             live.metrics.note_external(request, num_tokens)
-            if num_tokens:
-                self._begin(source, (live, request), num_tokens, time)
-            else:  # all of it is cached there
+            if not num_tokens:  # all of it is cached there
                 self._release(source)
+            elif source is None:
+                live.act("lose", request=request)
+            else:
+                self._begin(source, (live, request), num_tokens, time)
 
     def _begin(
         self, source: tuple[Live, int], reader: tuple[Live, int], num_tokens: int, time: float
@@ -157,17 +162,48 @@ class Handover:
         live, request = reader
 
         def end() -> None:
-            live.act("receive", request)
+            del self._loads[reader]
+            live.act("receive", request=request)
             self._release(source)
 
         size, pieces = live.remote.transfer_size(num_tokens)
-        self._transfers.begin(source[0], live, size, pieces, time, end)
+        number = self._transfers.begin(source[0], live, size, pieces, time, end)
+        self._loads[reader] = source, number
 
-    def _release(self, source: tuple[Live, int]) -> None:
-        """Let a prefill replica free the blocks that were read. Mutates."""
+    def _release(self, source: tuple[Live, int] | None) -> None:
+        """Let a prefill replica free the blocks that were read, if it has them. Mutates."""
+        if source is None or source not in self._keeps:
+            return
         live, request = source
         self._keeps.discard(source)
-        live.act("release", request)
+        live.act("release", request=request)
+
+    def lose(self, live: Live) -> None:
+        """Forget the KV of a failed replica, and cancel the transfers from and to it. Mutates.
+
+        The requests that load its KV fail. The blocks that it has not read are free after vLLM's
+        lease.
+        """
+        self._keeps = {one for one in self._keeps if one[0] is not live}
+        self._kept = {key: one for key, one in self._kept.items() if one[0] is not live}
+        for reader, at in list(self._sources.items()):
+            if reader[0] is live:
+                del self._sources[reader]
+                self._begin_lease(at)
+            elif at is not None and at[0] is live:
+                self._sources[reader] = None
+        for reader, (source, number) in list(self._loads.items()):
+            if live not in (reader[0], source[0]):
+                continue
+            del self._loads[reader]
+            self._transfers.cancel(number)
+            if reader[0] is live:
+                self._begin_lease(source)
+            else:
+                reader[0].act("lose", request=reader[1])
+
+    def _begin_lease(self, source: tuple[Live, int] | None) -> None:
+        self._world.call_at(self._world.now + LEASE, partial(self._release, source))
 
     def _end_lease(self, key: tuple[Any, Any], live: Live, request: int) -> None:
         """Free blocks that no decode replica has read; later readers are refused. Mutates."""
@@ -177,6 +213,4 @@ class Handover:
 
     def _let_go(self, live: Live, request: int) -> None:
         """Free the blocks that a request would have read, if it ended before its load. Mutates."""
-        source = self._sources.pop((live, request), None)
-        if source is not None:
-            self._release(source)
+        self._release(self._sources.pop((live, request), None))

@@ -213,11 +213,11 @@ class Live:
         if self._recording is not None:
             self._recording.act(event, self.engine, **fields)
 
-    def act(self, event: str, request: int) -> None:
-        """Record and do what a transfer does to a request now: receive or release. Mutates."""
+    def act(self, event: str, **request: int) -> None:
+        """Record and call a method of a replica of P/D pools, such as receive. Mutates."""
         self.advance()
-        self._note_act(event, request=request)
-        getattr(self.remote, event)(request)
+        self._note_act(event, **request)
+        getattr(self.remote, event)(**request)
         self.wake()
 
     def promise(self, event: str, request: int, **fields: int) -> None:
@@ -371,7 +371,7 @@ class Live:
         except ValueError as error:
             raise Refused(str(error), 501) from None
         if is_empty:
-            self._note_act("reset")
+            self._note_act("reset_prefix_cache")
         if is_empty and self.publisher is not None:
             self.engine.take_kv_events(self._token_ids)
             self.publisher.send_cleared()
@@ -380,7 +380,11 @@ class Live:
     def lose_all(self) -> None:
         """Lose all requests, the KV and the adapters, and wake a sleeping engine. Mutates."""
         self.is_asleep = False
+        if self.handover is not None:
+            self.handover.lose(self)
         self.abort(list(self._samples))
+        if self.handover is not None:
+            self.act("halt")
         self.reset_prefix_cache()
         self.adapters.clear()
 

@@ -177,7 +177,7 @@ class Metrics:
         arrival = self._arrival.pop(request, row["arrival_time"])
         external = self._external.pop(request, 0)
         self._success.labels(*self._labels, reason).inc()
-        if reason == "abort":
+        if reason in ("abort", "error"):
             return
         size = row["num_prompt_tokens"]
         # If all of a prompt's KV is external, its last token is computed again; it is no local hit.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: The id of a prompt token is the number of its content times this, plus its index in the content.
 IDS_PER_CONTENT = 2**32
-#: Recorded events that are methods of the engine, called with a request.
-BY_REQUEST = ("abort", "receive", "release")
-#: Those that belong to a request from its arrival on.
+#: Recorded events that are methods of the engine; most are called with a request.
+METHODS = ("abort", "reset_prefix_cache", "receive", "lose", "release", "halt")
+#: Those of a request that has not arrived.
 PROMISES = ("keep", "offer")
 
 
@@ -99,10 +99,8 @@ def serve_again(engine: Engine, rows: list[dict[str, Any]], events: list[dict[st
             add(engine, rows[request], outputs, promises.get(request))
         added = event["after"]
         advance(engine, event["step"], event["time"])
-        if event["event"] == "reset":
-            engine.reset_prefix_cache()
-        elif event["event"] in BY_REQUEST:
-            getattr(engine, event["event"])(event["request"])
+        if event["event"] in METHODS:
+            getattr(engine, event["event"])(*([event["request"]] if "request" in event else []))
 
 
 def add(

@@ -19,7 +19,7 @@ from kvsim.serve.admission import admission_of
 from kvsim.serve.app import VERSION, Server
 from kvsim.serve.behind import Behind
 from kvsim.serve.clock import Clock, precise_loop, speed_of
-from kvsim.serve.failing import failing_replicas
+from kvsim.serve.failing import failing_replicas, failures_of
 from kvsim.serve.handover import Handover
 from kvsim.serve.limits import BURST, IDLE, MOST_HEADER, Door, most_connections
 from kvsim.serve.live import Live
@@ -31,6 +31,7 @@ from kvsim.stepping.growing import FIRST_ROOM
 from kvsim.stepping.remote import make_engine
 
 if TYPE_CHECKING:
+    from kvsim.fleet.scaling.failures import Failures
     from kvsim.pool_config import PoolConfig, Role
     from kvsim.stepping.engine import Engine
 
@@ -159,13 +160,23 @@ def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
     clock = Clock(speed_of(endpoint.clock))
     pairs = [(one, make_server(one, deployment, clock=clock)) for one in endpoints]
     clock.restart()  # what the engines compiled has taken no time
-    lives = [server.live for _, server in pairs]
-    for (_, server), one in zip(pairs, failing_replicas(lives, fleet, deployment), strict=True):
-        server.failing = one
+    let_fail([server for _, server in pairs], failures_of(fleet, (pool,)), fleet, deployment)
     if endpoint.router is not None:
         front = Behind([server for _, server in pairs], endpoint.router, deployment)
         pairs.append((replace(endpoint.of_replica(number), events=None), front))
     run(pairs)
+
+
+def let_fail(
+    servers: list[Server],
+    failures: Failures | None,
+    fleet: dict[str, Any],
+    deployment: dict[str, Any],
+) -> None:
+    """Make the replicas of a pool fail as their fleet asks for. Mutates."""
+    found = failing_replicas([one.live for one in servers], failures, fleet, deployment)
+    for server, one in zip(servers, found, strict=True):
+        server.failing = one
 
 
 def run(pairs: list[tuple[Endpoint, Server]]) -> None:
@@ -204,14 +215,12 @@ def handing_over(
     Raises
     ------
     ValueError
-        For a router or failures, which need replicas that serve whole requests.
+        For a router, which needs replicas that serve whole requests.
     """
     router = endpoint.router or prefill.router or decode.router or deployment.get("router")
-    refused = {name: deployment.get(name) for name in ("failures", "cold_start")}
-    refused["--router"] = router
-    for name, given in refused.items():
-        if given is not None:
-            raise ValueError(f"{name}: is for replicas that do whole requests (role mixed)")
+    if router is not None:
+        raise ValueError("--router: is for replicas that do whole requests (role mixed)")
+    failures = failures_of(deployment, (decode, prefill))
     clock, pairs = Clock(speed_of(endpoint.clock)), list[tuple[Endpoint, Server]]()
     fabric = deployment.get("kv_transfer_fabric", DEFAULT_FABRIC)
     handover = Handover(clock, fabric, endpoint.hold_limit)
@@ -230,6 +239,7 @@ def handing_over(
                 "tp_size": options.get("tensor_parallel_size", 1),
             }
             pairs.append((one, server))
+        let_fail([server for _, server in pairs[-pool.replicas :]], failures, deployment, options)
     clock.restart()  # what the engines compiled has taken no time
     return pairs
 

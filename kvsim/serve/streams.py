@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from kvsim.results.tables import FinishReason
+from kvsim.serve.messages import Refused
 from kvsim.serve.tokens import INDEX_BITS, output_id, output_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ REASONS = {
     FinishReason.FINISHED: "length",
     FinishReason.ABORTED: "abort",
     FinishReason.REJECTED: "abort",
+    FinishReason.FAILED: "error",
 }
+#: Message and status of the answer to a request that failed, in vLLM's words.
+FAILED = "Internal server error", 500
 DONE = b"data: [DONE]\n\n"
 LAST_INDEX = (1 << INDEX_BITS) - 1
 
@@ -130,10 +134,15 @@ class Reply:
             return []
         self.ended.set()
         parts = [chunked(DONE)]
-        if self.with_usage:
+        if self.with_usage and not self.has_failed:
             tail = b'],"usage":' + msgspec.json.encode(self.usage) + b"}\n\n"
             parts.insert(0, chunked(self._head + tail))
         return parts
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the engine could not end a sample."""
+        return any(sample.reason == "error" for sample in self.samples)
 
     @property
     def body(self) -> bytes:
@@ -228,7 +237,9 @@ class Sample:
                 break
         if ended is not None and not self.reason:
             self.reason = REASONS.get(ended, "stop")
-            parts.append(self._chunk(""))
+            failed = self.reason == "error"
+            error = b"data: " + Refused(*FAILED).body + b"\n\n"
+            parts.append(chunked(error) if failed else self._chunk(""))
         if self.reason:
             parts += self.reply.end()
         if self.reply.send is not None:

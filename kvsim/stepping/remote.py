@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.disaggregation.connectors import connected
@@ -51,6 +52,19 @@ class RemoteEngine(Engine):
     def receive(self, request: int) -> None:
         """Report that the KV of a request has arrived now. Mutates."""
         self._replica.report(self.now, received=self._first_row[request])
+
+    def lose(self, request: int) -> None:
+        """Report that the KV of a request will not arrive, which ends the request. Mutates."""
+        self._replica.report(self.now, received=self._first_row[request], failed=True)
+
+    def halt(self) -> None:
+        """Free the blocks held for transfers, and end the steps that have begun. Mutates.
+
+        All requests must have ended.
+        """
+        for row in range(len(self._rows)):
+            self._replica.drop_pinned(row, self.now)
+        self.run_until(math.inf)
 
     def release(self, request: int) -> None:
         """Free the blocks of an ended request after another engine has read them. Mutates."""
