@@ -50,6 +50,16 @@ def test_no_more_than_the_layers_is_moved() -> None:
     assert sized(cpu_offload_gb=100).budget_bytes["weights"] == pytest.approx(ends, abs=10**6)
 
 
+def test_more_buffers_than_offloaded_layers_take_memory() -> None:
+    """One layer of 32 is moved, and three buffers are allocated all the same, as by the server."""
+    plain, more = sized(), sized(offload_group_size=32, offload_prefetch_step=3)
+    added = more.budget_bytes["weights"] - plain.budget_bytes["weights"]
+    assert added == pytest.approx(2 * LAYER, abs=1000)
+    assert any("allocates 3 buffers" in note for note in more.assumptions)
+    none = sized(offload_group_size=32)
+    assert not any("buffers" in note for note in none.assumptions)
+
+
 def test_copied_layers_have_buffers_instead() -> None:
     """Layers 7, 15, 23, 31, or the last two of each eight; a buffer each, or three."""
     plain = sized().budget_bytes["weights"]

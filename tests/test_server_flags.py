@@ -183,3 +183,30 @@ def test_lmcache_of_one_server_is_a_store_with_the_memory_that_a_variable_names(
         made = translate(["run", *before, "vllm", "serve", "llama-3-8b", given], cli)
         assert made.words[-2:] == ["--kv-store", f"lmcache+gib={size}"]
         assert f"in {size} GiB of host memory" in " ".join(made.notes())
+
+
+@pytest.mark.parametrize(
+    ("options", "without"),
+    [
+        ({"offload_prefetch_step": 3}, "offload_group_size"),
+        ({"max_lora_rank": 64}, "enable_lora"),
+        ({"engine": "sglang", "hicache_ratio": 3.0}, "enable_hierarchical_cache"),
+        ({"engine": "sglang", "speculative_num_steps": 3}, "speculative_algorithm"),
+        ({"engine": "sglang", "swa_full_tokens_ratio": 0.5}, "sliding windows"),
+        ({"engine": "sglang", "mamba_track_interval": 512}, "states"),
+    ],
+)
+def test_options_of_an_absent_feature_are_named(options: dict[str, Any], without: str) -> None:
+    """Servers accept them; beside the numbers stands that they change nothing."""
+    plain = of(model="llama-3-8b", engine=options.get("engine", "vllm"))
+    found = of(model="llama-3-8b", **options)
+    name = list(options)[-1]
+    notes = [note for note in found.assumptions if f"no effect without {without}" in note]
+    assert [note.split()[0] for note in notes] == [name]
+    assert found.num_tokens == plain.num_tokens
+    assert not any("no effect" in note for note in plain.assumptions)
+
+
+def test_options_of_a_feature_that_is_on_are_not_named() -> None:
+    found = of(model="gpt-oss-20b", engine="sglang", swa_full_tokens_ratio=0.5)
+    assert not any("no effect" in note for note in found.assumptions)

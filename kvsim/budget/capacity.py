@@ -30,6 +30,7 @@ from kvsim.budget.settings import (
     model_of,
     state_cache,
 )
+from kvsim.budget.tuning import more_buffers, tuned_in_vain
 from kvsim.budget.versions import GRAPHS_COUNTED, precedes
 from kvsim.budget.weights import (
     DTYPE_BYTES,
@@ -435,6 +436,8 @@ def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
     if memory.quantization == "nvfp4" and not memory.model.quantized_parts:
         yield "every linear layer in nvfp4; a checkpoint may leave parts in 16 bits"
     yield from ignored_overrides(config)
+    yield from more_buffers(config, memory)
+    yield from tuned_in_vain(config, memory)
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
         yield f"KV in {memory.model.kv_cache_dtype}, as in the checkpoint's config"
 

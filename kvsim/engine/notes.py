@@ -8,6 +8,7 @@ from kvsim.budget.host_weights import NO_HOST_WEIGHTS
 from kvsim.budget.kernels import unsupported
 from kvsim.budget.limits import length_by_memory, refused_by_vllm
 from kvsim.budget.settings import ignored_overrides
+from kvsim.budget.tuning import more_buffers, tuned_in_vain
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
 from kvsim.engines.registry import engine_for, get_engine
@@ -54,6 +55,7 @@ def _of_limits(setup: Setup) -> Iterator[str | None]:
 def _without_effect(setup: Setup) -> Iterator[str]:
     config = setup.config
     yield from ignored_overrides(config)
+    yield from tuned_in_vain(config, setup.memory)
     for field, reason in setup.kv.ignores.items():
         if field in config.model_fields_set and getattr(config, field) is not None:
             value = getattr(config, field)
@@ -74,6 +76,7 @@ def _of_speculation(setup: Setup) -> Iterator[str | None]:
 
 def _of_memory(setup: Setup) -> Iterator[str]:
     config, memory = setup.config, setup.memory
+    yield from more_buffers(config, memory)
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         yield (

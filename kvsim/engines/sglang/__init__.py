@@ -60,7 +60,9 @@ class Sglang(Engine):
     def choices(self, config: Config) -> dict[str, Any]:
         from kvsim.engines.sglang.drafting import speculative_config_of
 
-        found = super().choices(config) | {"max_loras": config.max_loras_per_batch}
+        found = super().choices(config)
+        if config.enable_lora:
+            found |= {"max_loras": config.max_loras_per_batch}
         speculation = speculative_config_of(config)
         return found if speculation is None else found | {"speculative_config": speculation}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.capacity import Capacity, deployment_fields, lengths_to, resolve_memory
+from kvsim.budget.tuning import tuned_in_vain
 from kvsim.engine.setup import of_engine
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import span_of
@@ -96,4 +97,4 @@ def _assumptions(config: Config, memory: Memory, fraction: float, running: int) 
         notes.append(f"1/{ranks} of the routed experts, and buffers for the rest of two layers")
     if config.max_model_len is None:
         notes.append(f"context length {memory.limits.max_model_len} (the model's)")
-    return tuple(notes)
+    return (*notes, *tuned_in_vain(config, memory))
