@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from strategies import configs, examples, traces
@@ -104,7 +105,7 @@ def test_the_least_pause_is_that_of_requests_in_flight() -> None:
     for row, pause in ((0, 5.0), (1, 2.0)):
         clients._queue(row)
         assert clients.least_pause == pause
-    clients._free([1])
+    clients.ended([1], 2.0)
     assert clients.least_pause == 5.0
 
 
@@ -314,3 +315,41 @@ def test_a_turn_without_think_time_misses_the_step_scheduled_at_the_answer() -> 
     result = kvsim.simulate(trace, session_think_time=0.0, async_scheduling=False, **options)
     later = result.requests[2]
     assert later["first_token_time"] - later["arrival_time"] == pytest.approx(2.0)
+
+
+def test_a_request_waits_for_the_latest_of_ends_that_are_reported_in_any_order():
+    trace = Trace.from_arrays(
+        [0.0, 0.0, 1.0], [8] * 3, [1] * 3, after=[[], [], [0, 1]], think_time=[0.0, 0.0, 2.0]
+    )
+    world = World(initial_time=0.0)
+    clients = Clients(world, trace, lambda row: None)
+    world.process(clients.process())
+    world.run(until=0.5)
+    assert clients.least_pause == 2.0
+    clients.ended([1], 7.0)  # replicas advance by themselves, so an earlier end may come later
+    clients.ended([0], 5.0)
+    assert clients.least_pause == math.inf
+    world.run()
+    assert clients.sent_time[2] == math.nextafter(7.0, math.inf) + 2.0
+
+
+def test_the_least_pause_of_many_requests_follows_their_ends():
+    draw, number = np.random.default_rng(0), 200
+    pauses = draw.integers(1, 9, number) / 4
+    after = [[row - number] if row >= number else [] for row in range(2 * number)]
+    trace = Trace.from_arrays(
+        [0.0] * number + [1e9] * number,
+        *([8] * 2 * number, [1] * 2 * number),
+        after=after,
+        think_time=[0.0] * number + pauses.tolist(),
+    )
+    world = World(initial_time=0.0)
+    clients = Clients(world, trace, lambda row: None)
+    world.process(clients.process())
+    world.run(until=0.5)
+    left = set(range(number))
+    for row in draw.permutation(number).tolist():
+        assert clients.least_pause == min(pauses[list(left)])
+        clients.ended([row], 10.0)
+        left.remove(row)
+    assert clients.least_pause == math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,7 @@ class Clients:
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
         self._pauses: dict[int, float] = {}  # least seconds after each request in flight
+        self._by_pause: list[tuple[float, int]] = []  # a heap; may contain ended requests
         self.sent_time = np.full(len(trace), math.nan)
 
     @property
@@ -64,7 +66,10 @@ class Clients:
         """Return the least seconds from a request's end until a waiting one is sent."""
         if self._places < math.inf:
             return 0.0
-        return min(self._pauses.values(), default=math.inf)
+        order = self._by_pause
+        while order and order[0][1] not in self._pauses:
+            heappop(order)
+        return order[0][0] if order else math.inf
 
     @property
     def all_sent(self) -> bool:
@@ -93,18 +98,18 @@ class Clients:
         Messages between client and server take some time, so the client's next request misses the
         step that is scheduled at the time of the answer.
         """
-        ended = list(rows)
-        if self.waits and ended:
-            event = self._world.at(math.nextafter(time, math.inf), Phase.REQUEST_IS_SENT)
-            event.callbacks.append(lambda _: self._free(ended))
-
-    def _free(self, rows: list[int]) -> None:
-        self._places += len(rows)
+        ended, answered = list(rows), math.nextafter(time, math.inf)
         if self._waits is not None:
-            for row in rows:
+            for row in ended:
                 self._pauses.pop(row, None)
-                for later, time in self._waits.ended(row, self._world.now):
-                    self._later(later, time)
+                for later, send_time in self._waits.ended(row, answered):
+                    self._later(later, send_time)
+        if self._places < math.inf and ended:
+            event = self._world.at(answered, Phase.REQUEST_IS_SENT)
+            event.callbacks.append(lambda _: self._free(len(ended)))
+
+    def _free(self, number: int) -> None:
+        self._places += number
         self._serve_line()
 
     def _later(self, row: int, time: float) -> None:
@@ -127,6 +132,7 @@ class Clients:
             self.sent_time[row] = self._world.now
             if self._waits is not None:
                 self._pauses[row] = self._waits.least_pause(row)
+                heappush(self._by_pause, (self._pauses[row], row))
             self._send(row)
             if self._waits is not None:
                 for later, time in self._waits.sent(row, self._world.now):

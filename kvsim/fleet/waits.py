@@ -59,16 +59,19 @@ class Waits:
         return self._happened(-row - 1, now)
 
     def ended(self, row: int, now: float) -> list[tuple[int, float]]:
-        """Return the requests that only waited for this one to end, with send times. Mutates."""
+        """Return the requests that only waited for this one to end, with send times. Mutates.
+
+        Ends may be reported in any order of their times.
+        """
         return self._happened(row, now)
 
     def _happened(self, code: int, now: float) -> list[tuple[int, float]]:
         ready = []
         for row in self._awaiting.pop(code, ()):
             self._num_left[row] -= 1
-            self._ready_time[row] = now
+            self._ready_time[row] = max(self._ready_time[row], now)
             if self._is_due[row] and not self._num_left[row]:
-                ready.append((row, now + self._think_time[row]))
+                ready.append((row, self._ready_time[row] + self._think_time[row]))
         return ready
 
 
