@@ -16,6 +16,7 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.kv.saved_cache import read_cache
+from kvsim.trace.cuts import content_digest
 from kvsim.trace.files import write_trace
 
 OPTIONS: dict[str, Any] = {"model": "llama-3-8b", "gpu": "a100-80gb", "backend": "python"}
@@ -162,6 +163,7 @@ def test_the_command_saves_and_loads(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--save-cache", str(path), "--replications", "2"], "omit --replications"),
         (["--save-cache", str(tmp_path / "no" / "file")], "no such directory"),
         (["--load-cache", str(path), "--block-size", "32"], "saved with block_size [16]"),
+        (["--same-contents"], "same-contents"),
         (["--warmup-requests", "3", "--record", str(tmp_path / "case")], "an empty cache"),
     ):
         assert said in refused(capsys, shlex.join([*base, *options]))
@@ -192,15 +194,27 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path):
         read_cache(path)
 
 
-def test_salts_are_refused_and_a_loaded_cache_is_explained(tmp_path: Path):
-    path, trace = saved(tmp_path / "cache.npz"), chats()
-    run = kvsim.simulate(trace[30:], load_cache=path, **ALONE)
-    assert any(
-        note.startswith("load_cache: contents with equal ids") for note in run.provenance["notes"]
-    )
+def test_the_cache_of_another_trace_is_refused_unless_both_share_contents(tmp_path: Path):
+    path, other = saved(tmp_path / "cache.npz"), chats(seed=4)
+    with pytest.raises(ValueError, match="another trace filled this cache") as error:
+        kvsim.simulate(other, load_cache=path, **ALONE)
+    assert "\n" not in str(error.value)
+    assert content_digest(chats()[30:]) == content_digest(chats()[:30].with_request_rate(9.0))
+    again = tmp_path / "again.npz"
+    shared = kvsim.simulate(other, load_cache=path, save_cache=again, same_contents=True, **ALONE)
+    assert any("equal numbers are taken" in note for note in shared.provenance["notes"])
+    for trace in (chats(), other):  # both have filled it
+        notes = kvsim.simulate(trace, load_cache=again, **ALONE).provenance["notes"]
+        assert not any(note.startswith("load_cache: contents") for note in notes)
+    with pytest.raises(ValueError, match="same_contents needs load_cache"):
+        kvsim.simulate(other, save_cache=again, same_contents=True, **ALONE)
+
+
+def test_salts_are_refused(tmp_path: Path):
+    path = saved(tmp_path / "cache.npz")
     salted = kvsim.Trace.from_arrays(
         [0.0, 1.0], [64, 64], [1, 1], segments=[[(0, 0, 64)]] * 2, cache_salt=["a", "b"]
     )
     with pytest.raises(ValueError, match="load_cache does not take salts"):
-        kvsim.simulate(salted, load_cache=path, **ALONE)
+        kvsim.simulate(salted, load_cache=path, same_contents=True, **ALONE)
     kvsim.simulate(salted, warmup_requests=1, **ALONE)

@@ -18,6 +18,11 @@ OPTIONS = (
         "--load-cache", metavar="FILE", help="saved content of the prefix cache, from the start on"
     ),
     click.option(
+        "--same-contents",
+        is_flag=True,
+        help="another trace filled the loaded cache, and numbers the same contents alike",
+    ),
+    click.option(
         "--save-cache", metavar="FILE", help="file for the content of the prefix cache at the end"
     ),
     click.option(
@@ -31,7 +36,7 @@ OPTIONS = (
 
 
 def warm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--load-cache``, ``--save-cache`` and ``--warmup-requests`` to a command."""
+    """Add ``--load-cache``, ``--save-cache`` and what belongs to them to a command."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
@@ -47,11 +52,10 @@ def warmth_of(options: dict[str, Any], replications: int, case_file: str | None)
     """
     from kvsim.engine.warm_start import COLD, Warmth
 
-    names = ("load_cache", "save_cache", "warmup_requests")
-    load, save, number = (options.pop(name) for name in names)
-    found = Warmth(load, save, number)
+    names = ("load_cache", "save_cache", "warmup_requests", "same_contents")
+    found = Warmth(*(options.pop(name) for name in names))
     if found != COLD and case_file is not None:
         raise ValueError("--record: conflicts with warm starts; a case begins with an empty cache")
-    if save is not None:
-        check_single("--save-cache", save, replications)
+    if found.save is not None:
+        check_single("--save-cache", str(found.save), replications)
     return found

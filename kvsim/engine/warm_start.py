@@ -9,6 +9,7 @@ from kvsim.errors import FieldError
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.saved_cache import SavedCache, cache_of, facts_of, fill, read_cache, write_cache
 from kvsim.records.eviction import LRU
+from kvsim.trace.cuts import content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,16 +23,20 @@ if TYPE_CHECKING:
 #: Columns whose contents are numbered within a trace.
 OWN_NUMBERS = {"lora_id": "LoRA adapters", "item_start": "encoder items"}
 
-#: Note of a run with a loaded cache.
-BY_NUMBER = "contents with equal ids are the same; many traces number their own from 0"
+#: Note of a run with the cache of another trace.
+BY_NUMBER = "contents of both traces with equal numbers are taken as the same"
 
 
 class Warmth(NamedTuple):
-    """Files of the cache at the start and the end, and the number of requests that fill it."""
+    """Files of the cache at the start and the end, and the number of requests that fill it.
+
+    ``same_contents`` states that the trace numbers its contents as the saved cache does.
+    """
 
     load: str | Path | None = None
     save: str | Path | None = None
     requests: int = 0
+    same_contents: bool = False
 
 
 COLD = Warmth()
@@ -45,11 +50,12 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     Raises
     ------
     FieldError
-        As :class:`WarmStart` does, and if the warm-up leaves no requests.
+        As :class:`WarmStart` does, if the warm-up leaves no requests, or if another trace filled
+        the loaded cache and ``warm`` does not state that they share their contents.
     OSError
         If the cache cannot be written.
     """
-    loaded = None if warm.load is None else read_cache(warm.load)
+    loaded, is_other = _loaded(warm, trace)
     field = "save_cache" if warm.load is None else "load_cache"
     if (warm.load or warm.save) is not None and trace.has("cache_salt"):
         raise FieldError(field, "does not take salts, whose texts are numbered in each trace")
@@ -65,12 +71,29 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     result = serve(start.requests(), on_start=start.begin)
     result.provenance["trace_digest"] = trace.digest
     notes = [f"{field}: {warm.requests:,} requests are in no table"] if warm.requests else []
-    if warm.load is not None:
+    if is_other:
         notes.append(f"load_cache: {BY_NUMBER}")
     result.provenance["notes"] = [*result.provenance["notes"], *notes, *start.notes]
     if warm.save is not None:
         write_cache(warm.save, start.saved())
     return result
+
+
+def _loaded(warm: Warmth, trace: Trace) -> tuple[SavedCache | None, bool]:
+    """Return the cache to load, and True if another trace filled it."""
+    if warm.load is None:
+        if warm.same_contents:
+            raise FieldError("same_contents", "needs load_cache")
+        return None, False
+    loaded = read_cache(warm.load)
+    is_other = content_digest(trace) not in loaded.contents
+    if is_other and not warm.same_contents:
+        raise FieldError(
+            "load_cache",
+            f"{warm.load}: another trace filled this cache, and equal numbers may stand for other "
+            "contents; if both traces number the same contents, give same_contents",
+        )
+    return loaded, is_other
 
 
 class WarmStart:
@@ -132,8 +155,11 @@ class WarmStart:
     def saved(self) -> SavedCache:
         """Return the content of the cache at the end of the run."""
         assert self._replica is not None
-        before = 0 if self._loaded is None else self._loaded.num_requests
-        return cache_of(self._replica.state.kv, self._facts(), before + len(self._trace))
+        before, contents = 0, {content_digest(self._trace)}
+        if self._loaded is not None:
+            before, contents = self._loaded.num_requests, contents | set(self._loaded.contents)
+        number = before + len(self._trace)
+        return cache_of(self._replica.state.kv, self._facts(), number, sorted(contents))
 
     def _facts(self) -> dict[str, Any]:
         assert self._replica is not None

@@ -60,6 +60,7 @@ def simulate(
     load_cache: str | Path | None = None,
     save_cache: str | Path | None = None,
     warmup_requests: int = 0,
+    same_contents: bool = False,
     **options: Unpack[Options],
 ) -> Result:
     """Serve a trace by one configuration.
@@ -72,6 +73,7 @@ def simulate(
     save_cache : file for its content at the end
     warmup_requests : number of first requests that fill the cache and are in no table; the other
         requests are served when these have ended
+    same_contents : another trace filled ``load_cache``, and numbers the same contents alike
     **options : fields of :class:`kvsim.config.Config`, which are ``vllm serve``'s flags with
         underscores; ``model`` may also be a ModelSpec and ``gpu`` a GpuSpec
 
@@ -95,7 +97,7 @@ def simulate(
     """
     config = Config.build(**options)
     prices = prices_of(price, [config])
-    warm = Warmth(load_cache, save_cache, warmup_requests)
+    warm = Warmth(load_cache, save_cache, warmup_requests, same_contents)
     return add_cost(run(config, trace, warm=warm), prices)
 
 

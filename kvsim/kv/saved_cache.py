@@ -17,10 +17,12 @@ from kvsim.records.memory import column
 from kvsim.records.request import Request, Segment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 #: Version of the file format.
-FORMAT = 1
+FORMAT = 2
 #: Most requests of a saved cache; twice this number does not overflow, either.
 MOST_REQUESTS = 1 << 48
 
@@ -34,12 +36,14 @@ class SavedCache:
     key, group : key and group of layers of each block, int64, shape (blocks,)
     facts : properties that a run with this cache must have, by name
     num_requests : requests that filled the cache; new contents of a run get higher numbers
+    contents : digests of the traces whose contents filled it, by ``kvsim.trace.cuts``
     """
 
     key: NDArray[np.int64]
     group: NDArray[np.int64]
     facts: dict[str, Any]
     num_requests: int
+    contents: Sequence[str]
 
 
 def facts_of(kv: Any, model: str, kv_cache_dtype: str) -> dict[str, Any]:
@@ -55,7 +59,9 @@ def facts_of(kv: Any, model: str, kv_cache_dtype: str) -> dict[str, Any]:
     }
 
 
-def cache_of(kv: Any, facts: dict[str, Any], num_requests: int) -> SavedCache:
+def cache_of(
+    kv: Any, facts: dict[str, Any], num_requests: int, contents: Sequence[str]
+) -> SavedCache:
     """Return the cached blocks of a pool, those in use last."""
     view, pool = BlockPool.over(kv), kv.pool
     hashed = np.array(column(pool.blocks, "hashed"), bool)
@@ -64,7 +70,7 @@ def cache_of(kv: Any, facts: dict[str, Any], num_requests: int) -> SavedCache:
     free = np.array([k for k in view.free_queue() if hashed[k]], np.int64)
     hashed[free] = False
     order = np.concatenate((free, np.flatnonzero(hashed)))
-    return SavedCache(key[order], group[order], facts, num_requests)
+    return SavedCache(key[order], group[order], facts, num_requests, contents)
 
 
 def fill(kv: Any, saved: SavedCache) -> int:
@@ -88,6 +94,7 @@ def write_cache(path: str | Path, saved: SavedCache) -> None:
         If the file cannot be written.
     """
     about = {"format": FORMAT, "num_requests": saved.num_requests, **saved.facts}
+    about["contents"] = list(saved.contents)
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     group = saved.group.astype(np.int16)
     write_whole(
@@ -111,7 +118,7 @@ def read_cache(path: str | Path) -> SavedCache:
             key, group = found["key"], found["group"].astype(np.int64)
         if about.pop("format") != FORMAT:
             raise ValueError("of another version of kvsim")
-        number = int(about.pop("num_requests"))
+        number, contents = int(about.pop("num_requests")), list(map(str, about.pop("contents")))
         if not 0 <= number < MOST_REQUESTS:
             raise ValueError("its number of requests is out of range")
         if key.dtype != np.int64 or key.ndim != 1 or key.shape != group.shape:
@@ -123,4 +130,4 @@ def read_cache(path: str | Path) -> SavedCache:
     except Exception as error:  # a damaged archive raises errors of zip, zlib and NumPy's parser
         said = error if type(error) is ValueError and "pickle" not in str(error) else "damaged"
         raise FieldError("load_cache", f"{path}: not a saved cache ({said})") from None
-    return SavedCache(key, group, about, number)
+    return SavedCache(key, group, about, number, contents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from kvsim.trace.columns import (
 from kvsim.trace.columns import (
     RowError as RowError,
 )
-from kvsim.trace.cuts import columns_within
+from kvsim.trace.cuts import columns_within, with_columns
 from kvsim.trace.endings import check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
 from kvsim.trace.waits import read_waits
@@ -430,7 +430,7 @@ class Trace:
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop <= start:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
-        return replace(self, **columns_within(self, start, stop))._freeze()
+        return with_columns(self, **columns_within(self, start, stop))
 
     def with_num_samples(self, num_samples: int) -> Trace:
         """Return the trace with a number of sequences per request.
@@ -446,22 +446,22 @@ class Trace:
                 f"num_samples {num_samples}: the trace has its own sample lengths "
                 "(sample_output_tokens); omit num_samples"
             )
-        return replace(self, num_samples=samples)._freeze()
+        return with_columns(self, num_samples=samples)
 
     def with_ends_by(self, ends_by: str) -> Trace:
         """Return the trace with all outputs ending by ``"length"``, or all by ``"eos"``."""
         n = len(self)
         asked = self.max_tokens if ends_by == "eos" else everywhere(0, n)
-        return replace(self, ends_by=read_endings(ends_by, n), max_tokens=asked)._freeze()
+        return with_columns(self, ends_by=read_endings(ends_by, n), max_tokens=asked)
 
     def with_single_outputs(self) -> Trace:
         """Return the trace with one output token per request."""
-        return replace(
+        return with_columns(
             self,
             num_output_tokens=everywhere(1, len(self)),
             ends_by=everywhere(LENGTH, len(self)),
             max_tokens=everywhere(0, len(self)),
-        )._freeze()
+        )
 
     def with_request_rate(self, request_rate: float) -> Trace:
         """Return the trace scaled to a mean rate, starting at 0.
@@ -482,12 +482,12 @@ class Trace:
             )
         shifted = self.arrival_time - self.arrival_time[0]
         if math.isinf(request_rate):
-            return replace(self, arrival_time=np.zeros(len(self)))._freeze()
+            return with_columns(self, arrival_time=np.zeros(len(self)))
         if self.duration == 0:
             if len(self) == 1:
-                return replace(self, arrival_time=shifted)._freeze()
+                return with_columns(self, arrival_time=shifted)
             raise ValueError("request_rate: all requests of this trace arrive at one instant")
-        return replace(self, arrival_time=shifted * (self.request_rate / request_rate))._freeze()
+        return with_columns(self, arrival_time=shifted * (self.request_rate / request_rate))
 
     def save(self, path: str | Path) -> None:
         """Write the trace in the format of the suffix: .csv, .jsonl (each also .gz) or .parquet."""

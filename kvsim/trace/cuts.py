@@ -1,8 +1,9 @@
-"""The columns of a slice of a trace."""
+"""Traces made from a trace: the columns of a slice, and the identity of the contents."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import hashlib
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,3 +48,26 @@ def columns_within(trace: Trace, start: int, stop: int) -> dict[str, NDArray[Any
         rest = [trace.tenant_of(row) for row in range(start, stop)]
         changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
     return changed
+
+
+def with_columns(trace: Trace, **columns: NDArray[Any]) -> Trace:
+    """Return the trace with other columns, which number the same contents."""
+    changed = replace(trace, **columns)._freeze()
+    changed.__dict__["_whole"] = trace.__dict__.get("_whole", trace)
+    return changed
+
+
+def content_digest(trace: Trace) -> str:
+    """Return sixteen hex digits that identify the numbers of a trace's contents.
+
+    A slice of a trace, or a trace at another rate, has the digest of the whole trace.
+    """
+    whole = trace.__dict__.get("_whole", trace)
+    columns = (
+        *(whole.segment_offsets, whole.segment_content_id, whole.segment_start),
+        *(whole.segment_num_tokens, whole.output_content_id),
+    )
+    h = hashlib.sha256()
+    for values in columns:
+        h.update(values.tobytes())
+    return h.hexdigest()[:16]
