@@ -21,6 +21,7 @@ from kvsim.fleet.routing import arrival_loop
 from kvsim.fleet.routing.arrival_loop import ArrivalLoop
 from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.simulate import run
+from kvsim.plugins.cost import CostRules, Work
 from kvsim.testing import equal_tables
 
 OPTIONS: dict[str, Any] = {
@@ -84,6 +85,10 @@ def check(monkeypatch: pytest.MonkeyPatch, trace: Any = None, **options: Any) ->
         {"seed": 7},
         {"data_parallel_size": 13, "max_num_seqs": 4},
         {"front_end_latency": 0.004, "front_end_latency_per_token": 1e-6},
+        {"router": "conductor"},
+        {"router": "conductor+event-delay=0.03", "max_num_batched_tokens": 256},
+        {"router": "conductor", "num_gpu_blocks_override": 700, "data_parallel_size": 13},
+        {"router": "conductor", "cost_model": "constant+seconds=0.03"},
     ],
     ids=str,
 )
@@ -157,6 +162,13 @@ def test_every_end_is_counted_once() -> None:
     assert told == list(range(64, 400, 64))
 
 
+class Slow(CostRules):
+    """A cost model of one's own, whose state would not be that of a replica."""
+
+    def price(self, work: Work) -> float:
+        return 0.01 + 1e-5 * work.num_tokens
+
+
 class Own(Dynamo):
     """A router of one's own that calls itself a Dynamo."""
 
@@ -169,6 +181,9 @@ class Own(Dynamo):
         {"router": "dynamo+event-delay=1"},
         {"router": "dynamo+gateways=2"},
         {"router": f"{__name__}:Own"},
+        {"router": "conductor+ttft-slo=9"},
+        {"router": "conductor+tbt-slo=9"},
+        {"router": "conductor", "cost_model": f"{__name__}:Slow"},
         {"router": "preble"},
         {"scheduler": "vllm-v0"},
         {"max_concurrency": 30},

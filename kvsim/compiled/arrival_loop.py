@@ -93,10 +93,22 @@ def num_rest(prompts, row, size):
 
 
 @njit(cache=True)
-def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, told):
+def queued_seconds(place, seconds, waits, lines):
+    """Return the sum of ``seconds`` of a replica's requests without a first token, in order."""
+    total, at = 0.0, lines[0][place]
+    while at >= 0:
+        if waits[at] == place:
+            total += seconds[at]
+        at = lines[2][at]
+    return total
+
+
+@njit(cache=True)
+def observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told):
     """Update the candidates to the current state of the replicas that have advanced."""
     _, addresses, times, _, _, heard = fleet
     seen, table, waits, tokens, lines, counts = tracker
+    uncached, seconds = expected
     follows, there, numbers = paths
     for place in range(len(addresses)):
         if times[place] == heard[place]:
@@ -107,6 +119,8 @@ def observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, 
         if not watches or is_known(state, place, seen, counts):
             continue
         number = poll(state, place, seen, table, waits, tokens, lines, counts, told, 0)
+        if number > 0 and len(seconds) > 0:
+            one.queued_seconds = queued_seconds(place, seconds, waits, lines)
         for k in range(number):
             row = told[1][k, 1]
             if not told[1][k, 0]:
@@ -231,7 +245,7 @@ def catch_up(
     placement,
     fleet,
     tracker,
-    uncached,
+    expected,
     prompts,
     paths,
     size,
@@ -257,7 +271,7 @@ def catch_up(
         return ADVANCE_ONE
     if not reach(fleet, cursor, moments, now, steps):
         return ADVANCE_ONE
-    observe(placement, fleet, watches, tracker, uncached, prompts, paths, size, told)
+    observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told)
     if paths[0] and paths[2].max() == paths[1].shape[1]:
         return MAKE_PLACES
     if interval > 0:
@@ -302,16 +316,20 @@ def describe(placement, row, prompt, path, num_pieces):
 
 @njit(cache=True)
 def note_choice(
-    placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
+    placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
 ):
     """Record the branch and predicted hit of a choice, and add the request to the candidate."""
     predicted, branches, one = noted[0], noted[2], placement.candidates[place]
+    uncached, seconds = expected
     prompt = prompts[5][row]
     branches[row] = placement.branch
     uncached[row] = prompt
     if source != NOTHING:
         predicted[row] = one.cached_tokens
         uncached[row] = prompt - min(one.cached_tokens, prompt)
+    if len(seconds) > 0:
+        seconds[row] = one.own_seconds
+        one.queued_seconds += one.own_seconds
     if watches:
         one.num_prompt_tokens += prompt
         one.num_uncached_tokens += uncached[row]
@@ -339,7 +357,7 @@ def route(
     fleet,
     router,
     tracker,
-    uncached,
+    expected,
     prompts,
     known,
     index,
@@ -362,7 +380,8 @@ def route(
         arrivals, and the next event when it was last observed
     router : entry of the rule, address of its state, address of the placement
     tracker : see :func:`kvsim.compiled.replica_set.poll`
-    uncached : by request, the prompt tokens that were predicted as not cached
+    expected : by request, the prompt tokens that were predicted as not cached, and the seconds
+        until the first token of a request alone; no seconds if the rule predicts none
     prompts : content, start and length of all segments; by request the offset of its segments, its
         salt and its prompt tokens
     known : number of known events of each log, guesses of hits, the delay of events, the replicas
@@ -402,7 +421,7 @@ def route(
             placement,
             fleet,
             tracker,
-            uncached,
+            expected,
             prompts,
             paths,
             size,
@@ -446,7 +465,7 @@ def route(
             cursor[2] = place
             return WRONG_CHOICE
         note_choice(
-            placement, place, row, prompts, paths, size, source, watches, tracker, uncached, noted
+            placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
         )
         heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
         cursor[0] += 1

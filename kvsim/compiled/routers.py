@@ -15,12 +15,13 @@ from kvsim.records.routing import (
     BoundedRing,
     CostWeights,
     CountedSince,
+    FirstTokens,
     Placement,
     ScoreWeights,
     TokenBound,
     TokenRates,
 )
-from kvsim.rules.routing import by_load, by_match, dynamo, llm_d, pick
+from kvsim.rules.routing import by_load, by_match, conductor, dynamo, llm_d, pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ _balance, _bound = record_at(Balance, ""), record_at(TokenBound, "")
 _counted, _rates = record_at(CountedSince, ""), record_at(TokenRates, "")
 _ring, _weights = record_at(BoundedRing, ""), record_at(ScoreWeights, "")
 _cost_weights = record_at(CostWeights, "")
+_first_tokens = record_at(FirstTokens, "")
 
 _least_loaded, _least_of_two = pick.least_loaded, pick.least_of_two
 _any_longest_match = pick.any_longest_match
@@ -39,6 +41,7 @@ _cache_aware, _ray = by_match.choose_cache_aware, by_match.choose_ray_prefix_awa
 _aibrix, _load_aware = by_match.choose_aibrix_prefix_cache, by_match.choose_load_aware
 _token_aware, _llm_d = by_match.choose_token_aware, llm_d.choose_llm_d
 _kv_aware, _dynamo = by_match.choose_kv_aware, dynamo.choose_dynamo
+_conductor = conductor.choose_conductor
 
 
 @njit(cache=True, error_model="numpy")
@@ -121,6 +124,12 @@ def smallest_cost(router, placement, unused):
     return _dynamo(_cost_weights(router), _placement(placement))
 
 
+@njit(cache=True, error_model="numpy")
+def earliest_token(router, placement, unused):
+    """Apply the rule of conductor."""
+    return _conductor(_first_tokens(router), _placement(placement))
+
+
 #: By rule: its entry.
 ENTRIES: dict[Callable[..., int], Any] = {
     _least_loaded: least_outstanding,
@@ -138,6 +147,7 @@ ENTRIES: dict[Callable[..., int], Any] = {
     _kv_aware: kv_aware,
     _llm_d: weighted_scores,
     _dynamo: smallest_cost,
+    _conductor: earliest_token,
 }
 
 

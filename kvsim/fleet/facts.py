@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from kvsim.cost.model import lay_out_cost
+from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON, ROOFLINE
+from kvsim.records.engine import Batch, Entry
+from kvsim.records.memory import Objects
 from kvsim.records.request import Request
+from kvsim.records.routing import PrefillPrice
+from kvsim.rules.routing.prefills import whole_prefill_time
 from kvsim.sched.scheduler import StepPlan
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Parts
     from kvsim.fleet.kv_store.store import Portion
     from kvsim.fleet.prefix_index.event_index import KeyIndex
+    from kvsim.records.memory import Memory
 
 #: Number of different prompts whose prefill time is cached.
 MOST_REMEMBERED = 1 << 16
@@ -48,6 +55,8 @@ class Facts:
         another replica over an idle link; None if replicas do not read from each other
     own_tiers : function of a request; it returns, for each replica, the portions of the prompt in
         the replica's host memory and disks; empty unless a store reports them to routers
+    price_prefills : function that fills an empty record in a memory so that compiled rules compute
+        ``prefill_time``; None if the cost model has no such rules
     compiled : the replicas run compiled, so a router may use a compiled index
     decodes_only : True in a decode pool
     prefills_only : True in a prefill pool
@@ -66,6 +75,7 @@ class Facts:
     step_time: Callable[[int, int], float]
     fetch_time: Callable[[int], float] | None = None
     own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
+    price_prefills: Callable[[PrefillPrice, Memory], None] | None = None
     compiled: bool = False
     decodes_only: bool = False
     prefills_only: bool = False
@@ -83,20 +93,40 @@ class Facts:
 
 def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
     """Return a function of the prefill time on an idle replica; see :class:`Facts`."""
-    most = setup.scheduler_config.max_num_batched_tokens
+    price = PrefillPrice()
+    _lay_out_replica(setup, price, Objects())
+    price.replica.cost.price, price.replica.cost.python = PRICED_IN_PYTHON, setup.cost
 
     @lru_cache(maxsize=MOST_REMEMBERED)
     def prefill_time(num_tokens: int, num_cached_tokens: int) -> float:
-        seconds, done = 0.0, min(num_cached_tokens, num_tokens - 1)
-        while done < num_tokens:
-            chunk = min(most, num_tokens - done)
-            done += chunk
-            request = Request(0, 0.0, num_tokens, 1, [], 1)
-            request.num_computed_tokens = done
-            seconds += setup.cost.step(StepPlan.of([(request, chunk)], int(done < num_tokens))).time
-        return seconds
+        return whole_prefill_time(price, num_tokens, num_cached_tokens)
 
     return prefill_time
+
+
+def prefill_pricer(setup: Parts) -> Callable[[PrefillPrice, Memory], None] | None:
+    """Return ``price_prefills`` of :class:`Facts`.
+
+    It is None for a cost model in Python or with own state, and for drafts, which follow a step.
+    """
+
+    def price_prefills(price: PrefillPrice, memory: Memory) -> None:
+        _lay_out_replica(setup, price, memory)
+        lay_out_cost(setup.cost, price.replica.cost, memory)
+
+    tried = PrefillPrice()
+    price_prefills(tried, Objects())
+    cost = tried.replica.cost
+    return price_prefills if cost.price in (CONSTANT, ROOFLINE) and not cost.has_drafts else None
+
+
+def _lay_out_replica(setup: Parts, price: PrefillPrice, memory: Memory) -> None:
+    """Make room for a step of one request on an idle replica."""
+    replica = price.replica
+    replica.plan_of = StepPlan
+    replica.requests, replica.batches = memory.records(Request, 1), memory.records(Batch, 1)
+    replica.batches[0].entries, replica.batches[0].size = memory.records(Entry, 1), 1
+    price.most_tokens = setup.scheduler_config.max_num_batched_tokens
 
 
 def decode_timer(setup: Parts) -> Callable[[int, int], float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
-from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
+from kvsim.fleet.facts import Facts, decode_timer, prefill_pricer, prefill_timer
 from kvsim.fleet.prefix_index.event_reader import EventReader
 from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.prefix_index.prefix_holders import PrefixHolders
@@ -125,6 +125,7 @@ class Gateways:
         fetch_time: Callable[[int], float] | None,
     ) -> None:
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
+        price_prefills = prefill_pricer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
@@ -146,6 +147,7 @@ class Gateways:
                     prefill_time=prefill_time,
                     step_time=step_time,
                     fetch_time=fetch_time,
+                    price_prefills=price_prefills,
                     own_tiers=self._own_tiers,
                     compiled=self._replicas[0].compiled,
                     decodes_only=role == "decode",

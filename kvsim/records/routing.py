@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from kvsim.records.engine import Replica
 from kvsim.records.record import NONE, Record
 
 
@@ -37,6 +39,9 @@ class Candidate(Record):
     cached_tokens: int = 0  # predicted hit of the request to place
     num_entries: int = 0  # the replica's entries in the index of prefixes
     num_blocks: int = 0  # distinct blocks of the prompts on the replica
+    queued_seconds: float = 0.0  # predicted, of those of its requests without a first token
+    own_seconds: float = 0.0  # predicted until the first token of the request to place, if alone
+    step_seconds: float = 0.0  # predicted, of a step that also decodes the request to place
 
 
 @dataclass(slots=True)
@@ -127,3 +132,25 @@ class TokenBound(Record):
 
     affinity: float = 0.0  # smallest share of the prompt on a warm replica
     most_ahead: float = 0.0  # most extra tokens in flight that a warm replica may have
+
+
+@dataclass(slots=True)
+class PrefillPrice(Record):
+    """An idle replica, with the cost of its steps."""
+
+    replica: Replica = field(default_factory=Replica)
+    most_tokens: int = 0  # of a step
+
+
+@dataclass(slots=True)
+class FirstTokens(Record):
+    """Parameters of the Conductor, and its functions of time."""
+
+    ttft_slo: float = math.inf
+    tbt_slo: float = math.inf
+    threshold: float = 1.0
+    only_decodes: bool = False
+    can_read: bool = False  # replicas read each other's memory
+    is_python: bool = True  # prices come from functions in Python
+    price: PrefillPrice = field(default_factory=PrefillPrice)
+    python: object = None  # properties of the fleet, with these functions

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
+    from kvsim.records.routing import FirstTokens
 
 
 def number(kind: type[T], value: Any, part: object, operation: str) -> T:
@@ -243,3 +244,18 @@ def python_price(state: Replica, batch: Batch) -> float:
         raise ValueError(f"{type(model).__name__}.step returned {cost!r}: must be a StepCost")
     state.cost.flops, state.cost.bytes = cost.flops, cost.bytes
     return float(cost.time)
+
+
+# -- a router --------------------------------------------------------------------------------------
+
+
+def python_prefill_time(router: FirstTokens, num_tokens: int, num_cached: int) -> float:
+    """Return the seconds to compute a prompt on an idle replica."""
+    facts: Any = router.python
+    return float(facts.prefill_time(num_tokens, num_cached))
+
+
+def python_fetch_time(router: FirstTokens, num_tokens: int) -> float:
+    """Return the seconds to read the KV of tokens from another replica."""
+    facts: Any = router.python
+    return float(facts.fetch_time(num_tokens))

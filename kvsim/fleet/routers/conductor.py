@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.parameters import Delay, Limit, refuse_unread
-from kvsim.fleet.routing.choice import argmin
 from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
-from kvsim.fleet.routing.router import REJECT, ROUTERS, Router
+from kvsim.fleet.routing.router import REJECT, ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import FirstTokens
+from kvsim.rules.routing.conductor import TRANSFER, choose_conductor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,10 +18,11 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
 
 
 @ROUTERS.register("conductor")
-class Conductor(Router):
+class Conductor(RuleRouter):
     """Mooncake's Conductor: the replica with the earliest predicted first token, or a rejection.
 
     The predicted TTFT at a replica is ``T_queue`` plus the prefill time of the tokens that it does
@@ -45,6 +49,16 @@ class Conductor(Router):
     """
 
     watches_requests = True
+    predicts_seconds = True
+    rule = staticmethod(choose_conductor)
+    branches = (
+        "turned away",
+        "fastest step",
+        "longest match",
+        "shorter queue",
+        "transfer",
+        "no match",
+    )
 
     def __init__(
         self,
@@ -55,53 +69,60 @@ class Conductor(Router):
         event_delay: Delay = 0.01,
     ) -> None:
         self._ttft_slo, self._tbt_slo = ttft_slo, tbt_slo
-        self._asked_threshold, self._threshold = threshold, threshold or 1.0
+        self._threshold = threshold
         self.event_delay = event_delay
 
     def start(self, facts: Facts) -> None:
         super().start(facts)
         if facts.fetch_time is None and not facts.decodes_only:
-            refuse_unread("without --kv-store peer", threshold=self._asked_threshold)
-        self._prefix_affinity = PrefixAffinity(facts, "precise")
+            refuse_unread("without --kv-store peer", threshold=self._threshold)
+        self.prefixes = PrefixAffinity(facts, "precise")
         self._queues: list[dict[int, float]] = [{} for _ in range(facts.num_replicas)]
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        cached, steps = self._prefix_affinity.cached_tokens(request), self._steps(request, replicas)
-        times = [0.0] * len(replicas)
-        if self.facts.decodes_only:
-            choice = argmin(steps)
+    def make_state(self, memory: Memory) -> FirstTokens:
+        state, facts = memory.one(FirstTokens), self.facts
+        state.ttft_slo, state.tbt_slo = self._ttft_slo or math.inf, self._tbt_slo or math.inf
+        state.threshold = self._threshold or 1.0
+        state.only_decodes, state.can_read = facts.decodes_only, facts.fetch_time is not None
+        if memory.compiled:
+            assert facts.price_prefills is not None
+            facts.price_prefills(state.price, memory)
+            state.is_python = False
         else:
-            own = [self._time(request.num_prompt_tokens, n, max(cached)) for n in cached]
-            times = [sum(q.values()) + t for q, t in zip(self._queues, own, strict=True)]
-            choice = argmin(times)
-        if self._is_late(times[choice], steps[choice]):
-            self.branch, self.predicted_tokens = "turned away", None
-            return REJECT
-        self.predicted_tokens = cached[choice]
-        if self.facts.decodes_only:
-            self.branch = "fastest step"
+            state.python = facts
+        return state
+
+    @property
+    def is_plain(self) -> bool:
+        has_target = self._ttft_slo is not None or self._tbt_slo is not None
+        beside = has_target or self.facts.decodes_only or self.facts.fetch_time is not None
+        return self.facts.price_prefills is not None and not beside
+
+    def see(self, replicas: Sequence[ReplicaView], cached: Sequence[int]) -> None:
+        super().see(replicas, cached)
+        steps = self._steps(replicas)
+        for one, queue, step in zip(self.placement.candidates, self._queues, steps, strict=True):
+            one.step_seconds, one.queued_seconds = step, 0.0
+            for seconds in queue.values():  # in order: sum() adds otherwise from Python 3.12 on
+                one.queued_seconds += seconds
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
+        assert self.prefixes is not None
+        cached = self.prefixes.cached_tokens(request)
+        self.describe(request, cached)
+        self.see(replicas, cached)
+        choice = self.apply()
+        if choice == REJECT:
+            self.predicted_tokens = None
             return choice
-        longest = max(cached)
-        self.branch = "longest match" if cached[choice] == longest else "shorter queue"
-        if cached[choice] < longest and self._reads(cached[choice], longest):
-            self.branch, self.predicted_tokens = "transfer", longest
-        if not longest:
-            self.branch = "no match"
-        self._queues[choice][request.request_id] = own[choice]
+        reads = self.placement.branch == TRANSFER
+        self.predicted_tokens = self.placement.most_held if reads else cached[choice]
+        if not self.facts.decodes_only:  # decode replicas have no queue of prompts
+            own = self.placement.candidates[choice].own_seconds
+            self._queues[choice][request.request_id] = own
         return choice
 
-    def _reads(self, cached: int, longest: int) -> bool:
-        """Return True if a replica with ``cached`` tokens reads the best match of another one."""
-        return self.facts.fetch_time is not None and longest >= self._threshold * cached
-
-    def _time(self, prompt: int, cached: int, longest: int) -> float:
-        """Return the seconds until a prompt's first token at a replica with an empty queue."""
-        if cached == longest or not self._reads(cached, longest):
-            return self.facts.prefill_time(prompt, cached)
-        assert self.facts.fetch_time is not None
-        return self.facts.fetch_time(longest - cached) + self.facts.prefill_time(prompt, longest)
-
-    def _steps(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> list[float]:
+    def _steps(self, replicas: Sequence[ReplicaView]) -> list[float]:
         """Return the seconds of a step of each replica if it also decoded this request."""
         needed = self._tbt_slo is not None or self.facts.decodes_only
         if not needed or self.facts.prefills_only:
@@ -109,15 +130,10 @@ class Conductor(Router):
         steps = []
         for local in (replica.local for replica in replicas):
             number = local.num_requests + 1
-            tokens = local.num_prompt_tokens + request.num_prompt_tokens
+            tokens = local.num_prompt_tokens + self.placement.num_prompt_tokens
             steps.append(self.facts.step_time(number, tokens // number))
         return steps
 
-    def _is_late(self, ttft: float, step: float) -> bool:
-        """Return True if a predicted TTFT or step time exceeds its target."""
-        late = self._ttft_slo is not None and ttft > self._ttft_slo
-        return late or (self._tbt_slo is not None and step > self._tbt_slo)
-
     def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         del time
-        self._queues[replica].pop(request_id, None)  # decode replicas have no queue of prompts
+        self._queues[replica].pop(request_id, None)

@@ -115,12 +115,13 @@ class ArrivalLoop:
         """Route all requests. Mutates."""
         number, code = self._gateways.num_requests, self._code
         branches, uncached = np.zeros((2, number), np.int64)
+        expected = uncached, np.zeros(number if self._router.predicts_seconds else 0)
         predicted, best, stride = self._gateways.decisions.columns()
         fleet = (*self._replica_set.columns(), self._rooms, np.full(len(self._replicas), math.nan))
         router, state = self._router, self._router.state
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
         facts = (
-            *(self._tracker.columns(), uncached, self._prompts(), self._known(number)),
+            *(self._tracker.columns(), expected, self._prompts(), self._known(number)),
             *(self._limits(), self._arrivals),
             *((predicted, best, branches, stride), self._gateways.scrape_times(), self._kinds()),
         )
