@@ -22,6 +22,7 @@ import kvsim
 import workloads
 from kvsim.cli.main import main
 from kvsim.serve.behind import Behind, live_router
+from kvsim.serve.block_names import SEED, digest
 from kvsim.serve.clock import speed_of
 from kvsim.serve.publisher import Publisher, Transport
 from kvsim.serve.replaying import first_difference
@@ -51,7 +52,7 @@ def served(body, *, events=None, deployment=(), **endpoint):
             options["kv_events_config"] = {"enable_kv_cache_events": True}
         server = make_server(Endpoint(**{"names": [MODEL], "clock": "100", **endpoint}), options)
         if events is not None:
-            server.live.publisher = Publisher(Transport(**events))
+            server.live.publisher = Publisher(Transport(**events), server.live.loads)
         async with TestClient(TestServer(server.app(), handler_cancellation=True)) as client:
             found = await body(client, server)
         server.close()
@@ -358,6 +359,26 @@ def test_events_let_an_index_rebuild_the_cache():
         known |= set(one["block_hashes"])
         assert one["block_size"] == 16
         assert "extra_keys" not in one
+
+
+def test_events_number_adapters_as_they_were_loaded_and_hash_their_paths():
+    async def body(client, server):
+        for name in ("one", "two"):
+            asked = {"lora_name": name, "lora_path": f"/{name}"}
+            assert (await client.post("/v1/load_lora_adapter", json=asked)).status == 200
+        for name in ("two", "one"):
+            await posted(client, "/v1/completions", prompt=PROMPT, max_tokens=1, model=name)
+        sent = [msgspec.msgpack.decode(one)[1] for _, one in server.live.publisher._sent]
+        return [one for events in sent for one in events if one["type"] == "BlockStored"]
+
+    endpoint = {"endpoint": "ipc:///tmp/kvsim-test-adapters"}
+    stored = served(body, events=endpoint, deployment={"enable_lora": True, **ROOM})
+    assert [(one["lora_name"], one["lora_id"]) for one in stored] == [("two", 2), ("one", 1)]
+    for one in stored:
+        name = one["lora_name"]
+        key = digest((SEED, tuple(one["token_ids"][:16]), (("lora", name, f"/{name}"),)))
+        assert one["block_hashes"][0] == int.from_bytes(key[-8:], "big")
+        assert one["extra_keys"] == [[name]] * 3
 
 
 def test_a_subscriber_that_missed_events_can_ask_for_them():

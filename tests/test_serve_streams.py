@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client")
 import prometheus_client as prometheus
 
 from kvsim.results.tables import FinishReason
-from kvsim.serve.block_names import BlockNames
+from kvsim.serve.block_names import Adapter, BlockNames
 from kvsim.serve.histogram import MOST_WAITING, Histogram
 from kvsim.serve.messages import Asked, Completion, StreamOptions
 from kvsim.serve.metrics import GAPS, metrics_text
@@ -150,19 +150,23 @@ def test_blocks_have_the_names_that_vllms_sha256_gives_them():
     def hashed(value):
         return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
 
-    first = hashed((hashed("vllm-none-hash"), (1, 2), ("tenant",)))
-    chain = [first, hashed((first, (3, 4), None))]
+    lora = "lora", "ad", "/adapters/ad"
+    salted = lora, ("mm", "image", -1), ("cache_salt", "tenant")
+    first = hashed((hashed("vllm-none-hash"), (1, 2), salted))
+    chain = [first, hashed((first, (3, 4), (lora,)))]
     chain.append(hashed((chain[1], (5, 6), None)))
     sent = [int.from_bytes(one[-8:], "big") for one in chain]
     stored = {"type": "BlockStored", "block_size": 2}
     for number in (7, 900):
-        names = BlockNames()
+        names = BlockNames({"other": Adapter(1, "/x"), "ad": Adapter(2, "/adapters/ad")})
+        keys = [["ad", ["image", -1], "tenant"], ["ad"]]
         two = names.rename(
             stored
             | {"block_hashes": [number, number + 1], "token_ids": [1, 2, 3, 4]}
-            | {"parent_block_hash": None, "extra_keys": [["tenant"], None]}
+            | {"parent_block_hash": None, "extra_keys": keys, "lora_name": "ad", "lora_id": 1}
         )
         assert (two["block_hashes"], two["parent_block_hash"]) == (sent[:2], None)
+        assert (two["lora_id"], two["lora_name"], two["extra_keys"]) == (2, "ad", keys)
         third = stored | {"block_hashes": [number + 2], "token_ids": [5, 6]}
         third = names.rename(third | {"parent_block_hash": number + 1})
         assert (third["block_hashes"], third["parent_block_hash"]) == (sent[2:], sent[1])

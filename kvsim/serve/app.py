@@ -402,26 +402,27 @@ class Server:
 
     async def load_adapter(self, request: web.Request) -> web.Response:
         """Add the name of a LoRA adapter."""
-        name = await self._adapter(request)
+        name, path = await self._adapter(request)
         if not self.facts.get("enable_lora"):
             raise Refused("the server was started without --enable-lora")
-        self.live.adapters.add(name)
+        self.live.load_adapter(name, path)
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload_adapter(self, request: web.Request) -> web.Response:
         """Remove the name of a LoRA adapter."""
-        name = await self._adapter(request)
+        name, _ = await self._adapter(request)
         if name not in self.live.adapters:
             raise Refused(f"The lora adapter '{name}' cannot be found.", 404, "lora_name")
         self.live.adapters.discard(name)
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
-    async def _adapter(self, request: web.Request) -> str:
+    async def _adapter(self, request: web.Request) -> tuple[str, str]:
+        """Return the name and the path of the adapter that a request names."""
         body: dict[str, Any] = read(await request.read(), dict[str, Any])
         name = body.get("lora_name")
         if not isinstance(name, str) or not name:
             raise Refused("lora_name: must be the name of an adapter", param="lora_name")
-        return name
+        return name, str(body.get("lora_path", ""))
 
 
 def answer(value: Any) -> web.Response:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvsim.serve.admission import NO_LIMIT, TURNED_AWAY
+from kvsim.serve.block_names import Adapter
 from kvsim.serve.messages import Refused
 from kvsim.serve.streams import Reply, Sample
 from kvsim.serve.tokens import FIRST_OUTPUT, named_output, output_id
@@ -65,8 +66,10 @@ class Live:
         self._samples: dict[int, Sample] = {}
         self._prompts: dict[int, list[int]] = {}  # token ids as clients know them
         self._newest = -1  # highest content number
+        self._num_loads = 0  # of adapters
         self.publisher: Publisher | None = None  #: Publishes KV cache events.
         self.adapters: set[str] = set()  #: Names of loaded LoRA adapters.
+        self.loads: dict[str, Adapter] = {}  #: Adapters loaded so far, by name.
         self.is_asleep = False
         self.handover: Handover | None = None  #: Transfers between prefill and decode replicas.
         self.role: Role = "mixed"
@@ -377,6 +380,13 @@ class Live:
             self.publisher.send_cleared()
         return is_empty
 
+    def load_adapter(self, name: str, path: str) -> None:
+        """Add a LoRA adapter, which gets the next number. Mutates."""
+        if name not in self.adapters:
+            self._num_loads += 1
+            self.loads[name] = Adapter(self._num_loads, path)
+        self.adapters.add(name)
+
     def lose_all(self) -> None:
         """Lose all requests, the KV and the adapters, and wake a sleeping engine. Mutates."""
         self.is_asleep = False
@@ -387,6 +397,7 @@ class Live:
             self.act("halt")
         self.reset_prefix_cache()
         self.adapters.clear()
+        self._num_loads = 0
 
     def close(self) -> None:
         """End the record, if one is written."""

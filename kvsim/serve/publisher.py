@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.results.kv_events import KVEventBatch
+    from kvsim.serve.block_names import Adapter
 
 #: Number of the last message to a subscriber that requested missed events.
 END = (-1).to_bytes(8, "big", signed=True)
@@ -59,17 +60,21 @@ def offset(address: str, rank: int) -> str:
 class Publisher:
     """A PUB socket for events, and a ROUTER socket for subscribers that missed some.
 
+    Parameters
+    ----------
+    adapters : the LoRA adapters loaded so far, by name
+
     Raises
     ------
     ValueError
         For an address that cannot be used.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, adapters: Mapping[str, Adapter] | None = None) -> None:
         self.transport = transport
         self._topic = transport.topic.encode()
         self._next = 0
-        self._names = BlockNames()
+        self._names = BlockNames(adapters)
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=transport.buffer_steps)
         context = zmq.asyncio.Context.instance()
         self._events = context.socket(zmq.PUB)

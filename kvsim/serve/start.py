@@ -253,7 +253,7 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
     try:
         for endpoint, server in pairs:
             if endpoint.events is not None:
-                server.live.publisher = Publisher(endpoint.events)
+                server.live.publisher = Publisher(endpoint.events, server.live.loads)
             runner = web.AppRunner(
                 server.app(),
                 handler_cancellation=True,
