@@ -125,3 +125,17 @@ def test_keys_that_are_null_or_absent_have_the_defaults_of_their_families(tmp_pa
     file.write_text(json.dumps({**falcon, "mamba_n_heads": 47}))
     with pytest.raises(ValueError, match="mamba_n_heads 47 must divide the state's width, 6144"):
         read_hf_config(file)
+
+
+def test_defaults_are_those_of_the_configuration_classes(tmp_path: Path) -> None:
+    """Of transformers: 8 KV heads; null is a head each. An LFM2 with experts has 2 dense layers."""
+    file = tmp_path / "config.json"
+    heads = []
+    for change in ({}, {"num_key_value_heads": None}):
+        values = {key: FALCON[key] for key in FALCON if key != "num_key_value_heads"}
+        file.write_text(json.dumps({**values, "num_attention_heads": 24, **change}))
+        heads.append(read_hf_config(file).num_kv_heads)
+    assert heads == [8, 24]
+    experts = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_dense_layers")
+    file.write_text(json.dumps({key: LFM2_MOE[key] for key in LFM2_MOE if key not in experts}))
+    assert read_hf_config(file).num_params == get_model("lfm2-8b-a1b").num_params

@@ -280,13 +280,19 @@ def _factor(config: Config) -> float:
     return float(factor)
 
 
+# Defaults of the configuration classes in transformers.
 FALCON_H1 = {
     **{"mamba_chunk_size": 256, "mamba_d_conv": 4, "mamba_d_ssm": 1024, "mamba_d_state": 256},
     **{"mamba_n_groups": 1, "mamba_n_heads": 128, "max_position_embeddings": 8192},
+    "num_key_value_heads": 8,
 }
 LFM2 = {
     **{"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8},
     "vocab_size": 65_536,
+}
+LFM2_MOE = LFM2 | {
+    **{"moe_intermediate_size": 1792, "num_dense_layers": 2, "num_experts": 32},
+    "num_experts_per_tok": 4,
 }
 
 JAMBA = {
@@ -303,11 +309,13 @@ JAMBA = {
 QWEN_NEXT = {"full_attention_interval": 4}
 
 HYBRIDS: dict[str, Family] = {
-    "falcon_h1": Family(_falcon_h1, FALCON_H1, null_means_none=frozenset({"mamba_d_ssm"})),
+    "falcon_h1": Family(
+        _falcon_h1, FALCON_H1, null_means_none=frozenset({"mamba_d_ssm", "num_key_value_heads"})
+    ),
     "granitemoehybrid": Family(_granite, ties=True),
     "jamba": Family(_jamba, JAMBA),
     "lfm2": Family(_lfm2, LFM2, ties=True),
-    "lfm2_moe": Family(_lfm2, LFM2, ties=True),
+    "lfm2_moe": Family(_lfm2, LFM2_MOE, ties=True),
     "kimi_k3": Family(_kimi_linear),
     "kimi_linear": Family(_kimi_linear),
     "nemotron_h": Family(_nemotron_h),
