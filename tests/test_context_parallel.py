@@ -73,6 +73,23 @@ def test_hits_end_with_blocks_of_all_ranks(backend: Any) -> None:
         assert list(result.requests["num_cached_tokens"]) == [0, hit]
 
 
+def test_layers_of_an_mtp_module_are_divided_as_the_target_is() -> None:
+    """They stay in one group with the target's layers; those of an EAGLE head are a second one."""
+    options: dict[str, Any] = {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8}
+    found = {
+        (method, shares): kvsim.capacity(
+            **options,
+            decode_context_parallel_size=shares,
+            speculative_config={"method": method, "num_speculative_tokens": 1},
+        )
+        for method in ("mtp", "eagle")
+        for shares in (1, 8)
+    }
+    blocks = found["mtp", 1].num_gpu_blocks
+    assert (found["mtp", 8].num_gpu_blocks, found["mtp", 8].num_tokens) == (blocks, 128 * blocks)
+    assert found["eagle", 1].bytes_per_block == 62 * found["eagle", 8].bytes_per_block
+
+
 def test_other_tables_refuse_it() -> None:
     trace = kvsim.Trace.from_arrays([0.0], [10], [2])
     with pytest.raises(ValueError, match="aiconfigurator: context parallelism"):

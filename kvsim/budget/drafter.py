@@ -181,7 +181,8 @@ def with_drafter(
     """Return a layout with the drafter's layers after the target's, with KV in the same dtype.
 
     A drafter with its own config file has the layers of that file, windows included. Other heads
-    have layers like the target's last attention layer, but with full attention.
+    have layers like the target's last attention layer, but with full attention. Under context
+    parallelism an MTP module is divided as its target is; other drafters are copied to each rank.
 
     Raises
     ------
@@ -200,6 +201,7 @@ def with_drafter(
         added, scales = (kv,) * count, scale * count
     return replace(
         layout,
-        layers=layout.layers + tuple(layer._replace(is_draft=True) for layer in added),
+        layers=layout.layers
+        + tuple(layer._replace(is_draft=True, is_copied=spec.method != "mtp") for layer in added),
         scale_bytes_per_token=layout.scale_bytes_per_token + scales,
     )

@@ -86,7 +86,8 @@ class LayerKV(NamedTuple):
 
     ``num_tensors`` is 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which
     count as a separate layer (``is_index``). ``state_bytes`` is the size of a state per request.
-    ``is_draft`` marks a drafter's layer; context parallelism copies its KV to every rank.
+    ``is_draft`` marks a drafter's layer; with ``is_copied``, context parallelism copies its KV to
+    every rank.
     """
 
     kind: LayerKind
@@ -96,6 +97,7 @@ class LayerKV(NamedTuple):
     state_bytes: int = 0
     is_index: bool = False
     is_draft: bool = False
+    is_copied: bool = False
 
 
 #: Elements per FP32 scale of an indexer's key, and of a latent in FP8 KV, whose rotary part stays

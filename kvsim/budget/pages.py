@@ -90,7 +90,7 @@ def pages_of(
     """Return every layer's page; states are padded to the largest page of attention.
 
     Context parallelism splits the tokens of attention layers over ``num_shares`` ranks, except for
-    a drafter's layers.
+    copied layers.
     """
     largest = block_size * max((layer.bytes_per_token for layer in layers), default=0)
     uncached = max_model_len if state.mode == "none" else block_size
@@ -105,7 +105,7 @@ def pages_of(
         else:
             slot, latent = layer.bytes_per_token, layer.num_tensors == 1
             size = block_size * slot
-            shares = 1 if layer.is_draft else num_shares
+            shares = 1 if layer.is_copied else num_shares
             page = Page(kind, layer.window, block_size, slot, size, size, latent)
             pages.append(page._replace(num_shares=shares))
     return pages
