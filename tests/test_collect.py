@@ -26,7 +26,10 @@ from kvsim.calibration.collect import Loop, about, collect, counted, loops_for, 
 from kvsim.calibration.parameters import constants
 from kvsim.calibration.vllm_bench import runs
 from kvsim.cli import main
+from kvsim.config import RunConfig
+from kvsim.fleet.simulate import run as serve_trace
 from kvsim.serve.start import Endpoint, make_server
+from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,6 +137,52 @@ def test_a_server_that_is_not_there_is_told_in_one_line(
     assert told in line
 
 
+LEAST = {"bandwidth": 0.65, "arithmetic": 0.6, "step": 1e-4, "request": 2e-6}
+MOST = {"bandwidth": 1.05, "arithmetic": 1.05, "step": 2e-3, "request": 3e-5}
+
+
+def simulated(options: dict[str, Any], secret: Path, noise: Any) -> list[dict[str, Any]]:
+    """Return the loops' results on a simulated server, with ``noise(size)`` on each figure."""
+    config = RunConfig.build(**options, cost_model=f"roofline+constants={secret}")
+    found = []
+    for loop in loops_for(options):
+        prompts, outputs = loop.lengths.T
+        trace = Trace.from_arrays(np.zeros(len(prompts)), prompts, outputs)
+        rows = serve_trace(
+            config.model_copy(update={"max_concurrency": loop.clients}), trace
+        ).requests
+        first, rest = np.exp(noise(2))
+        ttfts = first * (rows["first_token_time"] - rows["arrival_time"])
+        decodes = rest * (rows["finish_time"] - rows["first_token_time"])
+        found.append(
+            {"request_rate": "inf", "max_concurrency": loop.clients, "completed": len(trace)}
+            | {"input_lens": prompts.tolist(), "output_lens": outputs.tolist()}
+            | {"ttfts": ttfts.tolist(), "itls": [[one] for one in decodes.tolist()]}
+            | {"mean_ttft_ms": 1e3 * float(ttfts.mean())}
+        )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1000, 1001, 1002])
+def test_the_loops_decide_every_constant_if_figures_have_a_noise_of_one_percent(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    true = {name: float(rng.uniform(LEAST[name], MOST[name])) for name in LEAST}
+    secret = tmp_path / "secret.toml"
+    secret.write_text(tomli_w.dumps({"h100-sxm": constants("h100-sxm", true)}))
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+    results = simulated(options, secret, lambda size: rng.normal(0, 0.01, size))
+    measured = runs("simulated", results) or []
+    found = {one.name: one for one in calibrate(options, measured[:-1], measured[-1:]).estimates}
+    for name, value in true.items():
+        one = found[name]
+        assert one.low is not None, one
+        assert one.high is not None, one
+        assert one.low <= value <= one.high, one
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_secretly_changed_constants_are_found_within_their_intervals(
@@ -141,9 +190,7 @@ def test_secretly_changed_constants_are_found_within_their_intervals(
 ) -> None:
     """The server's clock is slowed fourfold, so that HTTP counts little."""
     rng = np.random.default_rng(seed)
-    least = {"bandwidth": 0.65, "arithmetic": 0.6, "step": 1e-4, "request": 2e-6}
-    most = {"bandwidth": 1.05, "arithmetic": 1.05, "step": 2e-3, "request": 3e-5}
-    true = {name: float(rng.uniform(least[name], most[name])) for name in least}
+    true = {name: float(rng.uniform(LEAST[name], MOST[name])) for name in LEAST}
     secret = tmp_path / "secret.toml"
     secret.write_text(tomli_w.dumps({"h100-sxm": constants("h100-sxm", true)}))
     with running("0.25", cost_model=f"roofline+constants={secret}") as url:
