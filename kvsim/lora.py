@@ -24,7 +24,7 @@ class LoRAConfig:
     max_loras: Count = 1
     max_lora_rank: Count = 16
 
-    def lay_out(self, state: Replica, memory: Memory) -> None:
+    def init_state(self, state: Replica, memory: Memory) -> None:
         """Set the limit in an empty state, and allocate the list of a batch's adapters."""
         state.limits.has_loras, state.limits.max_loras = True, self.max_loras
         state.loras = memory.ints(self.max_loras)

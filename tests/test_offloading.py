@@ -41,8 +41,8 @@ from kvsim.rules.offloading.scheduler import is_target, loads_with_step
 from kvsim.rules.offloading.store import last_to_store, offer_group, prepare_store
 from kvsim.sched.offloading import (
     add_states,
-    lay_out_host_cache,
-    lay_out_offloading,
+    init_host_cache,
+    init_offloading,
 )
 
 #: Tokens of a chunk, and chunks of a request at most.
@@ -57,7 +57,7 @@ class Store:
         self.offloading.groups = [OffloadGroup(chunk_tokens=SIZE)]
         self.offloading.offers = [Offer() for _ in range(MOST)]
         settings = HostCache(capacity=capacity, **options)
-        lay_out_host_cache(self.host, Objects(), settings, orders=SIZE * MOST + 2)
+        init_host_cache(self.host, Objects(), settings, orders=SIZE * MOST + 2)
 
     @property
     def host(self) -> HostCache:
@@ -456,7 +456,7 @@ class Groups:
         self.kv, self.own_blocks = manager.kv, manager.kv.request_blocks[0]
         self.offloading = Offloading()
         settings = Offloading(host=HostCache(capacity=400), **options)
-        lay_out_offloading(self.offloading, Objects(), settings, self.kv, 1)
+        init_offloading(self.offloading, Objects(), settings, self.kv, 1)
         add_states(self.offloading, Objects(), self.kv, 2)
         self.boundary = 0  # of a shared prefix
         self.own_blocks.owner = 0

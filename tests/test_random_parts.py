@@ -195,7 +195,7 @@ def compare(kind: str, seed: int, tmp_path: Path) -> None:
     mine = import_file(str(file)).Mine
     known = len(rules._entries)
     memory, sizes = Flat(), {"block": NUM_BLOCKS, "request": 1}
-    flat = mine().lay_out(memory.one(Part), memory, sizes)
+    flat = mine().init_state(memory.one(Part), memory, sizes)
     names = [n for n in mine.OPERATIONS if n in KINDS[kind][1]]
     entries = dict(zip(names, rules._entries[known:], strict=True))
     plain, clock = mine(), memory.floats(1)

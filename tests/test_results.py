@@ -23,7 +23,7 @@ from kvsim.results.replications import average
 from kvsim.results.result import TABLES
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, REQUESTS, FinishReason
 from kvsim.results.totals import Totals, bin_middle, gap_bin
-from kvsim.rules.recorder import note_gap
+from kvsim.rules.recorder import record_gap
 from kvsim.testing import equal_tables
 
 
@@ -92,7 +92,7 @@ def test_a_run_without_a_completed_request_has_no_latencies() -> None:
 def test_gap_bins_are_a_thousandth_wide(seconds: float) -> None:
     assert bin_middle(gap_bin(seconds)) == pytest.approx(seconds, rel=0.0005)
     state = Replica(gaps=Zeros())
-    note_gap(state, seconds, 3)
+    record_gap(state, seconds, 3)
     assert state.gaps == {gap_bin(seconds): 3}
 
 

@@ -44,7 +44,7 @@ def test_it_is_a_bound(
     for place, sent_there, output in past:
         if place < num_places:
             contents = np.array([content for content, _ in sent_there])
-            sent.note_sent(table, contents, output, place)
+            sent.record_sent(table, contents, output, place)
             held[place] |= {*contents.tolist(), output}
     columns = np.array(prompt, np.int64).T.copy()
     sent.bound_depths(table, columns[0], columns[1], SIZE, most)
@@ -58,6 +58,6 @@ def test_it_is_a_bound(
 
 def test_an_output_is_known_to_who_makes_it() -> None:
     table, most = np.zeros(64, np.int64), np.zeros(3, np.int64)
-    sent.note_sent(table, np.array([1]), -5, 2)
+    sent.record_sent(table, np.array([1]), -5, 2)
     sent.bound_depths(table, np.array([1, -5, 7]), np.array([8, 8, 8]), SIZE, most)
     assert most.tolist() == [0, 0, 4]

@@ -241,7 +241,7 @@ def test_a_request_id_that_comes_twice_frees_blocks_within_a_step_and_advances_n
     pools = [PoolConfig(role=role, name=role) for role in ("prefill", "decode")]
     (_, server), _ = handing_over(Endpoint(["m"], clock="100"), DEPLOYMENT, *pools)
     live, times = server.live, []
-    live.metrics.note_tokens = lambda _request, _count, time: times.append(time)
+    live.metrics.record_tokens = lambda _request, _count, time: times.append(time)
 
     def submit(name, arrived, prompt, max_tokens, params=None):
         common = Completion(prompt="x", kv_transfer_params=params)

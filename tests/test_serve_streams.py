@@ -65,7 +65,7 @@ def test_metrics_have_the_names_that_dashboards_of_vllm_ask_for():
     for step in live.engine.steps_until(float("inf")):
         live.metrics.note_step(step)
     for request in range(2):
-        live.metrics.note_end(live.engine.row(request), "length")
+        live.metrics.record_end(live.engine.row(request), "length")
     text = metrics_text([live]).decode()
     found = {
         line.partition("{")[0]: float(line.split()[-1])

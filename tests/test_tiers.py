@@ -18,11 +18,11 @@ from experiments import offload
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
-from kvsim.cost.host_link import FAULT_SECONDS, lay_out_link
+from kvsim.cost.host_link import FAULT_SECONDS, init_link
 from kvsim.cost.model import CostConfig
 from kvsim.engine.setup import resolve
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.eviction import lay_out_contents
+from kvsim.kv.eviction import init_contents
 from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager
 from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
@@ -97,7 +97,7 @@ class HostTier:
 
     def __init__(self, num_blocks: int) -> None:
         self.tier = Tier(num_blocks=num_blocks)
-        lay_out_contents(Objects(), self.tier.contents, max(num_blocks, 1))
+        init_contents(Objects(), self.tier.contents, max(num_blocks, 1))
 
     def store(self, key: int) -> bool:
         """Store a content; whether that takes a copy."""
@@ -121,7 +121,7 @@ class HostLink:
 
     def __init__(self, config: CostConfig) -> None:
         self.record = Cost()
-        lay_out_link(self.record, config)
+        init_link(self.record, config)
 
     def step_seconds(self, time: float, transfers: Transfers) -> float:
         return with_transfers(self.record, time, Moved(*transfers))

@@ -23,7 +23,7 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(_is_record(row) for row in rows):
         return None
-    told = [row for row in rows if _is_told(row)]
+    told = [row for row in rows if _is_usable(row)]
     if told and not any("time_to_first_token" in row["metrics"] for row in told):
         raise ValueError(f"{name}: has no time_to_first_token: profile with --streaming")
     told = [row for row in told if "time_to_first_token" in row["metrics"]]
@@ -45,7 +45,7 @@ def _is_record(row: Any) -> bool:
     )
 
 
-def _is_told(row: Mapping[str, Any]) -> bool:
+def _is_usable(row: Mapping[str, Any]) -> bool:
     """Return True if a request was profiled, succeeded, and has recorded token counts."""
     if row.get("error") or row["metadata"].get("benchmark_phase") == "warmup":
         return False

@@ -135,13 +135,13 @@ def _parts(config: Config, stored: str, left_out: Sequence[str]) -> tuple[str, .
     parts = []
     for part, usual in MODULES.items():
         modules = OTHER_NAMES.get((config.get("model_type"), part), usual)
-        skipped = sum(_left_out(layer, modules, left_out) for layer in range(num_layers))
+        skipped = sum(_ignored_modules(layer, modules, left_out) for layer in range(num_layers))
         if skipped <= num_layers // FEW:
             parts.append(f"{stored}:{part}")
     return tuple(parts) if len(parts) < len(MODULES) else ()
 
 
-def _left_out(layer: int, modules: Sequence[str], patterns: Sequence[str]) -> bool:
+def _ignored_modules(layer: int, modules: Sequence[str], patterns: Sequence[str]) -> bool:
     names = [f"{prefix}.{layer}.{module}" for prefix in PREFIXES for module in modules]
     return any(_matches(pattern, name) for pattern in patterns for name in names)
 

@@ -22,7 +22,7 @@ from kvsim.compiled.replica_set import (
     poll,
     send,
 )
-from kvsim.compiled.sent import bound_depths, note_sent
+from kvsim.compiled.sent import bound_depths, record_sent
 from kvsim.compiled.sent_index import has_room, insert, shrink
 from kvsim.compiled.types import record_at
 from kvsim.records.routing import Placement
@@ -49,7 +49,7 @@ eviction_after = njit(cache=True)(next_eviction)
 
 
 @njit(cache=True)
-def give_keys(kv, row, path, lengths, rest):
+def write_keys(kv, row, path, lengths, rest):
     """Write a request's keys into the record of the next admission, as ``extend_keys`` does.
 
     The record then has the request's number, so another request that is admitted ignores the keys.
@@ -226,7 +226,7 @@ def reach(fleet, cursor, moments, time, steps):
 
 
 @njit(cache=True)
-def reach_scrape(placement, fleet, cursor, moments, scrapes, before, now, steps):
+def scrape_if_due(placement, fleet, cursor, moments, scrapes, before, now, steps):
     """Scrape all replicas if a scrape is due; False if the host must first advance one of them."""
     start, interval = scrapes
     time = start + last_scrape_of(now, start, interval) * interval
@@ -265,7 +265,7 @@ def catch_up(
     start, interval = scrapes
     if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
         return DRAW
-    if interval > 0 and not reach_scrape(
+    if interval > 0 and not scrape_if_due(
         placement, fleet, cursor, moments, scrapes, before, now, steps
     ):
         return ADVANCE_ONE
@@ -315,7 +315,7 @@ def describe(placement, row, prompt, path, num_pieces):
 
 
 @njit(cache=True)
-def note_choice(
+def record_choice(
     placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
 ):
     """Record the branch and predicted hit of a choice, and add the request to the candidate."""
@@ -340,16 +340,16 @@ def note_choice(
 
 
 @njit(cache=True)
-def note_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
+def enter_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
     """Record the replica of a prefix; if no request waits there, pass it the prefix's keys, too."""
     if source == SENT:
         insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
         shrink(index, place, limits[0])
     elif source == LIVE:
-        note_sent(known[3], its[0], outputs[row], place)
+        record_sent(known[3], its[0], outputs[row], place)
         state = _replica(address)
         if state.num_outstanding == state.num_running:  # no other request waits
-            give_keys(state.kv, row, path, its[2], prompt % size)
+            write_keys(state.kv, row, path, its[2], prompt % size)
 
 
 @njit(cache=True)
@@ -464,12 +464,12 @@ def route(
         if place < 0 or place >= len(addresses):
             cursor[2] = place
             return WRONG_CHOICE
-        note_choice(
+        record_choice(
             placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
         )
         heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
         cursor[0] += 1
-        note_path(
+        enter_path(
             source,
             place,
             row,

@@ -159,7 +159,7 @@ def find_due(log, taken, until):
 
 
 @njit(cache=True)
-def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
+def apply_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
     """Apply the logs of compiled replicas up to a time, starting with replica ``first``.
 
     The first ``taken`` events of a log have been applied before; a log that is applied to its end

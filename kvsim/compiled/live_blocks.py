@@ -106,7 +106,7 @@ def depth_of(pool, first, path, most, guess):
 
 
 @njit(cache=True)
-def forget_known(log, known):
+def remove_known(log, known):
     """Remove the first ``known`` events if they are many or all; return the number of them left."""
     if known == log.num_events:
         log.num_events = log.num_keys = 0
@@ -143,8 +143,8 @@ def learn(address, known, until):
     """Find a log's known events at a time, and remove them if many; return the number left."""
     log = _replica(address).kv.pool.log
     if log.num_events == known:
-        return forget_known(log, known)
-    return forget_known(log, find_due(log, known, until)[0])
+        return remove_known(log, known)
+    return remove_known(log, find_due(log, known, until)[0])
 
 
 @njit(cache=True)

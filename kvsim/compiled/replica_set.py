@@ -204,13 +204,13 @@ def poll(state, place, seen, table, waits, tokens, lines, counts, news, number):
     seen[place, 0] = state.clock
     left = counts[place, 0] - state.num_outstanding
     if left > 0:
-        number = take_ends(place, left, state.clock, table, waits, lines, counts, news, number)
+        number = append_ends(place, left, state.clock, table, waits, lines, counts, news, number)
     if state.num_started != seen[place, 1]:
         most = min(counts[place, 1], state.num_started - max(seen[place, 1], 0))
         seen[place, 1] = state.num_started
         if most > 0:
-            left = see_tokens(state, place, waits, tokens, most)
-            number = take_tokens(place, left, waits, tokens, lines, counts, news, number)
+            left = enter_tokens(state, place, waits, tokens, most)
+            number = append_tokens(place, left, waits, tokens, lines, counts, news, number)
     return number
 
 
@@ -239,7 +239,7 @@ def write(news, number, time, is_end, request_id, place):
 
 
 @njit(cache=True)
-def take_ends(place, left, clock, table, waits, lines, counts, news, number):
+def append_ends(place, left, clock, table, waits, lines, counts, news, number):
     """Append the ends of a replica's ``left`` ended requests; remove these from its list."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
@@ -269,7 +269,7 @@ def take_ends(place, left, clock, table, waits, lines, counts, news, number):
 
 
 @njit(cache=True)
-def see_tokens(state, place, waits, tokens, most):
+def enter_tokens(state, place, waits, tokens, most):
     """Enter new first tokens of waiting requests in ``tokens``; return their number.
 
     At most ``most`` requests got one since the last poll, usually the ones admitted last.
@@ -277,16 +277,16 @@ def see_tokens(state, place, waits, tokens, most):
     number = 0
     if not state.limits.has_own_loop:
         for at in range(state.num_running - 1, -1, -1):
-            number += see_token(state.requests[state.running[at]], place, waits, tokens)
+            number += enter_token(state.requests[state.running[at]], place, waits, tokens)
             if number == most:
                 return number
     for k in range(state.num_requests):  # some may have been preempted or have ended
-        number += see_token(state.requests[k], place, waits, tokens)
+        number += enter_token(state.requests[k], place, waits, tokens)
     return number
 
 
 @njit(cache=True)
-def see_token(request, place, waits, tokens):
+def enter_token(request, place, waits, tokens):
     """Enter a request's first token in ``tokens`` and return 1, or return 0 if it is not new."""
     if request.status == FINISHED or math.isnan(request.first_token_time):
         return 0  # a free record may name a request that was submitted again
@@ -297,7 +297,7 @@ def see_token(request, place, waits, tokens):
 
 
 @njit(cache=True)
-def take_tokens(place, left, waits, tokens, lines, counts, news, number):
+def append_tokens(place, left, waits, tokens, lines, counts, news, number):
     """Append an event per first token in ``tokens``, in the order of sending their requests."""
     firsts, _, afters = lines
     at = firsts[place]

@@ -17,7 +17,7 @@ def row_of(sent, content):
 
 
 @njit(cache=True)
-def note_sent(sent, contents, output, place):
+def record_sent(sent, contents, output, place):
     """Record that a prompt's contents, and the content of its output, were sent to a replica.
 
     ``sent`` is int64 with a power of two of rows; bit ``place % 64`` of a content's row is set.

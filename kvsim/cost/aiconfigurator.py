@@ -16,7 +16,7 @@ from kvsim.budget.host_weights import NO_HOST_WEIGHTS
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
-from kvsim.cost.host_link import lay_out_link
+from kvsim.cost.host_link import init_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
 from kvsim.records.kv import Moved
@@ -60,7 +60,7 @@ class AIConfiguratorCost:
             config.tensor_parallel_size,
         )
         self._work = WorkCounter(config)
-        lay_out_link(self._work.record, config)
+        init_link(self._work.record, config)
         rate = efficiency_of(config.gpu.name)
         waits = config.host_waits
         self._step_time = rate.step + (rate.sync_step if waits else 0.0)

@@ -33,7 +33,7 @@ class ConstantCost:
         """Return True if the compiled rules cover this class."""
         return not overridden(self, ("step",))
 
-    def lay_out_price(self, record: Cost, memory: Memory) -> None:
+    def init_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constant."""
         record.price, record.seconds, record.num_layers = CONSTANT, self.seconds, 1
         record.layers = memory.records(Layers, 1)

@@ -18,7 +18,7 @@ NUM_COLLECTIVES = 3
 LOG_SUM_BYTES = 4
 
 
-def lay_out_context_exchange(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+def init_context_exchange(record: Cost, config: CostConfig, rate: Efficiency) -> None:
     """Write the constants of a step's exchanges into a record.
 
     Every rank computes attention with the heads of all ranks over its own tokens. For each token it

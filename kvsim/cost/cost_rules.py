@@ -7,8 +7,8 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import TYPE_CHECKING, ClassVar
 
-from kvsim.cost.drafter import lay_out_drafter
-from kvsim.cost.host_link import lay_out_link
+from kvsim.cost.drafter import init_drafter
+from kvsim.cost.host_link import init_link
 from kvsim.cost.model import CostConfig, StepCost, check_times
 from kvsim.cost.roofline import copy_numbers
 from kvsim.cost.work import WorkCounter
@@ -67,23 +67,23 @@ class CostRules(RulePart, ABC):
         if config is not None:
             self.counter = counter = WorkCounter(config)
             counter.record.price, counter.record.python = PRICED_BY_OWN_RULES, self
-            lay_out_link(counter.record, config)
+            init_link(counter.record, config)
             if config.speculation is not None:
-                lay_out_drafter(counter.record, config, config.speculation)
+                init_drafter(counter.record, config, config.speculation)
 
     @abstractmethod
     def price(self, work: Work) -> float:
         """Return the seconds of a step's computation, more than 0."""
 
-    def lay_out_price(self, record: Cost, memory: Memory) -> None:
+    def init_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants that count work, and with the rules."""
         counted = self.counter.record
         copy_numbers(counted, record)
         for name in ("wide", "narrow", "experts", "host"):
             copy_numbers(getattr(counted, name), getattr(record, name))
-        self.counter.lay_out(record, memory)
+        self.counter.init_state(record, memory)
         record.python = self.twin()  # each replica has its own state
-        self.lay_out(record.part, memory, {})
+        self.init_state(record.part, memory, {})
 
     def step(self, plan: StepPlan) -> StepCost:
         """Price a step in Python; see :class:`kvsim.cost.model.CostModel`."""

@@ -20,7 +20,7 @@ LOOK_UP_SHARE = 0.006
 PASS_SECONDS = 2.135e-3 / 3 - 0.27e-3
 
 
-def lay_out_drafter(record: Cost, config: CostConfig, spec: SpeculativeConfig) -> None:
+def init_drafter(record: Cost, config: CostConfig, spec: SpeculativeConfig) -> None:
     """Write the constants of drafting into a record."""
     record.has_drafts = True
     if not spec.has_drafter:

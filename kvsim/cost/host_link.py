@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FAULT_SECONDS = 3e-5
 
 
-def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
+def init_host_weights(record: Cost, config: CostConfig) -> None:
     """Write the constants of weights in host memory; copies run at the link's peak rate."""
     given, host = config.host_weights, record.host
     host.share, host.has_experts = given.share, given.num_resident > 0
@@ -36,7 +36,7 @@ def lay_out_host_weights(record: Cost, config: CostConfig) -> None:
     host.graph_time = given.graph_copies * host.copy_time
 
 
-def lay_out_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
+def init_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
     """Write the link's constants into a record."""
     record.link_bytes_per_s = config.gpu.pcie_bytes_per_s
     record.copy_share = config.gpu.pcie_bytes_per_s / config.gpu.memory_bandwidth_bytes_per_s

@@ -90,12 +90,10 @@ class CostConfig:
     speculation: SpeculativeConfig | None = None
 
 
-def lay_out_cost(
-    model: CostModel, record: Cost, memory: Memory, *, has_samples: bool = False
-) -> None:
+def init_cost(model: CostModel, record: Cost, memory: Memory, *, has_samples: bool = False) -> None:
     """Fill an empty record with the constants of a cost model."""
     if getattr(model, "runs_by_rules", False):
-        model.lay_out_price(record, memory)  # type: ignore[attr-defined]
+        model.init_price(record, memory)  # type: ignore[attr-defined]
     else:
         record.price, record.python = PRICED_IN_PYTHON, model
     record.has_samples = has_samples

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from kvsim.budget.weights import DTYPE_BYTES
-from kvsim.cost.context_parallel import lay_out_context_exchange
-from kvsim.cost.drafter import lay_out_drafter
+from kvsim.cost.context_parallel import init_context_exchange
+from kvsim.cost.drafter import init_drafter
 from kvsim.cost.efficiency import (
     Efficiency,
     efficiency_of,
@@ -19,7 +19,7 @@ from kvsim.cost.efficiency import (
 from kvsim.cost.experts import rate_experts, routed_layers, shares_of
 from kvsim.cost.gemms import quantization_time, quantizes_activations, rate_gemms
 from kvsim.cost.hierarchy import COPY_SECONDS
-from kvsim.cost.host_link import lay_out_link
+from kvsim.cost.host_link import init_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.states import price_states
 from kvsim.cost.work import WorkCounter
@@ -125,7 +125,7 @@ class RooflineCost:
         record.kv_rate = bandwidth * reading
         if config.block_size is not None:
             record.kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
-        lay_out_link(record, config, copy_seconds)
+        init_link(record, config, copy_seconds)
         pairs = rate.latent_prefill if model.is_mla else rate.prefill_attention
         record.prefill_rate = gpu.bf16_flops_per_s * pairs
         attending = len(model.layers)
@@ -153,33 +153,33 @@ class RooflineCost:
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.step_time += _other_launches(config, rate)
         record.step_time += config.host_weights.copied / config.gpu.pcie_bytes_per_s
-        lay_out_encoder(record, config, rate)
+        init_encoder(record, config, rate)
         if config.adapter is not None:
             record.adapter_bytes = float(config.adapter.num_bytes)
             record.adapter_flops = config.adapter.token_flops
             launches = ADAPTER_KERNELS * layers
             record.adapter_launch = launches * rate.gemm_launch
         if config.speculation is not None:
-            lay_out_drafter(record, config, config.speculation)
+            init_drafter(record, config, config.speculation)
         record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
         record.token_time += quantization_time(config, rate)
         one, one_token, two, two_token = _all_reduce(config, rate)
         fixed, token = _exchange(config, rate)
         record.one_shot, record.one_shot_token = one + fixed, one_token + token
         record.two_shot, record.two_shot_token = two + fixed, two_token + token
-        lay_out_context_exchange(record, config, rate)
+        init_context_exchange(record, config, rate)
 
     @property
     def runs_by_rules(self) -> bool:
         """Return True if the compiled rules cover this class."""
         return not overridden(self, PARTS)
 
-    def lay_out_price(self, record: Cost, memory: Memory) -> None:
+    def init_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants and tables."""
         copy_numbers(self.record, record)
         for name in ("wide", "narrow", "experts", "host"):
             copy_numbers(getattr(self.record, name), getattr(record, name))
-        self.work.lay_out(record, memory)
+        self.work.init_state(record, memory)
 
     def step(self, plan: StepPlan) -> StepCost:
         if not plan.batch.size:
@@ -230,7 +230,7 @@ class RooflineCost:
         return rules.all_reduce_time(self.record, work)
 
 
-def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+def init_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
     """Write the constants of an encoder pass, which reads the weights once, into a record.
 
     Encoders have 16-bit weights, split over tensor-parallel ranks (vLLM's ``mm_encoder_tp_mode``).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.budget.layout import ROTARY_DIM
 from kvsim.cost.experts import count_experts, touched_by_tokens
 from kvsim.cost.gemms import count_gemms
-from kvsim.cost.host_link import lay_out_host_weights
+from kvsim.cost.host_link import init_host_weights
 from kvsim.cost.paged_experts import fetched_by_tokens
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
@@ -53,7 +53,7 @@ class WorkCounter:
         record = Cost(price=ROOFLINE, has_samples=True)
         count_gemms(record, config)
         count_experts(record, config)
-        lay_out_host_weights(record, config)
+        init_host_weights(record, config)
         #: Experts of a layer that a step of m tokens uses, for m = 0, 1, ...
         self.touched_experts = touched_by_tokens(config)
         #: Of these, experts that it copies from host memory.
@@ -67,9 +67,9 @@ class WorkCounter:
         own = [layer for layer in config.layout.layers if not layer.is_index]
         record.num_stages = keeping / len(own)
         self.record, self.num_shares = record, shares
-        self.lay_out(record, Objects())
+        self.init_state(record, Objects())
 
-    def lay_out(self, record: Cost, memory: Memory) -> None:
+    def init_state(self, record: Cost, memory: Memory) -> None:
         record.num_layers = len(self.classes)
         record.layers = memory.records(Layers, len(self.classes))
         for layers, given in zip(record.layers, self.classes, strict=True):

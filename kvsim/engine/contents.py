@@ -120,7 +120,7 @@ class Contents:
         """Return max_tokens of a request; its output may be shorter."""
         return int(self.lists.get("asked_tokens", self.lists["max_tokens"])[row])
 
-    def lay_out(self, record: TraceRecord, memory: Memory) -> None:
+    def init_state(self, record: TraceRecord, memory: Memory) -> None:
         """Let a replica's trace record refer to these contents."""
         lists = self.lists
         for name, values in lists.items():

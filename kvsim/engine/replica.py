@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kvsim.cost.model import lay_out_cost
+from kvsim.cost.model import init_cost
 from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
@@ -28,11 +28,11 @@ from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
 from kvsim.rules.gaps import gap_bin
 from kvsim.sched.acceptance import conditional_rates
-from kvsim.sched.connector import lay_out_connector, num_transfers
-from kvsim.sched.encoder import check_encoder, lay_out_encoder
-from kvsim.sched.fairness import lay_out_shares
-from kvsim.sched.offloading import add_states, check_offloading, lay_out_copies
-from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
+from kvsim.sched.connector import init_connector, num_transfers
+from kvsim.sched.encoder import check_encoder, init_encoder
+from kvsim.sched.fairness import init_shares
+from kvsim.sched.offloading import add_states, check_offloading, init_copies
+from kvsim.sched.scheduler import StepPlan, init_batch, init_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ class Replica:
         self._contents, self._requests = contents, requests
         self.setup = setup
         self.compiled = compiled
-        self.state = state = self._lay_out()
+        self.state = state = self._init_state()
         self._read_metrics = reader_of(state, *LOADS, *TOKENS)
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
@@ -121,15 +121,15 @@ class Replica:
 
     # -- laying out ------------------------------------------------------------------------------
 
-    def _lay_out(self) -> records.Replica:
+    def _init_state(self) -> records.Replica:
         """Make the initial state of a replica."""
         setup, memory, config = self.setup, self._memory, self.setup.scheduler_config
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
             kv: Any = setup.make_kv()
-            kv.lay_out(state.kv, memory, self._num_request_blocks(setup.kv))
+            kv.init_state(state.kv, memory, self._num_request_blocks(setup.kv))
             kv.state = state
-            lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
+            init_scheduler(state, memory, config, setup.scheduler_type.rules_of)
         else:
             scheduler = setup.make_scheduler()
             state, kv = scheduler.state, scheduler.kv
@@ -138,34 +138,34 @@ class Replica:
                 kv.add_request_blocks(state.kv, memory, missing)
         #: The KV-cache manager over this replica's state; callers must not change it.
         self.kv: KVCacheManager = kv
-        kv.tell_time(lambda: float(state.clock))
+        kv.set_time(lambda: float(state.clock))
         has_samples = setup.kv_config.max_num_samples > 1
-        lay_out_cost(setup.cost, state.cost, memory, has_samples=has_samples)
+        init_cost(setup.cost, state.cost, memory, has_samples=has_samples)
         state.plan_of = StepPlan
         state.limits.depth = depth = setup.num_steps_in_flight
         state.limits.num_stages = setup.num_stages
         state.stage_free = memory.floats(setup.num_stages)
         state.batches = memory.records(records.Batch, depth + 1)
         for place in range(depth + 1):
-            lay_out_batch(memory, state.batches[place], config)
+            init_batch(memory, state.batches[place], config)
         state.phases = memory.records(records.Phase, setup.kv.block_size)
         state.phase_next = memory.ints(2 * config.max_running + 2)
         state.due = memory.ints(config.max_running + 1)
         state.reached = memory.ints(config.max_running + 1)
-        self._lay_out_records(state)
-        self._contents.lay_out(state.trace, memory)
+        self._init_records(state)
+        self._contents.init_state(state.trace, memory)
         state.limits.has_grammars = state.trace.has_grammar_times
-        lay_out_shares(state, memory, self._contents.num_tenants)
-        self._lay_out_rates(state)
-        lay_out_connector(state, memory, config, depth, self._contents.room)
+        init_shares(state, memory, self._contents.num_tenants)
+        self._init_rates(state)
+        init_connector(state, memory, config, depth, self._contents.room)
         if config.engine_settings is not None:
-            config.engine_settings.lay_out_rows(state, memory, len(self._contents))
-        lay_out_copies(state)
-        lay_out_encoder(state, memory, config.encoder_inputs)
+            config.engine_settings.init_rows(state, memory, len(self._contents))
+        init_copies(state)
+        init_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
 
-    def _lay_out_rates(self, state: records.Replica) -> None:
+    def _init_rates(self, state: records.Replica) -> None:
         """Lay out the acceptance of each request's drafts, if the trace has it."""
         spec = self.setup.scheduler_config.speculation
         if state.trace.has_rates and spec is not None:
@@ -181,7 +181,7 @@ class Replica:
             return config.max_running + 1
         return config.max_running + 1 + num_transfers(kv, self._contents.room)
 
-    def _lay_out_records(self, state: records.Replica) -> None:
+    def _init_records(self, state: records.Replica) -> None:
         memory, setup, flat = self._memory, self.setup, Flat()
         self._gaps = untouched(8 * GAP_BINS).view(np.int64)
         self._samples = np.zeros(MAX_MEMORY_SAMPLES, dtype=MEMORY)
@@ -283,7 +283,7 @@ class Replica:
         """Set whether a request yet to arrive pins its blocks from its end until they are read."""
         self.state.connector.keeps[request_id] = int(keeps)
 
-    def take_begun(self) -> list[tuple[int, int, float]]:
+    def pop_started_loads(self) -> list[tuple[int, int, float]]:
         """Return the loads started since the last call: request, missing tokens, time."""
         connector = self.state.connector
         if self.setup.scheduler_config.kv_transfer is None or connector.num_begun == 0:
@@ -345,7 +345,7 @@ class Replica:
 
         return int(load_entry().address_of(self.state))
 
-    def tell_ends(self, number: int) -> None:
+    def report_ends(self, number: int) -> None:
         """Call ``on_end`` for each of ``number`` ended requests."""
         if self._on_end is not None:
             for _ in range(number):
@@ -360,7 +360,7 @@ class Replica:
         """Continue :meth:`advance` to its horizon; return the number of ended requests. Mutates."""
         state, num_told = self.state, 0
         for stop in self.stops():
-            self.tell_ends(state.num_ended - num_told)
+            self.report_ends(state.num_ended - num_told)
             num_told = state.num_ended
             if self._observer is not None and stop == records.SCHEDULED:
                 self._observer.scheduled(self)

@@ -56,7 +56,7 @@ class ReplicaSet:
             self._told[place] += self.bring_one(place, target)
         found: list[int] = (self._ended + self._told).nonzero()[0].tolist()
         for place in found:
-            self._replicas[place].tell_ends(int(self._ended[place]))
+            self._replicas[place].report_ends(int(self._ended[place]))
         return found
 
     def bring_one(self, place: int, target: float) -> int:
@@ -68,7 +68,9 @@ class ReplicaSet:
             self.times[place] = replica.state.next_event_time
         return number
 
-    def take_turn(self, target: float, ahead: float, waits: NDArray[np.bool_]) -> tuple[int, int]:
+    def advance_one_event(
+        self, target: float, ahead: float, waits: NDArray[np.bool_]
+    ) -> tuple[int, int]:
         """Advance the replica with the next event.
 
         It runs to ``ahead`` seconds after the next event of another replica, and at most to
@@ -98,7 +100,7 @@ class ReplicaSet:
         number = int(self._ended[place])
         if number:
             self._ended[place] = 0
-            self._replicas[place].tell_ends(number)
+            self._replicas[place].report_ends(number)
             return place, number
         first = self.times[place]
         if self._entries[place]:
@@ -130,10 +132,10 @@ class ReplicaSet:
             return -1, target
         return place, min(target, max(second + ahead, math.nextafter(first, math.inf)))
 
-    def tell_ended(self) -> None:
+    def report_ended(self) -> None:
         """Report the requests that have ended in compiled code. Mutates."""
         for place in self._ended.nonzero()[0].tolist():
-            self._replicas[place].tell_ends(int(self._ended[place]))
+            self._replicas[place].report_ends(int(self._ended[place]))
         self._ended[:] = 0
 
     def columns(self) -> tuple[NDArray[Any], ...]:

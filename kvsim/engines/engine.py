@@ -46,10 +46,10 @@ class EngineSettings:
     #: Tokens of the pool if it bounds the length of a request, else None.
     max_total_num_tokens: int | None
 
-    def lay_out(self, state: Replica, memory: StateMemory) -> None:
+    def init_state(self, state: Replica, memory: StateMemory) -> None:
         """Write the settings into an empty state, and allocate the lists of running requests."""
 
-    def lay_out_rows(self, state: Replica, memory: StateMemory, num_rows: int) -> None:
+    def init_rows(self, state: Replica, memory: StateMemory, num_rows: int) -> None:
         """Allocate the engine's lists with an entry for each request of a trace."""
 
     def check_open_trace(self) -> None:

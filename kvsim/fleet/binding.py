@@ -100,7 +100,7 @@ def _binding(
         if moving > max(min(waits[0] - moving, running), waits[1]):
             return "link"
         part = parts[1] if waits[1] > waits[0] - moving else parts[0]
-    samples = _while_they_come(table, part, is_known=is_known)
+    samples = _in_arrival_seconds(table, part, is_known=is_known)
     waiting = samples[samples["num_waiting"] > 0]
     if not len(waiting) or (not is_known and len(waiting) < MOSTLY * len(samples)):
         return "arrivals"
@@ -113,7 +113,7 @@ def _binding(
     return work.of_places(part.role) if shares[1] == max(shares) else work.of_tokens(part.role)
 
 
-def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
+def _in_arrival_seconds(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
     """Return a pool's memory samples; if the queue grows, those in the arrivals' second half."""
     samples = np.concatenate([m.replica.memory for m in part.members])
     if not is_known:

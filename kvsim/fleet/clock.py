@@ -121,7 +121,7 @@ class FleetClock:
         ahead = self._watcher.ahead()
         waits = np.zeros(len(self._members), np.bool_)
         while True:
-            place, num_ended = self.replica_set.take_turn(target, ahead, waits)
+            place, num_ended = self.replica_set.advance_one_event(target, ahead, waits)
             if place < 0:
                 return True
             self._notify(place, num_ended)
@@ -133,8 +133,8 @@ class FleetClock:
         member = self._members[place]
         if num_ended:
             self._notify_ended(member)
-        for row, num_tokens, time in member.replica.take_begun():
+        for row, num_tokens, time in member.replica.pop_started_loads():
             self._watcher.begun(member, row, num_tokens, time)
 
     def _notify_ended(self, member: Member) -> None:
-        self._watcher.ended(member, member.take_ended(), member.replica.clock)
+        self._watcher.ended(member, member.pop_ended(), member.replica.clock)

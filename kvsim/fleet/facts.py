@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kvsim.cost.model import lay_out_cost
+from kvsim.cost.model import init_cost
 from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON, ROOFLINE
 from kvsim.records.engine import Batch, Entry
 from kvsim.records.memory import Objects
@@ -112,7 +112,7 @@ def prefill_pricer(setup: Parts) -> Callable[[PrefillPrice, Memory], None] | Non
 
     def price_prefills(price: PrefillPrice, memory: Memory) -> None:
         _lay_out_replica(setup, price, memory)
-        lay_out_cost(setup.cost, price.replica.cost, memory)
+        init_cost(setup.cost, price.replica.cost, memory)
 
     tried = PrefillPrice()
     price_prefills(tried, Objects())

@@ -278,7 +278,7 @@ class Gateways:
         for reader in self._readers.values():
             reader.update(now)
         for scraper in self._scrapers.values():
-            scraper.ask_idle(now)
+            scraper.scrape_idle_replicas(now)
         if router.scrape_interval is not None:
             for view, value in zip(
                 views, self._scrapers[router.scrape_interval].values, strict=True

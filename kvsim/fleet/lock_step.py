@@ -218,12 +218,12 @@ class LockStepClock(FleetClock):
             )
             if time > target or time == math.inf:
                 return True
-            self._bring_all(time)
+            self._advance_all(time)
             if self._world.peek() < target:
                 return False
             if time >= target:
                 return True
-            self._bring_all(math.nextafter(time, math.inf))
+            self._advance_all(math.nextafter(time, math.inf))
             ranks.begin(time)
             for place, member in enumerate(self._members):
                 next_time = member.replica.next_event_time()
@@ -231,6 +231,6 @@ class LockStepClock(FleetClock):
             if self._world.peek() < target:
                 return False
 
-    def _bring_all(self, horizon: float) -> None:
+    def _advance_all(self, horizon: float) -> None:
         for place in range(len(self._members)):
             self._notify(place, self.replica_set.advance_one(place, horizon))

@@ -114,7 +114,7 @@ class Member:
             return whole
         return max(min(self.end_time, end_time) - self.start_time, 0.0)
 
-    def take_ended(self) -> list[int]:
+    def pop_ended(self) -> list[int]:
         """Remove and return the requests that have ended since the last call. Mutates."""
         rows = list(self.rows)
         reasons = self.table["finish_reason"][rows]

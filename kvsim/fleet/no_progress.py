@@ -70,7 +70,7 @@ class Standstill(Feature):
             return False
         has_work = any(one.num_open for one in features) or any(one.rows for one in everybody)
         if not has_work:
-            return self._let_in()
+            return self._place_held()
         if len(self._holders()) < 2:
             self._count_idle(everybody)
             return False
@@ -78,15 +78,15 @@ class Standstill(Feature):
         if time >= everybody[0].replica.state.end_time:
             return False
         self._is_planned = True
-        self._world.call_at(time, self._take_back)
+        self._world.call_at(time, self._free_others)
         return True
 
     def on_answered(self, time: float) -> None:
         self._num_solved = self._num_idle = 0
         if self.held_back:
-            self._let_in(time)
+            self._place_held(time)
 
-    def _let_in(self, time: float = -math.inf) -> bool:
+    def _place_held(self, time: float = -math.inf) -> bool:
         """Place the requests held back, at a time or now; False if there are none. Mutates."""
         rows, self.held_back = self.held_back, []
         if rows:
@@ -113,7 +113,7 @@ class Standstill(Feature):
             found |= dict.fromkeys(handoffs.holders())
         return dict(sorted(found.items()))
 
-    def _take_back(self) -> None:
+    def _free_others(self) -> None:
         """Free the blocks of all but the oldest request, and place the others again. Mutates.
 
         They are placed at once if a request has ended since the last call, else after the next end.
@@ -124,7 +124,7 @@ class Standstill(Feature):
         for row, member in rows:
             if member is None:
                 assert handoffs is not None
-                handoffs.take_back(row, now)
+                handoffs.roll_back(row, now)
             else:
                 member.withdraw(row, now)
                 self._host.drive.touch(member)

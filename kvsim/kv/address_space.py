@@ -24,7 +24,7 @@ PLACEMENTS = {
 }
 
 
-def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
+def init_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
     """Lay out a linear memory of ``num_slots`` slots for at most ``max_pieces`` extents."""
     space.placement = int(PLACEMENTS[fit])
     if fit != "buddy":
@@ -56,7 +56,7 @@ class AddressSpace:
     def __init__(self, num_slots: int, fit: Fit) -> None:
         self.num_slots, self.fit = num_slots, fit
         self.space = Space()
-        lay_out_space(self.space, Objects(), num_slots, fit, max_pieces=2**20)
+        init_space(self.space, Objects(), num_slots, fit, max_pieces=2**20)
 
     def allocate(self, num_slots: int) -> tuple[int, int] | None:
         """Allocate an extent; return (start, allocated slots), or None if no hole fits."""

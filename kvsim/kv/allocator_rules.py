@@ -128,7 +128,7 @@ class OwnManager(RuleManager):
         self.num_gpu_blocks = config.num_bytes // block_bytes
         self.total_bytes = self.num_gpu_blocks * block_bytes
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         kv.manager = self.rules_of
         assign(kv, self.config)
         kv.enable_prefix_caching = False
@@ -139,7 +139,7 @@ class OwnManager(RuleManager):
         self.add_request_blocks(kv, memory, num_request_blocks)
         rules, sizes = self._rules, {"block": blocks, "request": num_request_blocks}
         given = {name: getattr(rules, name) for name in rules.parameters()}
-        made = type(rules)(**given).lay_out(own.part, memory, sizes)
+        made = type(rules)(**given).init_state(own.part, memory, sizes)
         made.num_blocks, made.block_size = blocks, self.block_size
         own.part.python = made
 

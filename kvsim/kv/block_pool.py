@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.kv.eviction import LRU, evictable, lay_out_policy, victims
+from kvsim.kv.eviction import LRU, evictable, init_policy, victims
 from kvsim.records.eviction import SIEVE
 from kvsim.records.kv import KV
 from kvsim.records.memory import Objects, column, head
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from kvsim.kv.eviction import EvictionPolicy
     from kvsim.records.memory import Memory
 
-__all__ = ["NULL_BLOCK", "BlockPool", "lay_out_pool"]
+__all__ = ["NULL_BLOCK", "BlockPool", "init_pool"]
 
 #: A block stores its group in a signed integer of 8 bits.
 MOST_GROUPS = 127
 
 
-def lay_out_pool(
+def init_pool(
     pool: Pool,
     memory: Memory,
     num_gpu_blocks: int,
@@ -62,7 +62,7 @@ def lay_out_pool(
     pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
     pool.buckets, pool.bucket_mask = memory.shorts(buckets, NONE), buckets - 1
     pool.num_seen, pool.fewest_dead = memory.ints(blocks), memory.ints(blocks)
-    lay_out_policy(eviction, pool, memory)
+    init_policy(eviction, pool, memory)
 
 
 class BlockPool:
@@ -81,7 +81,7 @@ class BlockPool:
         self.kv = KV(num_groups=num_groups)
         self.kv.groups = [KVGroup(index=g) for g in range(num_groups)]
         policy = LRU() if eviction is None else eviction
-        lay_out_pool(self.kv.pool, Objects(), num_gpu_blocks, num_groups, policy)
+        init_pool(self.kv.pool, Objects(), num_gpu_blocks, num_groups, policy)
 
     @classmethod
     def over(cls, kv: Any) -> BlockPool:

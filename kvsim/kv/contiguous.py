@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from kvsim.kv.address_space import AddressSpace, Fit, holes, largest, lay_out_space
+from kvsim.kv.address_space import AddressSpace, Fit, holes, init_space, largest
 from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import ANSWERS, RuleManager
 from kvsim.records.contiguous import Allocations, Reserve
@@ -92,11 +92,11 @@ class ContiguousManager(RuleManager):
         memory.slot_bytes, memory.window = self.slot_bytes, self.window or 0
         memory.has_samples = self.config.max_num_samples > 1
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         self._set_up(kv)
         self.add_request_blocks(kv, memory, num_request_blocks)
         most = num_request_blocks * self.config.max_num_samples if memory.compiled else 2**20
-        lay_out_space(kv.contiguous.space, memory, self.num_slots, self.fit, most)
+        init_space(kv.contiguous.space, memory, self.num_slots, self.fit, most)
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         new = memory.records(Allocations, stop - first)

@@ -29,7 +29,7 @@ class EventRows(NamedTuple):
     places: NDArray[np.int64]
 
 
-def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
+def init_events(kv: KV, memory: Memory, step_tokens: int) -> None:
     """Lay out a log for a paged cache; ``step_tokens`` is the most tokens in flight."""
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     blocks = len(kv.pool.blocks)
@@ -37,10 +37,10 @@ def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
     # has one stored event per group.
     smallest = min(group.block_size for group in groups)
     reserve = (4 + 4 * len(groups)) * blocks + 2 * len(groups) * cdiv(step_tokens, smallest)
-    lay_out_log(kv.pool, memory, reserve)
+    init_log(kv.pool, memory, reserve)
 
 
-def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
+def init_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
     """Lay out a log for steps of at most ``reserve`` events."""
     pool.has_events = True
     log = pool.log

@@ -91,7 +91,7 @@ class EvictionPolicy(Parametric, ABC):
         """Return for each request the number that the policy reads as ``goes_on``, 0 for none."""
         return turns.goes_on
 
-    def tell_time(self, clock: Callable[[], float], state: Any) -> None:
+    def set_time(self, clock: Callable[[], float], state: Any) -> None:
         """Set the clock; ``state`` is the replica that it belongs to."""
         del state
         self.clock = clock
@@ -148,7 +148,7 @@ def eviction_policy(text: str) -> EvictionPolicy:
     return EVICTION_POLICIES.make(text)
 
 
-def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
+def init_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
     """Lay out a policy's state in a pool's record; of a Python policy, store a reference only."""
     num_blocks = pool.num_usable + 1
     if policy.rules_of == PYTHON_POLICY or not policy.runs_by_rules:
@@ -164,10 +164,10 @@ def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> N
         for queue in range(2):
             pool.rankings[queue].entries = memory.room(RankedEntry, num_blocks)
     if pool.policy == Eviction.S3FIFO:
-        lay_out_contents(memory, pool.ghosts, num_blocks)
+        init_contents(memory, pool.ghosts, num_blocks)
 
 
-def lay_out_contents(memory: Memory, contents: Contents, count: int) -> None:
+def init_contents(memory: Memory, contents: Contents, count: int) -> None:
     """Lay out records for ``count`` contents; untouched records take no memory."""
     num_buckets = 1 << max(2 * count - 1, 1).bit_length()
     contents.rows = memory.room(Content, count + 2)  # index 0, and one added before one is removed
@@ -211,7 +211,7 @@ class RulePolicy(EvictionPolicy):
         self.pool = BlockPool()
         self.pool.blocks = Room(Block)  # type: ignore[assignment]
         self.pool.places = Room(Neighbours)  # type: ignore[assignment]
-        lay_out_policy(self, self.pool, Objects())
+        init_policy(self, self.pool, Objects())
         self.pool.policy = self.rules_of
         self.pool.line.entries, self.pool.line.size = Zeros(), MANY  # type: ignore[assignment]
 
@@ -231,10 +231,10 @@ class RulePolicy(EvictionPolicy):
     def cached(self, block_id: int, key: int) -> None:
         block = self.pool.blocks[block_id]
         block.key, block.ref_cnt, block.hashed = key, 1, True
-        rules.note_cached(self.pool, block_id)
+        rules.record_cached(self.pool, block_id)
 
     def hit(self, block_id: int) -> None:
-        rules.note_hit(self.pool, block_id)
+        rules.record_hit(self.pool, block_id)
 
     def __len__(self) -> int:
         return self.pool.num_cached

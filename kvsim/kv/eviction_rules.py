@@ -79,7 +79,7 @@ class EvictionRules(RulePart, EvictionPolicy):
         return self.pool.hint
 
     def prepare(self, pool: BlockPool, memory: Memory) -> Any:
-        made = self.lay_out(pool.part, memory, {"block": len(pool.blocks)})
+        made = self.init_state(pool.part, memory, {"block": len(pool.blocks)})
         made.pool = pool
         if "num_blocks" in self.kinds():
             made.num_blocks = len(pool.blocks)
@@ -91,7 +91,7 @@ class EvictionRules(RulePart, EvictionPolicy):
         self.laid_out = made
         return made
 
-    def tell_time(self, clock: Callable[[], float], state: Any) -> None:
+    def set_time(self, clock: Callable[[], float], state: Any) -> None:
         self.clock = self.laid_out.clock = clock
         view = getattr(self.laid_out, "view", None)
         if view is not None:

@@ -36,8 +36,8 @@ class ForkedManager(PagedManager):
         if len(self.groups) != 1 or self.groups[0].kind != FULL:
             raise ValueError("num_samples: sequences that share blocks need full attention")
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
-        super().lay_out(kv, memory, num_request_blocks)
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+        super().init_state(kv, memory, num_request_blocks)
         kv.enable_prefix_caching = False
         kv.beam_switch = self.config.beam_switch if self.config.use_beam_search else 0.0
         most = self.config.max_num_samples

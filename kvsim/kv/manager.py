@@ -258,7 +258,7 @@ class KVCacheManager(Parametric, ABC):
         """Receive the trace's requests, in order of arrival, for an optimal policy. Mutates."""
         del requests
 
-    def tell_time(self, clock: Callable[[], float]) -> None:
+    def set_time(self, clock: Callable[[], float]) -> None:
         """Set the replica's clock, in seconds, for policies that use the time."""
         del clock
 

@@ -23,8 +23,8 @@ from kvsim.kv.attention import (
     replay_window,
     sees_all,
 )
-from kvsim.kv.block_pool import BlockPool, lay_out_pool
-from kvsim.kv.events import lay_out_events
+from kvsim.kv.block_pool import BlockPool, init_pool
+from kvsim.kv.events import init_events
 from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
@@ -117,7 +117,7 @@ class PagedManager(RuleManager):
 
     # -- laying out ----------------------------------------------------------------------------
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         config = self.config
         assign(kv, config)
         kv.manager = self.rules_of
@@ -130,14 +130,14 @@ class PagedManager(RuleManager):
         kv.replay_window = max(map(replay_window, self.groups))
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
-        self._lay_out_groups(kv, memory)
+        self._init_groups(kv, memory)
         if any(spec.kind == MAMBA_ALIGN for spec in self.groups):
-            self._lay_out_states(kv, memory)
+            self._init_states(kv, memory)
         several = len(self.groups) > 1
         kv.names_by_group = kv.has_states or (
             several and (config.drops_last_block or self._tells_events or self._rounds_unevenly(kv))
         )
-        lay_out_pool(
+        init_pool(
             kv.pool,
             memory,
             self.num_gpu_blocks,
@@ -146,7 +146,7 @@ class PagedManager(RuleManager):
             self._num_hash_aliases(kv),
         )
         if self._tells_events:
-            lay_out_events(kv, memory, config.max_in_flight_tokens)
+            init_events(kv, memory, config.max_in_flight_tokens)
         self.add_request_blocks(kv, memory, num_request_blocks)
 
     def _set_units(self, kv: KV) -> None:
@@ -167,7 +167,7 @@ class PagedManager(RuleManager):
             spec.block_size < kv.alignment for spec in self.groups
         )
 
-    def _lay_out_groups(self, kv: KV, memory: Memory) -> None:
+    def _init_groups(self, kv: KV, memory: Memory) -> None:
         config = self.config
         kv.num_groups = len(self.groups)
         kv.groups = memory.records(KVGroup, kv.num_groups)
@@ -203,7 +203,7 @@ class PagedManager(RuleManager):
                 kv.groups[g].has_drafter = drafted
                 kv.groups[g].drops_last_block = found.drops_last_block
 
-    def _lay_out_states(self, kv: KV, memory: Memory) -> None:
+    def _init_states(self, kv: KV, memory: Memory) -> None:
         """Lay out the memory for cached states."""
         config, unit = self.config, kv.hash_block_size
         first = next(spec for spec in self.groups if isinstance(spec, Mamba))
@@ -308,8 +308,8 @@ class PagedManager(RuleManager):
             total += blocks
         return total <= self.num_usable
 
-    def tell_time(self, clock: Callable[[], float]) -> None:
-        self.eviction.tell_time(clock, self.state)
+    def set_time(self, clock: Callable[[], float]) -> None:
+        self.eviction.set_time(clock, self.state)
 
     def foresee(self, requests: Iterable[Request]) -> None:
         if self.foresees:

@@ -51,7 +51,7 @@ class RuleManager(KVCacheManager):
         self.config = config
 
     @abstractmethod
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         """Fill an empty record with the settings and memory for ``num_request_blocks`` requests."""
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
@@ -77,7 +77,7 @@ class RuleManager(KVCacheManager):
     def state(self) -> Replica:
         """State of the replica of this manager, as Python records."""
         state = Replica()
-        self.lay_out(state.kv, Objects(), 2)
+        self.init_state(state.kv, Objects(), 2)
         return state
 
     #: The methods that call rules; a subclass that overrides one of them runs in Python only.

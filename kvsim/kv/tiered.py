@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
-from kvsim.kv.eviction import lay_out_contents
+from kvsim.kv.eviction import init_contents
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.kv import PAGED
@@ -47,11 +47,11 @@ class TieredManager(PagedManager):
         self.num_host_blocks = int(host_gib * 2**30) // self.bytes_per_block
         check_plain("tiered", self)
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
-        super().lay_out(kv, memory, num_request_blocks)
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+        super().init_state(kv, memory, num_request_blocks)
         kv.pool.has_host = True
         kv.pool.host.num_blocks = self.num_host_blocks
-        lay_out_contents(memory, kv.pool.host.contents, self.num_host_blocks)
+        init_contents(memory, kv.pool.host.contents, self.num_host_blocks)
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
         """Return the GPU blocks of the last hit; the rest of the hit is in host memory."""

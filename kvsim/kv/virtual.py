@@ -88,7 +88,7 @@ class VirtualManager(RuleManager):
         self._set_up(kv, Objects())
         return kv
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         self._set_up(kv, memory)
         virtual = kv.virtual
         virtual.num_free_pages = self.num_pages

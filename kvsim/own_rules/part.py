@@ -207,7 +207,7 @@ class RulePart(Parametric):
             if sized.per == per:
                 getattr(self, name).size = number
 
-    def lay_out(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
+    def init_state(self, part: Any, memory: Memory, sizes: Mapping[str, int]) -> Any:
         """Lay out the state in a replica's memory; return the instance that Python calls.
 
         Parameters

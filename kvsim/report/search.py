@@ -22,7 +22,7 @@ def sheet(answer: Mapping[str, Any]) -> str:
     lines = [f"SLO        {answer['slo']}"]
     if not answer["request_rate"]:
         lines.append(f"best       none: {answer['reason']}")
-        return "\n".join([*lines, *_tried(answer), *_left_out(answer)])
+        return "\n".join([*lines, *_tried(answer), *_ignored_modules(answer)])
     lines.append(f"best       {_carries(answer)}{_with(answer['options'])}")
     lines += _cost(answer)
     found = answer["interval"]
@@ -40,7 +40,7 @@ def sheet(answer: Mapping[str, Any]) -> str:
     lines.append(f"bottleneck {answer['binding'] or 'nothing'}: {answer['evidence']}")
     lines.append(f"changes    {answer['change']}")
     lines += _front(answer) if answer["objective"] == "pareto" else _tried(answer)
-    lines += _left_out(answer)
+    lines += _ignored_modules(answer)
     return "\n".join([*lines, "", answer["command"]])
 
 
@@ -101,7 +101,7 @@ def _front(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _left_out(answer: Mapping[str, Any]) -> list[str]:
+def _ignored_modules(answer: Mapping[str, Any]) -> list[str]:
     """List the reasons why configurations could not run, each once."""
     reasons: dict[str, int] = {}
     for one in answer["evaluated"]:

@@ -10,11 +10,11 @@ from kvsim.records.request import FINISHED, RUNNING, WAITING_FOR_INPUT
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector.scheduler import release
 from kvsim.rules.kv import free_slots
-from kvsim.rules.offloading.scheduler import note_end
+from kvsim.rules.offloading.scheduler import record_end
 from kvsim.rules.recorder import write_row
 from kvsim.rules.vllm.encoder import release_all
-from kvsim.rules.vllm.overload import is_limited, note_last_end
-from kvsim.rules.waiting_for_kv import leave_queue
+from kvsim.rules.vllm.overload import is_limited, record_last_end
+from kvsim.rules.waiting_for_kv import remove_from_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -38,9 +38,9 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     """End a request before it has all its tokens."""
     request = state.requests[k]
     if request.status == RUNNING:
-        leave_running(state, k)
+        remove_from_running(state, k)
     else:
-        leave_queue(state, k)
+        remove_from_queue(state, k)
         state.num_deferred -= request.is_deferred
         if request.status == WAITING_FOR_INPUT:
             state.num_idle -= 1
@@ -78,7 +78,7 @@ def free_early(state: Replica, request: Request) -> None:
         free_slots(state.kv, request)
 
 
-def leave_running(state: Replica, k: int) -> None:
+def remove_from_running(state: Replica, k: int) -> None:
     """Remove a request from the running list; the others keep their order."""
     kept = 0
     for place in range(state.num_running):
@@ -97,7 +97,7 @@ def end_request(state: Replica, k: int, reason: int) -> None:
     state.num_outstanding -= 1
     state.num_ended += 1
     if is_limited(state) and reason != REJECTED:
-        note_last_end(state, state.requests[k])
+        record_last_end(state, state.requests[k])
     if state.connector.kind == OFFLOADING:
-        note_end(state, state.requests[k], reason == ABORTED)
+        record_end(state, state.requests[k], reason == ABORTED)
     write_row(state, state.requests[k], reason)

@@ -15,7 +15,7 @@ from kvsim.rules.queue import is_before, is_more_urgent, requeue
 from kvsim.rules.vllm.dropping import reset_dropping
 from kvsim.rules.vllm.encoder import return_items
 from kvsim.rules.vllm.fairness import charge_admission
-from kvsim.rules.waiting_for_kv import leave_queue
+from kvsim.rules.waiting_for_kv import remove_from_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -92,7 +92,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
 def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> None:
     """Move the head of the queue to the running list; its slots are already allocated."""
     request, admission = state.requests[k], state.admissions[state.num_admitted]
-    leave_queue(state, k)
+    remove_from_queue(state, k)
     state.head_lookup_failed = False
     state.decode_only = False
     state.num_deferred -= request.is_deferred
@@ -164,11 +164,11 @@ def preempt(state: Replica, k: int) -> None:
     victim.num_stale_tokens = victim.num_in_flight_tokens
     victim.num_placeholders = 0
     victim.num_drafts = 0
-    note_preemption(state, k)
+    record_preemption(state, k)
     requeue(state, k)
 
 
-def note_preemption(state: Replica, k: int) -> None:
+def record_preemption(state: Replica, k: int) -> None:
     state.requests[k].num_preemptions += 1
     state.preempted[state.num_preempted] = k
     state.num_preempted += 1

@@ -47,12 +47,12 @@ from kvsim.rules.blocks.mamba import begin_states
 from kvsim.rules.connector.copy_fence import release_or_fence_copies
 from kvsim.rules.connector.report import drop_pinned, process_copies, resume
 from kvsim.rules.connector.scheduler import has_reports, has_transfers, preempts_in_vain
-from kvsim.rules.events import is_short_of_room, note_update
+from kvsim.rules.events import is_short_of_room, record_update
 from kvsim.rules.idle_time import pass_idle_time, time_to_resume
 from kvsim.rules.kv import look_up, take_transfers
 from kvsim.rules.offloading.jobs import first_due
 from kvsim.rules.offloading.scheduler import begin_copies, lacks_states
-from kvsim.rules.output import note_surplus, process_output
+from kvsim.rules.output import process_output, record_surplus
 from kvsim.rules.price import price
 from kvsim.rules.published_metrics import publish_metrics, record_load
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
@@ -65,7 +65,7 @@ from kvsim.rules.vllm.pausing import rests
 from kvsim.rules.vllm.pipeline import pass_stages, start_of
 from kvsim.rules.vllm.reset import reset_prefix_cache
 from kvsim.rules.vllm.scheduler import schedule_vllm
-from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, num_queued
+from kvsim.rules.waiting_for_kv import next_in_line, num_queued, remove_from_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -233,7 +233,7 @@ def handle_no_progress(state: Replica) -> bool:
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
         k = next_in_line(state)
-        leave_queue(state, k)
+        remove_from_queue(state, k)
         end_request(state, k, REJECTED)
         recycle(state, k)
         return True
@@ -244,7 +244,7 @@ def complete(state: Replica) -> None:
     """Process the output of the oldest step in flight."""
     batch = batch_at(state, 0)
     if state.trace.has_eos:
-        note_surplus(state, batch)
+        record_surplus(state, batch)
     pass_time(state, batch.end)
     state.must_complete = False
     state.first_batch = (state.first_batch + 1) % (state.limits.depth + 1)
@@ -256,7 +256,7 @@ def complete(state: Replica) -> None:
     else:
         process_output(state, batch)
     if state.kv.pool.has_events:
-        note_update(state.kv.pool.log, state.clock)
+        record_update(state.kv.pool.log, state.clock)
     publish_metrics(state)
 
 

@@ -37,7 +37,7 @@ def next_event(log: EventLog, kind: int, group: int) -> Event:
     return event
 
 
-def note_key(log: EventLog, key: int, place: int) -> None:
+def record_key(log: EventLog, key: int, place: int) -> None:
     """Append the key of a block to the log; a later event refers to it."""
     log.keys[log.num_keys] = key
     log.places[log.num_keys] = place
@@ -64,13 +64,13 @@ def note_stored(
         )
 
 
-def note_partial(
+def record_partial(
     kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
 ) -> None:
     """Record a STORED event for the key of a part of a block, up to hash unit ``units``."""
     log = kv.pool.log
     first_key = log.num_keys
-    note_key(log, own_blocks.keys[units - 1], units - 1)
+    record_key(log, own_blocks.keys[units - 1], units - 1)
     size = kv.hash_block_size
     record_stored(kv, request, own_blocks, group, size, units - 1, units - 1, units, first_key)
 
@@ -98,12 +98,12 @@ def record_stored(
     event.key_count = kv.pool.log.num_keys - first_key
 
 
-def note_removed(pool: BlockPool, k: int) -> None:
+def record_removed(pool: BlockPool, k: int) -> None:
     """Record that a block lost its key; consecutive removals share one entry of the log."""
     log, block = pool.log, pool.blocks[k]
     last = log.events[max(log.num_events - 1, 0)]
     first_key = log.num_keys
-    note_key(log, block.key, NONE)
+    record_key(log, block.key, NONE)
     if (
         log.num_events > 0
         and last.kind == REMOVED
@@ -117,14 +117,14 @@ def note_removed(pool: BlockPool, k: int) -> None:
     event.key_count = log.num_keys - first_key
 
 
-def note_cleared(log: EventLog) -> None:
+def record_cleared(log: EventLog) -> None:
     """Record that all blocks lost their keys."""
     event = next_event(log, CLEARED, 0)
     event.first_key = log.num_keys
     event.key_count = 0
 
 
-def note_update(log: EventLog, time: float) -> None:
+def record_update(log: EventLog, time: float) -> None:
     """Close the events of a scheduler update, if any, with an UPDATE event at a time in seconds."""
     if log.is_open:
         event = next_event(log, UPDATE, 0)

@@ -107,7 +107,7 @@ def tend_groups(state: Replica, step: int, tries: bool) -> bool:
     return True
 
 
-def leave_run(state: Replica, place: int, steps: int) -> None:
+def finish_run(state: Replica, place: int, steps: int) -> None:
     """Advance a running request and its windows to the end of a run of ``steps`` steps."""
     request = state.requests[state.running[place]]
     catch_up(state, place, steps - 1)

@@ -42,7 +42,7 @@ def begin_growing(state: Replica, gap: float) -> None:
             prefetch_item(state.gaps, gap_bin(gap))
 
 
-def note_growth(state: Replica, k: int) -> None:
+def record_growth(state: Replica, k: int) -> None:
     """List a request if it allocates in the next step; prefetch its tables and record."""
     request = state.requests[k]
     if foresees_growth(state.kv) and request.num_tokens > request.next_bookkeeping_at:
@@ -52,7 +52,7 @@ def note_growth(state: Replica, k: int) -> None:
         prefetch_whole(state.requests, k)
 
 
-def leave_out_ended(state: Replica) -> None:
+def drop_ended(state: Replica) -> None:
     """Remove listed requests that do not run or do not grow any more."""
     kept = 0
     for at in range(state.num_growing):
@@ -69,7 +69,7 @@ def prefetch_growth(state: Replica) -> None:
 
     The key of each new block is computed early; nothing changes it before it is used.
     """
-    leave_out_ended(state)
+    drop_ended(state)
     kv, pool, number = state.kv, state.kv.pool, state.num_growing
     prefetch_victims(pool, number)
     for at in range(number):

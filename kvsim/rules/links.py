@@ -39,7 +39,7 @@ def push_front(queue: Queue, rows: Sequence[Any], k: int) -> None:
     queue.length += 1
 
 
-def put_behind(queue: Queue, rows: Sequence[Any], k: int, before: int) -> None:
+def insert_after(queue: Queue, rows: Sequence[Any], k: int, before: int) -> None:
     """Put the k-th record right after another one."""
     if before == queue.tail:
         append(queue, rows, k)

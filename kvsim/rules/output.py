@@ -19,15 +19,15 @@ from kvsim.rules.batch import recycle
 from kvsim.rules.connector.report import begin_update, end_update
 from kvsim.rules.connector.scheduler import release
 from kvsim.rules.fetching import AHEAD, prefetch_item
-from kvsim.rules.growing import begin_growing, note_growth
+from kvsim.rules.growing import begin_growing, record_growth
 from kvsim.rules.kv import cache_computed, free_slots
-from kvsim.rules.recorder import note_gap, note_token
+from kvsim.rules.recorder import record_gap, record_token
 from kvsim.rules.vllm.dropping import is_void, number_outputs
 from kvsim.rules.vllm.encoder import release_computed
 from kvsim.rules.vllm.fairness import charge_output
 from kvsim.rules.vllm.sessions import end_turn, goes_on, queue_turns
-from kvsim.rules.vllm.speculation import set_proposed_drafts, take_back, verify
-from kvsim.rules.waiting_for_kv import leave_queue
+from kvsim.rules.vllm.speculation import roll_back, set_proposed_drafts, verify
+from kvsim.rules.waiting_for_kv import remove_from_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Entry, Replica
@@ -58,7 +58,7 @@ def process_output(state: Replica, batch: Batch) -> None:
         if request.last_token_time == before:
             num_regular += 1
         else:
-            note_token(state, request, now)
+            record_token(state, request, now)
         request.last_token_time = now
         if not stale:
             confirm(state, request, accepted)
@@ -72,7 +72,7 @@ def process_output(state: Replica, batch: Batch) -> None:
                 num_finished += 1
     end_output(state, batch, num_finished, num_turns)
     if num_regular > 0:
-        note_gap(state, now - before, num_regular)
+        record_gap(state, now - before, num_regular)
     if num_sampled > 0:
         state.last_token_time = now
 
@@ -102,7 +102,7 @@ def gets_nothing(
         return True
     if state.limits.num_drafts > 0 and entry.num_drafts > accepted and not stale:
         rejected = entry.num_drafts - accepted
-        take_back(state, request, rejected)
+        roll_back(state, request, rejected)
         if request.num_placeholders > 0:
             request.num_placeholders -= rejected
     if state.limits.has_encoder:
@@ -124,8 +124,8 @@ def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
     if state.limits.fairness > 0:
         charge_output(state, k, known)
     if known <= accepted and not stale:
-        take_back(state, request, accepted + 1 - known)
-    note_growth(state, k)
+        roll_back(state, request, accepted + 1 - known)
+    record_growth(state, k)
 
 
 def confirm(state: Replica, request: Request, accepted: int) -> None:
@@ -144,7 +144,7 @@ def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
     if request.status != RUNNING:  # preempted while its last token was in flight
-        leave_queue(state, k)
+        remove_from_queue(state, k)
         state.num_deferred -= request.is_deferred
         recycle(state, k)
     elif state.limits.scheduler == STATIC:
@@ -162,7 +162,7 @@ def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) 
     if state.limits.num_drafts > 0 and not state.limits.asynchronous:
         set_proposed_drafts(state, batch)
     if num_finished > 0:
-        forget_finished(state)
+        remove_finished(state)
         if state.limits.scheduler == STATIC:
             end_batch(state)
     if state.limits.has_sessions:
@@ -171,7 +171,7 @@ def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) 
         end_update(state)
 
 
-def forget_finished(state: Replica) -> None:
+def remove_finished(state: Replica) -> None:
     """Remove finished requests from the running list; free their records, except under static."""
     kept = 0
     for place in range(state.num_running):
@@ -187,7 +187,7 @@ def forget_finished(state: Replica) -> None:
     state.is_full = False
 
 
-def note_surplus(state: Replica, batch: Batch) -> None:
+def record_surplus(state: Replica, batch: Batch) -> None:
     """Record the time after which steps compute only surplus tokens of ended requests."""
     if state.num_outstanding > 0:
         state.surplus_since = math.inf

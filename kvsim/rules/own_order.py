@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PRIORITY, VICTIM = 0, 1
 
 
-def note_wrong(part: Part, operation: int, value: float) -> None:
+def record_wrong(part: Part, operation: int, value: float) -> None:
     """Record the first invalid value that a user's operation returned.
 
     The run continues, and is refused at its end.
@@ -30,7 +30,7 @@ def update_rank(state: Replica, k: int) -> None:
     """Set a request's priority to the current result of the user's rule."""
     rank = python_rank(state, k)
     if math.isnan(rank):
-        note_wrong(state.order, PRIORITY, rank)
+        record_wrong(state.order, PRIORITY, rank)
         rank = math.inf
     state.ranks[k] = rank
 
@@ -50,7 +50,7 @@ def own_victim_place(state: Replica) -> int:
     for place in range(state.num_running):
         score = python_victim_score(state, state.running[place])
         if math.isnan(score):
-            note_wrong(state.order, VICTIM, score)
+            record_wrong(state.order, VICTIM, score)
         if score >= most:
             chosen = place
             most = score

@@ -209,7 +209,7 @@ def python_schedule(state: Replica, batch: Batch) -> None:
 
 def python_complete(state: Replica, batch: Batch) -> None:
     scheduler: Any = state.scheduler
-    scheduler.take_in(batch)
+    scheduler.update_from_output(batch)
 
 
 def python_has_work(state: Replica) -> bool:

@@ -133,20 +133,20 @@ def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
     state.num_step_rows += 1
 
 
-def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
+def record_gap(state: Replica, seconds: float, num_tokens: int) -> None:
     """Count ``num_tokens`` tokens with a gap of ``seconds`` before each."""
     state.gaps[gap_bin(seconds)] += num_tokens
     state.totals.peak_token_gap = max(state.totals.peak_token_gap, seconds)
 
 
-def note_token(state: Replica, request: Request, now: float) -> None:
+def record_token(state: Replica, request: Request, now: float) -> None:
     """Record a request's first token, or the gap between its last token and the new one."""
     if math.isnan(request.last_token_time):
         request.first_token_time = now
         state.num_started += 1
         state.num_prompts_tokens += request.num_prompt_tokens
     else:
-        note_gap(state, now - request.last_token_time, 1)
+        record_gap(state, now - request.last_token_time, 1)
 
 
 def write_row(state: Replica, request: Request, reason: int) -> None:

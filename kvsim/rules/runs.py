@@ -20,22 +20,22 @@ from kvsim.rules.batch import batch_at
 from kvsim.rules.blocks.paged import cache_blocks, past_the_end
 from kvsim.rules.blocks.pool import append_blocks
 from kvsim.rules.blocks.slots import end_within, slots_up_to
-from kvsim.rules.events import is_short_of_room, note_update
+from kvsim.rules.events import is_short_of_room, record_update
 from kvsim.rules.group_runs import (
     begin_groups,
     count_keys,
+    finish_run,
     groups_can_run,
     has_groups,
-    leave_run,
     tend_groups,
 )
 from kvsim.rules.managers.own import tend_own
 from kvsim.rules.managers.tiered import count_transfers
 from kvsim.rules.price import computing_time, with_transfers
 from kvsim.rules.published_metrics import publish_metrics
-from kvsim.rules.recorder import note_gap, pass_time, record_step
+from kvsim.rules.recorder import pass_time, record_gap, record_step
 from kvsim.rules.vllm.fairness import can_stay_refused, charge_run, steps_until_overtaken
-from kvsim.rules.vllm.lora import note_loras
+from kvsim.rules.vllm.lora import record_loras
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def begin_run(state: Replica, num_keys: int) -> None:
     work.num_context_tokens = num_keys
     work.swapped_bytes = 0
     if state.limits.has_loras:
-        note_loras(state)
+        record_loras(state)
         work.num_adapters = state.num_loras
     if state.cost.price != CONSTANT:
         for k in range(state.cost.num_layers):
@@ -288,7 +288,7 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
         if has_groups(state.kv):
-            leave_run(state, place, steps)
+            finish_run(state, place, steps)
         else:
             request.num_computed_tokens += steps
             request.num_tokens += steps
@@ -339,10 +339,10 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
             under_way = end
             end = finished
         pass_time(state, end)
-        note_gap(state, end - state.last_token_time, running)
+        record_gap(state, end - state.last_token_time, running)
         state.last_token_time = end
         if state.kv.pool.has_events:
-            note_update(state.kv.pool.log, end)
+            record_update(state.kv.pool.log, end)
     if step == 0:
         return 0
     state.num_empty_steps = 0

@@ -32,7 +32,7 @@ def next_in_line(state: Replica) -> int:
     return head_of(state)
 
 
-def leave_queue(state: Replica, k: int) -> None:
+def remove_from_queue(state: Replica, k: int) -> None:
     if state.connector.kind != NO_CONNECTOR:
         row = state.requests[k].request_id
         if state.connector.is_waiting_for_kv[row]:
@@ -42,7 +42,7 @@ def leave_queue(state: Replica, k: int) -> None:
     dequeue(state, k)
 
 
-def put_back(state: Replica, k: int) -> None:
+def return_to_front(state: Replica, k: int) -> None:
     """Return a skipped request to the front of its queue."""
     request = state.requests[k]
     if state.connector.kind != NO_CONNECTOR and (

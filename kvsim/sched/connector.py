@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.records.connector import FAKE, OFFLOADING, Connector
 from kvsim.records.memory import assign, head
-from kvsim.sched.offloading import lay_out_offloading
+from kvsim.sched.offloading import init_offloading
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
@@ -57,7 +57,7 @@ def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
     return min(kv.num_gpu_blocks, num_rows)
 
 
-def lay_out_connector(
+def init_connector(
     state: Replica, memory: Memory, config: SchedulerConfig, depth: int, num_rows: int
 ) -> None:
     """Lay out a connector, if there is one, for the requests of a trace."""
@@ -78,7 +78,7 @@ def lay_out_connector(
         connector.copy_groups = memory.ints(num_blocks)
     connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
     if config.offloading is not None:
-        lay_out_offloading(state.offloading, memory, config.offloading, kv, num_rows)
+        init_offloading(state.offloading, memory, config.offloading, kv, num_rows)
     kv.pool.tracks_pins, kv.pool.pin_counts = True, memory.ints(num_blocks)
 
 

@@ -62,7 +62,7 @@ def check_encoder(state: Replica) -> None:
         )
 
 
-def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None) -> None:
+def init_encoder(state: Replica, memory: Memory, config: EncoderConfig | None) -> None:
     """Write the encoder items of the trace, and an empty encoder cache, into the state."""
     trace = state.trace
     num_items = len(trace.items)

@@ -60,7 +60,7 @@ def tenants_of(trace: Trace) -> list[str]:
     return [str(trace.tenant_of(row)) for row in first.tolist()]
 
 
-def lay_out_shares(state: Replica, memory: Memory, num_tenants: int) -> None:
+def init_shares(state: Replica, memory: Memory, num_tenants: int) -> None:
     """Lay out ``num_tenants`` tenants without service."""
     if state.limits.fairness != NOBODY_COUNTS:
         memory.replace(state.shares, tenants=memory.records(Tenant, num_tenants))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.kv.eviction import lay_out_contents
+from kvsim.kv.eviction import init_contents
 from kvsim.records.eviction import Ranked
 from kvsim.records.host_cache import HOST_ARC, WRITING, Chunk, HostCache, HostPolicy
 from kvsim.records.memory import assign, head
@@ -54,9 +54,7 @@ def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings:
     )
 
 
-def lay_out_host_cache(
-    host: HostCache, memory: Memory, settings: HostCache, orders: int = 1
-) -> None:
+def init_host_cache(host: HostCache, memory: Memory, settings: HostCache, orders: int = 1) -> None:
     """Lay out an empty host cache; a chunk's rank within its request is below ``orders``."""
     assign(host, settings)
     capacity, arc, host.orders = settings.capacity, settings.policy == HOST_ARC, orders
@@ -69,19 +67,19 @@ def lay_out_host_cache(
     host.lists = memory.records(Queue, 4)
     host.most_offers = MOST_OFFERS
     if settings.threshold >= 2:
-        lay_out_contents(memory, host.offers, MOST_OFFERS)
+        init_contents(memory, host.offers, MOST_OFFERS)
 
 
-def lay_out_offloading(
+def init_offloading(
     offloading: Offloading, memory: Memory, settings: Offloading, kv: KV, num_rows: int
 ) -> None:
     """Lay out offloading for a KV cache, and for ``num_rows`` requests of a trace."""
     assign(offloading, settings)
     size, num_blocks = settings.blocks_per_chunk, kv.pool.num_usable + 1
     offloading.keeps_boundaries = kv.keeps_boundaries
-    num_chunks = _lay_out_groups(offloading, memory, kv)
+    num_chunks = _init_groups(offloading, memory, kv)
     orders = (kv.max_model_len + size * kv.alignment + 1) * (kv.num_groups + 1)
-    lay_out_host_cache(offloading.host, memory, settings.host, orders)
+    init_host_cache(offloading.host, memory, settings.host, orders)
     offloading.offers = memory.room(Offer, num_chunks + 1)
     most = settings.host.capacity + num_blocks
     offloading.jobs = memory.room(Job, most)
@@ -95,7 +93,7 @@ def lay_out_offloading(
     )  # records of requests double from 64 on
 
 
-def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
+def _init_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
     """Lay out the groups; return the number of chunks of the longest request in all groups."""
     size = offloading.blocks_per_chunk
     groups = [kv.groups[g] for g in range(kv.num_groups)]
@@ -207,7 +205,7 @@ def _chunks_of(offloading: Offloading, j: int) -> list[int]:
     return chunks
 
 
-def lay_out_copies(state: Replica) -> None:
+def init_copies(state: Replica) -> None:
     """Set the times of copies over the host's link, per block and per token of a radix tree."""
     rate, tree, offloading = state.cost.link_bytes_per_s, state.kv.radix, state.offloading
     tree.copy_time, tree.token_time = state.cost.copy_round, tree.token_bytes / rate

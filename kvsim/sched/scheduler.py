@@ -31,7 +31,7 @@ from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
-from kvsim.sched.fairness import fairness_of, lay_out_shares
+from kvsim.sched.fairness import fairness_of, init_shares
 from kvsim.sched.queue import WaitingQueue
 from kvsim.sched.scheduler_rules import SchedulerRules
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
@@ -181,17 +181,17 @@ class StepOutput(NamedTuple):
     finished: list[Request]
 
 
-def lay_out_scheduler(
+def init_scheduler(
     state: records.Replica, memory: Memory, config: SchedulerConfig, scheduler: int
 ) -> None:
     """Fill an empty state with a scheduler's limits and queues."""
-    lay_out_limits(state, config, scheduler)
-    lay_out_shares(state, memory, 1)
+    init_limits(state, config, scheduler)
+    init_shares(state, memory, 1)
     active = config.max_running + 1
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
     if config.lora is not None:
-        config.lora.lay_out(state, memory)
+        config.lora.init_state(state, memory)
     rows = config.speculation.num_speculative_tokens_per_batch_size if config.speculation else ()
     state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
     rates = acceptance_rates(config.speculation) if config.speculation else [0.0]
@@ -201,10 +201,10 @@ def lay_out_scheduler(
     if config.order is not None:
         config.order.attach(state, memory)
     if config.engine_settings is not None:
-        config.engine_settings.lay_out(state, memory)
+        config.engine_settings.init_state(state, memory)
 
 
-def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
+def init_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
     limits, spec = state.limits, config.speculation
     assign(limits, config)
     limits.scheduler = scheduler
@@ -228,7 +228,7 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
         limits.num_draft_rows = len(spec.num_speculative_tokens_per_batch_size)
 
 
-def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
+def init_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
     """Lay out the entries of a batch for the largest number of requests."""
     batch.entries = memory.records(records.Entry, config.max_running + 1)
 
@@ -283,7 +283,7 @@ class Scheduler(Parametric, ABC):
                 kv.state.requests = self.state.requests
         if self.state.kv is not getattr(kv, "kv", None):
             self.state.kv.manager, self.state.kv.python = 0, kv
-        lay_out_scheduler(self.state, Objects(), config, self.rules_of)
+        init_scheduler(self.state, Objects(), config, self.rules_of)
         if isinstance(kv, RuleManager) and kv.runs_by_rules:
             missing = config.max_running + 1 - kv.kv.num_request_blocks
             if missing > 0:
@@ -309,7 +309,7 @@ class Scheduler(Parametric, ABC):
     @config.setter
     def config(self, config: SchedulerConfig) -> None:
         self._config = config
-        lay_out_limits(self.state, config, self.rules_of)
+        init_limits(self.state, config, self.rules_of)
 
     # -- state --------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Scheduler(Parametric, ABC):
         batch, self._batch = self._batch, None
         if batch is None:
             batch = records.Batch()
-            lay_out_batch(Objects(), batch, self._config)
+            init_batch(Objects(), batch, self._config)
         engine.begin_step(self.state, batch)
         return StepPlan(self.state, batch)
 
@@ -425,7 +425,7 @@ class Scheduler(Parametric, ABC):
         if plan.batch is not batch:
             raise RuntimeError(f"{type(self).__name__}.schedule must begin its plan with begin()")
 
-    def take_in(self, batch: records.Batch) -> Any:
+    def update_from_output(self, batch: records.Batch) -> Any:
         """Process the output of the engine's ``batch``."""
         return self.complete(StepPlan(self.state, batch), batch.end)
 

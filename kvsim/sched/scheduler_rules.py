@@ -99,7 +99,7 @@ class SchedulerRules(RulePart):
     def attach(self, state: Replica, memory: Memory) -> None:
         """Lay out a copy of the rules for a replica."""
         given = {name: getattr(self, name) for name in self.parameters()}
-        made = type(self)(**given).lay_out(state.order, memory, {})
+        made = type(self)(**given).init_state(state.order, memory, {})
         state.order.python = made
         made.clock = lambda: float(state.clock)
         view = getattr(made, "view", None)

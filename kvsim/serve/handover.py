@@ -92,7 +92,7 @@ class Handover:
                 503,
             )
 
-    def note_added(
+    def record_added(
         self, live: Live, request: int, params: Mapping[str, Any], num_tokens: int
     ) -> None:
         """Record that another replica will read a new request's KV, or provides it. Mutates.
@@ -123,9 +123,9 @@ class Handover:
         num_tokens : tokens of the prompt
         """
         if (live, request) not in self._keeps:
-            self._let_go(live, request)
+            self._free_unloaded(live, request)
             return None
-        blocks = live.remote.kept_blocks(request)
+        blocks = live.remote.pinned_blocks(request)
         if not any(blocks):  # it was aborted
             self._keeps.discard((live, request))
             return None
@@ -146,9 +146,9 @@ class Handover:
 
     def start_loads(self, live: Live) -> None:
         """Start the transfers for which a replica has allocated blocks. Mutates."""
-        for request, num_tokens, time in live.remote.take_begun():
+        for request, num_tokens, time in live.remote.pop_started_loads():
             source = self._sources.pop((live, request))
-            live.metrics.note_external(request, num_tokens)
+            live.metrics.record_external(request, num_tokens)
             if not num_tokens:  # all of it is cached there
                 self._release(source)
             elif source is None:
@@ -209,8 +209,8 @@ class Handover:
         """Free blocks that no decode replica has read; later readers are refused. Mutates."""
         if self._kept.get(key) == (live, request):
             self._release(self._kept.pop(key))
-            live.metrics.note_expired()
+            live.metrics.record_expired()
 
-    def _let_go(self, live: Live, request: int) -> None:
+    def _free_unloaded(self, live: Live, request: int) -> None:
         """Free the blocks that a request would have read, if it ended before its load. Mutates."""
         self._release(self._sources.pop((live, request), None))

@@ -127,7 +127,7 @@ class Live:
             others = {one: count for one, count in others.items() if one not in sent}
             for request, count in others.items():
                 self._note(request, count, end, step.finished.get(request))
-            self.metrics.note_next(sent, end)
+            self.metrics.record_next(sent, end)
             self.metrics.note_step(step)
             self.publish()
             for request in step.finished:
@@ -188,7 +188,7 @@ class Live:
         if ended is not None and sample.index % (sample.reply.common.n or 1) == 0:
             # The request's row of the requests table is complete now.
             sample.reply.num_cached_tokens += self.engine.row(request)["num_cached_tokens"]
-        self.metrics.note_tokens(request, count, time)
+        self.metrics.record_tokens(request, count, time)
         is_stopped = sample.add(count, ended)
         if is_stopped:
             self._abort(request)
@@ -198,20 +198,20 @@ class Live:
                 found = self.handover.ended(self, request, reply.request_id, size)
                 reply.kv_transfer_params = found
             del self._samples[request]
-            self._note_end(request, sample.reason)
+            self._record_end(request, sample.reason)
 
-    def _note_end(self, request: int, reason: str) -> None:
+    def _record_end(self, request: int, reason: str) -> None:
         row = self.engine.row(request)
-        self.metrics.note_end(row, reason)
+        self.metrics.record_end(row, reason)
         if self._recording is not None:
             self._recording.end(row)
 
     def _abort(self, request: int) -> None:
         """Abort a request now, and record it. Mutates."""
-        self._note_act("abort", request=request)
+        self._record_act("abort", request=request)
         self.engine.abort(request)
 
-    def _note_act(self, event: str, **fields: int) -> None:
+    def _record_act(self, event: str, **fields: int) -> None:
         """Record an event that changes the engine now. Mutates."""
         if self._recording is not None:
             self._recording.act(event, self.engine, **fields)
@@ -219,7 +219,7 @@ class Live:
     def act(self, event: str, **request: int) -> None:
         """Record and call a method of a replica of P/D pools, such as receive. Mutates."""
         self.advance()
-        self._note_act(event, **request)
+        self._record_act(event, **request)
         getattr(self.remote, event)(**request)
         self.wake()
 
@@ -267,7 +267,7 @@ class Live:
         tokens = self._num_tokens_in_line() if self._admission.tokens else 0
         reason = self._admission.exceeded(self.num_open, tokens, sizes)
         if reason:
-            self.metrics.note_turned_away(reason)
+            self.metrics.record_turned_away(reason)
             raise Refused(TURNED_AWAY[reason], 503)
 
     def _num_tokens_in_line(self) -> int:
@@ -286,7 +286,7 @@ class Live:
                         f"{self.longest}"
                     )
                 most = self._most_tokens(asked, prompt)
-                self.metrics.note_asked(num_samples)
+                self.metrics.record_asked(num_samples)
                 added += [self._add(prompt, most, reply) for _ in range(num_samples)]
         except Refused:
             for request in added:
@@ -316,10 +316,10 @@ class Live:
         self._newest = content_of(self.engine.output_token_id(request, 0))
         self._prompts[request] = prompt
         if self.handover is not None and common.kv_transfer_params:
-            self.handover.note_added(self, request, common.kv_transfer_params, len(prompt))
+            self.handover.record_added(self, request, common.kv_transfer_params, len(prompt))
         if self._recording is not None:
             self._recording.add(self.engine, request)
-        self.metrics.note_arrival(request, max_tokens, arrived)
+        self.metrics.record_arrival(request, max_tokens, arrived)
         return request
 
     def _named(self, prompt: list[int]) -> list[int]:
@@ -347,7 +347,7 @@ class Live:
                 self._abort(request)
                 if self.handover is not None:
                     self.handover.ended(self, request, "", 0)
-                self._note_end(request, "abort")
+                self._record_end(request, "abort")
         self._wake.set()
 
     @property
@@ -374,7 +374,7 @@ class Live:
         except ValueError as error:
             raise Refused(str(error), 501) from None
         if is_empty:
-            self._note_act("reset_prefix_cache")
+            self._record_act("reset_prefix_cache")
         if is_empty and self.publisher is not None:
             self.engine.take_kv_events(self._token_ids)
             self.publisher.send_cleared()

@@ -125,7 +125,7 @@ class Metrics:
         labels = dict(zip(LABELS, self._labels, strict=True))
         return Histogram(f"vllm:{name}", text_of(name), labels, bounds, self.registry)
 
-    def note_asked(self, num_samples: int) -> None:
+    def record_asked(self, num_samples: int) -> None:
         self._histograms["request_params_n"].observe(num_samples)
 
     def note_step(self, step: EngineStep) -> None:
@@ -134,23 +134,23 @@ class Metrics:
             self._histograms["iteration_tokens_total"].observe(number)
         self._counters["num_preemptions"].inc(len(step.preempted))
 
-    def note_expired(self) -> None:
+    def record_expired(self) -> None:
         """Count a prompt whose blocks no decode replica read before the lease ended."""
         self._counters["nixl_num_kv_expired_reqs"].inc()
 
-    def note_turned_away(self, reason: str) -> None:
+    def record_turned_away(self, reason: str) -> None:
         """Count a request that exceeds a limit of the server."""
         self._turned_away.labels(self._labels[1], reason).inc()
 
-    def note_external(self, request: int, num_tokens: int) -> None:
+    def record_external(self, request: int, num_tokens: int) -> None:
         """Record the number of tokens of a prompt that come from another replica. Mutates."""
         self._external[request] = num_tokens
 
-    def note_arrival(self, request: int, max_tokens: int, now: float) -> None:
+    def record_arrival(self, request: int, max_tokens: int, now: float) -> None:
         self._arrival[request] = now
         self._histograms["request_params_max_tokens"].observe(max_tokens)
 
-    def note_tokens(self, request: int, count: int, time: float) -> None:
+    def record_tokens(self, request: int, count: int, time: float) -> None:
         """Count output tokens, and observe the TTFT or the gap before them."""
         if not count:
             return
@@ -163,7 +163,7 @@ class Metrics:
         self._last_token[request] = time
         self._new_tokens += count
 
-    def note_next(self, requests: Iterable[int], time: float) -> None:
+    def record_next(self, requests: Iterable[int], time: float) -> None:
         """Count the next output token of each of some requests that have a first one. Mutates."""
         last = self._last_token
         gaps = [time - last[request] for request in requests]
@@ -171,7 +171,7 @@ class Metrics:
         self._histograms["inter_token_latency_seconds"].observe_all(gaps)
         self._new_tokens += len(gaps)
 
-    def note_end(self, row: dict[str, Any], reason: str) -> None:
+    def record_end(self, row: dict[str, Any], reason: str) -> None:
         request = row["request_id"]
         self._last_token.pop(request, None)
         arrival = self._arrival.pop(request, row["arrival_time"])

@@ -206,7 +206,7 @@ class Engine:
             fits = lists["num_prompt_tokens"][row] < longest
             if not (fits and kv.fits(self._rows.request(row, 0.0, longest))):
                 self._rows.table["finish_reason"][rows] = FinishReason.REJECTED
-                self._note_end(self._request_of[row])
+                self._record_end(self._request_of[row])
                 return
         self._open |= dict.fromkeys(rows)
         self._replica.submit(np.array(rows), np.full(len(rows), time))
@@ -335,9 +335,9 @@ class Engine:
         for row, reason in zip(rows, reasons, strict=True):
             if reason != FinishReason.IN_FLIGHT:
                 del self._open[row]
-                self._note_end(self._request_of[row])
+                self._record_end(self._request_of[row])
 
-    def _note_end(self, request: int) -> None:
+    def _record_end(self, request: int) -> None:
         """Record the end of a sample; a request ends with its last one. Mutates."""
         rows = self._rows_of(request)
         reasons = [FinishReason(code) for code in self._rows.table["finish_reason"][rows]]

@@ -136,8 +136,8 @@ class GrowingContents(Contents):
     def room(self) -> int:
         return len(self.table)
 
-    def lay_out(self, record: TraceRecord, memory: Memory) -> None:
-        super().lay_out(record, memory)
+    def init_state(self, record: TraceRecord, memory: Memory) -> None:
+        super().init_state(record, memory)
         self._memory = memory
         record.has_eos = record.has_ranks = False  # until a request needs them
         if not memory.compiled:
@@ -158,7 +158,7 @@ class GrowingContents(Contents):
         for span in spans:
             self._segments[self._num_segments] = span
             self._num_segments += 1
-        self._note_kinds(values)
+        self._record_kinds(values)
         if not self._memory.compiled:
             self._state.trace.segments += [Segment(*span) for span in spans]
         self._count = row + 1
@@ -167,7 +167,7 @@ class GrowingContents(Contents):
         self.table["arrival_time"][row] = arrival_time
         self.table["num_prompt_tokens"][row] = values["num_prompt_tokens"]
 
-    def _note_kinds(self, values: Mapping[str, int]) -> None:
+    def _record_kinds(self, values: Mapping[str, int]) -> None:
         """Enable the features that no request before this one needed. Mutates."""
         trace, state = self._state.trace, self._state
         if values["asked_tokens"] > values["max_tokens"]:

@@ -44,9 +44,9 @@ class RemoteEngine(Engine):
         """Offer the KV of its first ``num_tokens`` tokens to a request just added. Mutates."""
         self._replica.offer(self._first_row[request], num_tokens)
 
-    def take_begun(self) -> list[tuple[int, int, float]]:
+    def pop_started_loads(self) -> list[tuple[int, int, float]]:
         """Return the loads started since the last call: request, missing tokens, time. Mutates."""
-        found = self._replica.take_begun()
+        found = self._replica.pop_started_loads()
         return [(self._request_of[row], tokens, time) for row, tokens, time in found]
 
     def receive(self, request: int) -> None:
@@ -70,7 +70,7 @@ class RemoteEngine(Engine):
         """Free the blocks of an ended request after another engine has read them. Mutates."""
         self._replica.report(self.now, sent=self._first_row[request])
 
-    def kept_blocks(self, request: int) -> list[list[int]]:
+    def pinned_blocks(self, request: int) -> list[list[int]]:
         """Return the pinned blocks of an ended request, in one list per KV-cache group."""
         connector, row = self._replica.state.connector, self._first_row[request]
         return block_table(self._replica, connector.place[row]) if connector.is_pinned[row] else []

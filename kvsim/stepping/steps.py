@@ -91,7 +91,7 @@ class Stepper:
         oldest, self._flight = self._flight or self._oldest(), None
         for stop in self._replica.stops():
             if stop == SCHEDULED:
-                self._note_schedule()
+                self._record_schedule()
                 if self._observer is not None:
                     self._observer.scheduled(self._replica)
                 oldest = self._oldest()
@@ -134,7 +134,7 @@ class Stepper:
             fields(state.requests, "num_tokens", places),
         )
 
-    def _note_schedule(self) -> None:
+    def _record_schedule(self) -> None:
         """Record the start of the step just scheduled, and its preemptions. Mutates."""
         state = self._state
         self.last_schedule = state.clock

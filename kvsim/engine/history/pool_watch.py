@@ -62,16 +62,16 @@ class PoolWatch(Watch):
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
         """Append the blocks that tables lost or gained, and the keys that blocks gained or lost."""
         if scheduled or self._has_ended():
-            self._see_tables(events, admitted)
+            self._record_tables(events, admitted)
         if self.copies:
-            self._see_copies(events)
+            self._record_copies(events)
 
     def _has_ended(self) -> bool:
         """Return True if the end of a step may have changed owners or keys of blocks."""
         counts = self.num_held(), self.num_hashed()
         return self.moves or counts != (self.held_before, self.hashed_before)
 
-    def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
+    def _record_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
         """Record the blocks that tables lost or gained; growing tables are read at their ends."""
         counts = self.num_held(), sum(one() for one in self.entries), self.num_hashed()
         same = self.only_grows and not (admitted or self.moves) and counts[0] == self.held_before
@@ -88,7 +88,7 @@ class PoolWatch(Watch):
         if drops or takes or self.hashed_before != hashed_before:
             self._tell(drops, takes, events, admitted)
         if self.moves:
-            self._see_sent(rows.tolist(), events)
+            self._record_sent(rows.tolist(), events)
 
     def _read_request_blocks(
         self,
@@ -109,11 +109,11 @@ class PoolWatch(Watch):
         for h in np.flatnonzero(moved | seen).tolist():
             row = int(rows[h])
             if self.only_grows and not moved[h]:
-                self._see_growth(h, row, lengths[h].tolist(), takes)
+                self._record_growth(h, row, lengths[h].tolist(), takes)
                 continue
             self._read_own_blocks(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
             if self.moves and moved[h] and row != NONE and row not in admitted:
-                self._see_transfer(h, row, events)
+                self._record_transfer(h, row, events)
         return drops, takes
 
     def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
@@ -148,7 +148,7 @@ class PoolWatch(Watch):
         events += [(STORE, -1, b, -1, int(after[b])) for b in changed if after[b]]
         self.keys = after
 
-    def _see_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
+    def _record_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
         """Append the new blocks at the ends of the tables of a RequestBlocks record."""
         first = 0
         for t, stop in enumerate(lengths):
@@ -193,7 +193,7 @@ class PoolWatch(Watch):
 
     # -- transfers ---------------------------------------------------------------------------------
 
-    def _see_copies(self, events: list[Change]) -> None:
+    def _record_copies(self, events: list[Change]) -> None:
         """Record source and target blocks of copies started since the last observation."""
         offloading, now = self.state.offloading, set()
         for queue, kind in ((offloading.loads, LOAD), (offloading.stores, COPY)):
@@ -209,12 +209,12 @@ class PoolWatch(Watch):
                 j = job.next
         self.jobs = now
 
-    def _see_transfer(self, h: int, row: int, events: list[Change]) -> None:
+    def _record_transfer(self, h: int, row: int, events: list[Change]) -> None:
         request = self.state.requests[self.state.kv.request_blocks[h].request]
         if request.status == WAITING_FOR_REMOTE_KVS:
             events.append((RECV, row, -1, -1, 0))
 
-    def _see_sent(self, rows: list[int], events: list[Change]) -> None:
+    def _record_sent(self, rows: list[int], events: list[Change]) -> None:
         """Record ended requests with blocks that stay pinned until another replica reads them."""
         request_blocks, requests = self.state.kv.request_blocks, self.state.requests
         for h, row in enumerate(rows):

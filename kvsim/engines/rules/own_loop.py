@@ -11,7 +11,7 @@ from kvsim.engines.policies import SGLANG
 from kvsim.engines.sglang.rules.abort import abort_sglang
 from kvsim.engines.sglang.rules.arrival import add_sglang
 from kvsim.engines.sglang.rules.direct import operate
-from kvsim.engines.sglang.rules.loop import loop_has_work, pass_sglang, take_in_sglang
+from kvsim.engines.sglang.rules.loop import loop_has_work, pass_sglang, update_from_sglang_output
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -33,7 +33,7 @@ def schedule_engine(state: Replica) -> bool:
 def complete_engine(state: Replica, batch: Batch) -> None:
     """Process the output of a step."""
     if state.limits.scheduler == SGLANG:
-        take_in_sglang(state, batch)
+        update_from_sglang_output(state, batch)
 
 
 def engine_has_work(state: Replica) -> bool:

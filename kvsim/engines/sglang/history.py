@@ -180,7 +180,7 @@ class RadixWatch(Watch):
         gone, come = self.tree.changes()
         drops: list[Place] = []
         takes: list[Place] = []
-        self._see_requests(admitted, drops, takes)
+        self._record_requests(admitted, drops, takes)
         fresh = {page for page, _, _ in come}
         renamed = [one for one in gone if one[0] in fresh]
         events += [(EVICT, -1, page, -1, key) for page, key in renamed]
@@ -202,7 +202,7 @@ class RadixWatch(Watch):
         rows += [column(state.engines.sglang.progress, name, count) for name in FIELDS]
         return np.array(rows, np.int64)
 
-    def _see_requests(
+    def _record_requests(
         self, admitted: dict[int, int], drops: list[Place], takes: list[Place]
     ) -> None:
         """Record the pages that requests released and got."""

@@ -152,7 +152,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     by_rule = config.engine == "sglang" or config.mem_fraction_static is not None
     num_bytes = memory.num_gpu_blocks * memory.plan.bytes_per_block
     if by_rule and not pinned:
-        num_bytes = _left_for_kv(config, memory)
+        num_bytes = _memory_for_kv(config, memory)
     states = _state_pool(config, memory, num_bytes)
     num_bytes -= states.num_bytes if states else 0
     shares = config.decode_context_parallel_size
@@ -285,7 +285,7 @@ def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
     return fraction, memory.gpu.memory_bytes - int(overhead * GIB)
 
 
-def _left_for_kv(config: Config, memory: Memory) -> int:
+def _memory_for_kv(config: Config, memory: Memory) -> int:
     fraction, free = fraction_of(config, memory)
     overhead = memory.gpu.memory_bytes - free
     loaded = memory.budget.weights + memory.budget.adapters + memory.budget.drafter

@@ -96,7 +96,7 @@ class Admission(Feature):
 
     def _saturation(self) -> float:
         """Return the saturation of the replicas that may be chosen, as last scraped."""
-        self._scraper.ask_idle(self._world.now)
+        self._scraper.scrape_idle_replicas(self._world.now)
         members = self._pool.choosable()
         full = self._control.saturation([self._scraper.values[m.place] for m in members])
         if not self._control.watches_prefills:

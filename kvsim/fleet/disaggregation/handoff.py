@@ -47,12 +47,12 @@ class Handoff:
     end_time: float = -1.0
 
     @property
-    def has_asked(self) -> bool:
+    def has_allocated(self) -> bool:
         """Return True if the target has blocks for the tokens it lacks."""
         return self.num_tokens >= 0
 
     @property
     def is_on_its_way(self) -> bool:
         """Return True if an event will advance the handoff: a transfer, a notice, or a failure."""
-        moves = self.is_computed and (self.has_asked or not self.is_sent_on)
+        moves = self.is_computed and (self.has_allocated or not self.is_sent_on)
         return moves or not (self.source.is_alive and self.target.is_alive)

@@ -124,7 +124,7 @@ class Handoffs(Feature):
 
     def on_ended(self, member: Member, rows: list[int], time: float) -> bool:
         if member.role != "prefill":
-            self.forget_refused(rows, time)
+            self.free_refused(rows, time)
             return False
         for row in rows:
             if self.has_stayed(row):
@@ -229,7 +229,7 @@ class Handoffs(Feature):
             self._host.submit(handoff.target, handoff.row, self._world.now)
 
     def _start_if_ready(self, handoff: Handoff, time: float) -> None:
-        if not (handoff.is_computed and handoff.has_asked):
+        if not (handoff.is_computed and handoff.has_allocated):
             return
         if not (handoff.source.is_alive and handoff.target.is_alive):
             return
@@ -320,9 +320,9 @@ class Handoffs(Feature):
 
     def holders(self) -> list[int]:
         """Return the requests in handoff with a computed prompt, or with blocks at their target."""
-        return [one.row for one in self._open.values() if one.is_computed or one.has_asked]
+        return [one.row for one in self._open.values() if one.is_computed or one.has_allocated]
 
-    def take_back(self, row: int, now: float) -> None:
+    def roll_back(self, row: int, now: float) -> None:
         """Withdraw a request from both its replicas, which free its blocks. Mutates."""
         handoff = self._open.pop(row)
         source, target = handoff.source, handoff.target
@@ -385,7 +385,7 @@ class Handoffs(Feature):
                 self.prefill_place[row] = -1
         return lost
 
-    def forget_refused(self, rows: Sequence[int], time: float) -> None:
+    def free_refused(self, rows: Sequence[int], time: float) -> None:
         """Free the blocks of requests that their decode replica has rejected. Mutates.
 
         A decode replica rejects a request if its KV and its slots for drafts do not fit together.
@@ -397,7 +397,7 @@ class Handoffs(Feature):
     def _lose_source(self, handoff: Handoff, *, recomputes: bool) -> bool:
         """Withdraw a request from its target, unless the target can continue; True if withdrawn."""
         row, target, now = handoff.row, handoff.target, self._world.now
-        computes = recomputes and handoff.has_asked and target.is_alive
+        computes = recomputes and handoff.has_allocated and target.is_alive
         if handoff.num_tokens == 0 or computes:
             handoff.source.rows.pop(row, None)
             if handoff.num_tokens:

@@ -38,9 +38,9 @@ class KeyTable:
         self._tables = load_tables()
         self._width = width
         self.number = 0
-        self._lay_out(FIRST_ROWS)
+        self._init_state(FIRST_ROWS)
 
-    def _lay_out(self, rows: int) -> None:
+    def _init_state(self, rows: int) -> None:
         self.keys = np.full(rows, self._tables.EMPTY, np.int64)
         self.values = np.zeros((rows, self._width), np.int64)
 
@@ -54,7 +54,7 @@ class KeyTable:
         keys, values, rows = self.keys, self.values, len(self.keys)
         while rows < 3 * number:
             rows *= 2
-        self._lay_out(rows)
+        self._init_state(rows)
         self.number = int(self._tables.refill(keys, values, self.keys, self.values))
 
 
@@ -117,7 +117,7 @@ class CompiledEventIndex(HeldKeys):
         more.number += int(rows[1])
         self._sizes[place] += rows[2]
 
-    def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
+    def apply_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
         """Apply the new events of the replicas' logs up to a time. Mutates.
 
         ``taken`` has the number of applied events of each log, and is updated.
@@ -125,7 +125,7 @@ class CompiledEventIndex(HeldKeys):
         held, more, place = self._held, self._more, 0
         while place >= 0:
             rows = np.array([held.number, more.number, 0], np.int64)
-            place = self._tables.take_logs(
+            place = self._tables.apply_logs(
                 *(addresses, taken, until, self._group, held.keys, held.values),
                 *(more.keys, more.values, rows, self._sizes, place),
             )

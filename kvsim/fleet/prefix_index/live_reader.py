@@ -85,14 +85,14 @@ class LiveIndex:
     def holders(self, key: int) -> int:
         """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
         held = np.zeros(len(self._addresses), np.bool_)
-        self._learn_all()
+        self._apply_all()
         self._live.held_by(self._addresses, self.known, key, held)
         return sum(1 << place for place in np.flatnonzero(held).tolist())
 
     def size(self, replica: int) -> int:
         if not self._addresses[replica]:
             return 0
-        self._learn_all()
+        self._apply_all()
         pool = self._replicas[replica].state.kv.pool
         blocks = pool.blocks.array
         numbers = Counter(blocks["key"][blocks["hashed"] != 0].tolist())
@@ -105,7 +105,7 @@ class LiveIndex:
                 numbers[key] += -1 if event["kind"] == STORED else 1
         return sum(number > 0 for number in numbers.values())
 
-    def _learn_all(self) -> None:
+    def _apply_all(self) -> None:
         for place in np.flatnonzero(self._addresses).tolist():
             self.learn(place, self.until)
 
@@ -131,9 +131,9 @@ class LiveReader(EventReader):
 
     def _follow(self, place: int, replica: Any) -> None:
         if replica.address:
-            replica.event_log.on_full = partial(self._let_go, place, replica)
+            replica.event_log.on_full = partial(self._free_unloaded, place, replica)
 
-    def _let_go(self, place: int, replica: Replica) -> None:
+    def _free_unloaded(self, place: int, replica: Replica) -> None:
         """Make room in a replica's log. Mutates."""
         self.index.learn(place, replica.clock - self._delay)
         if is_short_of_room(replica.state.kv.pool.log):

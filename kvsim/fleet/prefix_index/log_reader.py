@@ -50,7 +50,7 @@ class LogReader(EventReader):
             for place in range(len(self._replicas)):
                 if self._spilled[place] or self._coming[place]:
                     self._read(place, now)
-        self.index.take_logs(self._addresses, self._taken, now - self._delay)
+        self.index.apply_logs(self._addresses, self._taken, now - self._delay)
 
     def _fetch(self, place: int) -> None:
         known, self._taken[place] = int(self._taken[place]), 0

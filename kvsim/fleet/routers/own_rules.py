@@ -42,7 +42,7 @@ class OwnRouter(RuleRouter):
     def make_state(self, memory: Memory) -> Any:
         rules = self._rules
         given = {name: getattr(rules, name) for name in rules.parameters()}
-        made = type(rules)(**given).lay_out(memory.one(Part), memory, {})
+        made = type(rules)(**given).init_state(memory.one(Part), memory, {})
         return made.view if memory.compiled else made
 
     def entry_address(self) -> int:

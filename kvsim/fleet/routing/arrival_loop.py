@@ -96,7 +96,7 @@ class ArrivalLoop:
         self._gateways, self._replicas, self._replica_set = gateways, replicas, replica_set
         self._router, self._reader = gateways.alone()
         self._memory = Flat()
-        self._router.lay_out(self._memory)
+        self._router.init_state(self._memory)
         self._code = load_arrival_loop()
         self._rule = self._router.entry_address()
         self._tracker = CompiledLifecycleEvents(replicas, table)
@@ -135,10 +135,10 @@ class ArrivalLoop:
                 *(STEPS_PER_CALL, DECISIONS_PER_CALL),
             )
             self._serve(outcome)
-            self._replica_set.tell_ended()
+            self._replica_set.report_ended()
         for number in (branches.min(initial=0), branches.max(initial=0)):
             router.branch_name(int(number))
-        self._gateways.decisions.note_branches(self._rows, branches, router.branches)
+        self._gateways.decisions.record_branches(self._rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
         """Do the work that the compiled loop leaves to Python. Mutates."""

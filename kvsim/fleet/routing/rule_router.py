@@ -54,9 +54,9 @@ class RuleRouter(Router):
 
     def start(self, facts: Facts) -> None:
         super().start(facts)
-        self.lay_out(Objects())
+        self.init_state(Objects())
 
-    def lay_out(self, memory: Memory) -> None:
+    def init_state(self, memory: Memory) -> None:
         """Make the initial records of a router. Mutates."""
         number = self.facts.num_replicas
         self.placement = placement = memory.one(Placement)

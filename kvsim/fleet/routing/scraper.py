@@ -53,7 +53,7 @@ class Scraper:
         """Scrape a replica that has advanced to ``time``, the time of a scrape. Mutates."""
         self.values[place] = Scraped(time, *self._replicas[place].metrics())
 
-    def ask_idle(self, now: float) -> None:
+    def scrape_idle_replicas(self, now: float) -> None:
         """Scrape the replicas that have been idle since their last scrape. Mutates."""
         time = self.last_time(now)
         for place, replica in enumerate(self._replicas):

@@ -58,11 +58,11 @@ class Decisions:
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return predicted and best tokens by request, and the stride of comparisons: 0 for none.
 
-        A caller that writes these columns calls :meth:`note_branches` afterwards.
+        A caller that writes these columns calls :meth:`record_branches` afterwards.
         """
         return self.predicted, self.best, self._stride if self._compares else 0
 
-    def note_branches(
+    def record_branches(
         self, rows: NDArray[np.int64], numbers: NDArray[np.int64], names: Sequence[str]
     ) -> None:
         """Record the branches of a router's decisions for some requests. Mutates."""

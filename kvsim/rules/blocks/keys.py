@@ -80,7 +80,7 @@ def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[
     return request.output_content_id, own_blocks.numbers[first + place], 1
 
 
-def look_ahead(key: int, own_blocks: RequestBlocks, request: Request, num_tokens: int) -> int:
+def fold_tokens(key: int, own_blocks: RequestBlocks, request: Request, num_tokens: int) -> int:
     """Fold the tokens after a block into its key, one by one."""
     segment, offset = own_blocks.segment, own_blocks.offset
     for _ in range(num_tokens):
@@ -134,7 +134,7 @@ def extend_keys(
                 own_blocks.offset = 0
         key = mix_span(key, span, span_start, span_length)
         if lookahead > 0:
-            key = look_ahead(key, own_blocks, request, lookahead)
+            key = fold_tokens(key, own_blocks, request, lookahead)
         if own_blocks.has_items:
             stop = (k + 1) * block_size + lookahead
             key = add_items(key, own_blocks, request.request_id, k * block_size, stop)

@@ -17,7 +17,7 @@ from kvsim.rules.blocks.attention import cdiv, keeps_all, worth_caching
 from kvsim.rules.blocks.checkpoint import last_state, takes_checkpoint
 from kvsim.rules.blocks.partial_keys import copy_hit, copy_own
 from kvsim.rules.blocks.pool import append_blocks, cache, forget, free_blocks
-from kvsim.rules.events import note_partial
+from kvsim.rules.events import record_partial
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -190,7 +190,7 @@ def name_state(
         return
     set_key(kv, block, key)
     if kv.pool.has_events:
-        note_partial(kv, request, own_blocks, g, num_tokens // kv.hash_block_size)
+        record_partial(kv, request, own_blocks, g, num_tokens // kv.hash_block_size)
     if num_tokens % group.block_size > 0:
         kv.states.pending[request.own_blocks * kv.num_groups + g] = place
 
@@ -204,7 +204,7 @@ def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int)
         if not has_key(kv, block, key):
             set_key(kv, block, key)
             if kv.pool.has_events:
-                note_partial(kv, request, own_blocks, g, end // kv.hash_block_size)
+                record_partial(kv, request, own_blocks, g, end // kv.hash_block_size)
     elif kv.pool.blocks[block].hashed:
         forget(kv.pool, block)
 

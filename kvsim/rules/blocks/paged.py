@@ -29,8 +29,8 @@ from kvsim.rules.blocks.pool import (
 )
 from kvsim.rules.blocks.slots import end_within, has_lookahead, num_slots
 from kvsim.rules.blocks.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
-from kvsim.rules.events import note_key, note_partial, note_stored
-from kvsim.rules.eviction.policies import note_arrival
+from kvsim.rules.events import note_stored, record_key, record_partial
+from kvsim.rules.eviction.policies import record_arrival
 from kvsim.rules.fetching import prefetch_key, prefetch_keys
 from kvsim.rules.vllm.replay import filled_by_hit
 
@@ -124,7 +124,7 @@ def admit_paged(
     slots = num_slots(kv, request, end)
     if need_to_admit(kv, own_blocks, slots, end, hit, hit, False) > free:
         return False
-    note_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
+    record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, hit)
     if kv.has_states:
@@ -311,7 +311,7 @@ def name_blocks(
             if group.kind == MAMBA_ALIGN:
                 kv.states.named_in[table.blocks[place]] = kv.states.step
             if kv.pool.has_events:
-                note_key(log, key, place)
+                record_key(log, key, place)
     if kv.pool.has_events:
         note_stored(kv, request, own_blocks, group, first, stop, first_key)
 
@@ -354,7 +354,7 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
     elif is_new:
         cache(kv.pool, block, key)
     if is_new and kv.pool.has_events:
-        note_partial(kv, request, own_blocks, g, units)
+        record_partial(kv, request, own_blocks, g, units)
 
 
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:

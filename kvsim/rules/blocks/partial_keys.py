@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.blocks.pool import cache, drop_hash_aliases, forget, link, move_key, take_block
+from kvsim.rules.blocks.pool import allocate_block, cache, drop_hash_aliases, forget, link, move_key
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -73,7 +73,7 @@ def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: 
 
 def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
     """Allocate the target of a block's copy; both blocks stay referenced until the step ends."""
-    states, copy = kv.states, take_block(kv.pool, group)
+    states, copy = kv.states, allocate_block(kv.pool, group)
     group.num_used += 1
     states.copies.blocks[2 * states.num_copies] = copy
     states.copies.blocks[2 * states.num_copies + 1] = source

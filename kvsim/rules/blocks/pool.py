@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.host_tier import store
-from kvsim.rules.events import note_removed
-from kvsim.rules.eviction.policies import evict, insert_victim, note_cached, note_hit, remove_victim
+from kvsim.rules.events import record_removed
+from kvsim.rules.eviction.policies import (
+    evict,
+    insert_victim,
+    record_cached,
+    record_hit,
+    remove_victim,
+)
 from kvsim.rules.fetching import (
     AHEAD,
     prefetch_buckets,
@@ -44,7 +50,7 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
     block.hashed = True
     block.key = key
     pool.num_hashed += 1
-    note_cached(pool, k)
+    record_cached(pool, k)
     link(pool, k)
 
 
@@ -66,7 +72,7 @@ def link(pool: BlockPool, k: int) -> None:
 def forget(pool: BlockPool, k: int) -> bool:
     """Remove a block's key; return True if no block with its content is left."""
     if pool.has_events:
-        note_removed(pool, k)
+        record_removed(pool, k)
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
     return unlink(pool, k)
@@ -112,7 +118,7 @@ def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.has_events:
-            note_removed(pool, k)
+            record_removed(pool, k)
         unlink(pool, k)
         following = pool.places[k].next
         pool.places[k].next = pool.free_hash_alias
@@ -121,7 +127,7 @@ def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
     pool.first_hash_aliases[owner] = NONE
 
 
-def take_block(pool: BlockPool, group: KVGroup) -> int:
+def allocate_block(pool: BlockPool, group: KVGroup) -> int:
     """Allocate a free block without a hash; if there is none, evict a cached block."""
     if pool.num_unhashed > 0:
         pool.num_unhashed -= 1
@@ -146,7 +152,7 @@ def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks
     for place in range(table.length, table.length + num_blocks):
         if num_blocks > 1:
             prefetch_victim(pool)
-        table.blocks[place] = take_block(pool, group)
+        table.blocks[place] = allocate_block(pool, group)
     table.length += num_blocks
     group.num_used += num_blocks
     group.num_table_blocks += num_blocks
@@ -155,7 +161,7 @@ def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks
 def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
     """Add a reference to a block found by a hit; remove it from the free queue if it was free."""
     block = pool.blocks[k]
-    note_hit(pool, k)
+    record_hit(pool, k)
     if block.ref_cnt == 0:
         remove_victim(pool, k)
         group.num_used += 1

@@ -113,13 +113,13 @@ def find_window(
             if not drops and spec.extra_retained == 0:
                 return (place + run) * size
             found = aligned(kv, (place + run - drops) * size)
-            forget_blocks(own_blocks, spec, found, place)
+            null_blocks(own_blocks, spec, found, place)
             return found
     found = aligned(kv, run * size)
     return aligned(kv, found - size) if drops and found > 0 else found
 
 
-def forget_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
+def null_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
     """Set to null the table entries from the window's start to ``first``, the start of its run."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):

@@ -170,11 +170,11 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
         if pool.num_seen[block] == pool.blocks[block].ref_cnt:
             total += dead
     if num_shared > 0:
-        forget_seen(kv, group)
+        clear_shared_marks(kv, group)
     return total
 
 
-def forget_seen(kv: KV, group: KVGroup) -> None:
+def clear_shared_marks(kv: KV, group: KVGroup) -> None:
     """Clear the marks that :func:`out_of_window` has set on shared blocks."""
     for h in range(kv.num_request_blocks):
         if kv.request_blocks[h].request != NONE:

@@ -25,7 +25,7 @@ from kvsim.rules.blocks.pool import append_blocks
 from kvsim.rules.blocks.slots import num_slots, slots_of_drafts
 from kvsim.rules.blocks.window import drop_out_of_window
 from kvsim.rules.connector.pinned import pin_request, unpin_request
-from kvsim.rules.eviction.policies import note_arrival
+from kvsim.rules.eviction.policies import record_arrival
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -91,7 +91,7 @@ def allocate_external(
     slots = num_slots(kv, request, end) if computes else start
     if need_to_admit(kv, own_blocks, slots, end, hit, start, False) > free - reserved:
         return False
-    note_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
+    record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, start)
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]

@@ -34,7 +34,7 @@ def end_prefill(state: Replica, k: int) -> None:
             return
 
 
-def note_prefill(state: Replica, k: int) -> None:
+def record_prefill(state: Replica, k: int) -> None:
     """Record an admitted prompt if its first tokens do not complete it."""
     if state.requests[k].num_computed_tokens < state.requests[k].num_prompt_tokens:
         begin_prefill(state, k)

@@ -121,7 +121,7 @@ def end_update(state: Replica) -> None:
     for at in range(connector.num_failed):
         if state.requests[connector.failed[at]].status != FINISHED:
             end_early(state, connector.failed[at], FAILED)
-    note_received(state)
+    record_received(state)
     for at in range(connector.num_sent):
         row = connector.sent[at]
         if connector.is_pinned[row]:
@@ -129,7 +129,7 @@ def end_update(state: Replica) -> None:
     connector.num_sent = 0
 
 
-def note_received(state: Replica) -> None:
+def record_received(state: Replica) -> None:
     """Record the loads that have ended."""
     connector = state.connector
     for at in range(connector.num_received):
@@ -144,7 +144,7 @@ def note_received(state: Replica) -> None:
 def process_copies(state: Replica) -> None:
     """Process the copies that ended while no step was in flight."""
     report_copies(state, state.clock)
-    note_received(state)
+    record_received(state)
 
 
 def drop_pinned(state: Replica, row: int) -> bool:

@@ -51,7 +51,7 @@ def begin_connected(state: Replica) -> None:
     state.connector.num_loads = 0
 
 
-def note_connected(state: Replica, batch: Batch) -> None:
+def record_connected(state: Replica, batch: Batch) -> None:
     """Number the step just scheduled, end the prompts that it completes, and schedule stores."""
     if batch.size > 0:
         state.connector.num_steps += 1

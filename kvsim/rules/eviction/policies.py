@@ -15,7 +15,7 @@ from kvsim.rules.eviction.lfu import cached_lfu, hit_lfu, insert_lfu
 from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
 from kvsim.rules.eviction.s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction.sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
-from kvsim.rules.own_order import note_wrong
+from kvsim.rules.own_order import record_wrong
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVICT = 2
 
 
-def note_arrival(
+def record_arrival(
     pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
 ) -> None:
     """Notify a Python policy, which may use the trace's future, that a prompt is admitted."""
@@ -95,7 +95,7 @@ def evict_by_own_rules(pool: BlockPool) -> int:
         k = python_evict(pool)
         if 0 <= k <= pool.num_usable and is_cached(pool, k):
             return k
-        note_wrong(pool.part, EVICT, float(k))
+        record_wrong(pool.part, EVICT, float(k))
     while not is_cached(pool, pool.hand):
         pool.hand = (pool.hand + 1) % (pool.num_usable + 1)
     return pool.hand
@@ -106,7 +106,7 @@ def is_cached(pool: BlockPool, k: int) -> bool:
     return pool.blocks[k].ref_cnt == 0 and pool.blocks[k].hashed
 
 
-def note_cached(pool: BlockPool, k: int) -> None:
+def record_cached(pool: BlockPool, k: int) -> None:
     """Notify the policy that a block in use has got a key."""
     if pool.policy == FIFO:
         set_rank(pool, k)
@@ -120,7 +120,7 @@ def note_cached(pool: BlockPool, k: int) -> None:
         python_cached(pool, k)
 
 
-def note_hit(pool: BlockPool, k: int) -> None:
+def record_hit(pool: BlockPool, k: int) -> None:
     """Notify the policy of a prefix hit on a block, free or in use."""
     if pool.policy == LFU:
         hit_lfu(pool, k)

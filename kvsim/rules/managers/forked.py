@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.rules.blocks.keys import draw_parent
 from kvsim.rules.blocks.paged import past_the_end
-from kvsim.rules.blocks.pool import free_blocks, take_block
+from kvsim.rules.blocks.pool import allocate_block, free_blocks
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -82,7 +82,7 @@ def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
                 table.blocks[place] = own_blocks.tables[0].blocks[place]
                 pool.blocks[table.blocks[place]].ref_cnt += 1
             else:
-                table.blocks[place] = take_block(pool, group)
+                table.blocks[place] = allocate_block(pool, group)
     for s in range(request.num_samples):
         own_blocks.tables[s].length = length
     group.num_used += needed
@@ -121,7 +121,7 @@ def grow_forked(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -
         if writes:
             copy_shared(kv, table.blocks, length - 1)
         for place in range(length, length + num_new):
-            table.blocks[place] = take_block(kv.pool, group)
+            table.blocks[place] = allocate_block(kv.pool, group)
         table.length = length + num_new
     group.num_used += num_copies + n * num_new
     own_blocks.num_blocks = kept + num_copies + n * num_new
@@ -137,7 +137,7 @@ def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
     """Replace a table's shared block by a new one; the last sequence keeps the old block."""
     old = kv.pool.blocks[blocks[place]]
     if old.ref_cnt > 1:
-        blocks[place] = take_block(kv.pool, kv.groups[0])
+        blocks[place] = allocate_block(kv.pool, kv.groups[0])
         old.ref_cnt -= 1
 
 

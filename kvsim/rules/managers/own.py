@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.rules.blocks.slots import end_within, num_slots
-from kvsim.rules.own_order import note_wrong
+from kvsim.rules.own_order import record_wrong
 from kvsim.rules.python import python_allocate_room, python_free_room
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def grow_own(kv: KV, request: Request, slots: int) -> bool:
     """Request room for ``slots`` slots from the rules; False if they return less."""
     room = python_allocate_room(kv, request, slots)
     if room < 0:
-        note_wrong(kv.own.part, 0, room)
+        record_wrong(kv.own.part, 0, room)
     if room < slots:
         return False
     count_room(kv, request, room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.blocks.paged import set_next_bookkeeping, uncount
-from kvsim.rules.blocks.pool import free_blocks, take_block
+from kvsim.rules.blocks.pool import allocate_block, free_blocks
 from kvsim.rules.managers.forked import count_forked, drop_tables, is_first, unmark
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         for place in range(table.num_null, table.length):
-            table.blocks[place] = take_block(kv.pool, group)
+            table.blocks[place] = allocate_block(kv.pool, group)
         group.num_used += table.length - table.num_null
     own_blocks.num_cached_tokens = request.num_filled  # its keys were lost with its blocks
     uncount(kv, request, own_blocks, -1)
@@ -95,7 +95,7 @@ def reallocate_blocks(kv: KV, request: Request, own_blocks: RequestBlocks) -> No
     unmark(kv, request, own_blocks, 0)
     sort_places(kv.places, count)
     for k in range(count):
-        new = take_block(pool, kv.groups[0])
+        new = allocate_block(pool, kv.groups[0])
         pool.blocks[new].ref_cnt = 0
         kv.moved_to[kv.places[k]] = new
     kv.groups[0].num_used += count

@@ -54,7 +54,7 @@ def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
     return total
 
 
-def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
+def allocate_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
     """Allocate free pages to the entries from ``first`` to ``stop`` of ``rows.pages``."""
     for place in range(first, stop):
         memory.num_free_pages -= 1
@@ -84,7 +84,7 @@ def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: 
     for k in range(memory.num_kinds):
         kind, rows = memory.tensors[k], virtual_range.rows[k]
         end = max(num_rows(memory, kind, slots), rows.end)
-        take_pages(memory, rows, rows.end * kind.num_tensors, end * kind.num_tensors)
+        allocate_pages(memory, rows, rows.end * kind.num_tensors, end * kind.num_tensors)
         rows.end = end
     return True
 
@@ -237,7 +237,7 @@ def swap_in_virtual(kv: KV, request: Request) -> int:
     memory.num_free_host_pages += num_pages
     for k in range(memory.num_kinds):
         rows, count = virtual_range.rows[k], memory.tensors[k].num_tensors
-        take_pages(memory, rows, rows.first * count, rows.end * count)
+        allocate_pages(memory, rows, rows.first * count, rows.end * count)
     kv.num_filled += request.num_filled
     count_virtual_range(memory, request, virtual_range, 1)
     set_quiet_virtual(kv, request, virtual_range)

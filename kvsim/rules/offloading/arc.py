@@ -24,7 +24,7 @@ def move_to(host: HostCache, k: int, place: int) -> None:
     append(host.lists[place], host.chunks, k)
 
 
-def note_miss(host: HostCache, k: int) -> None:
+def record_miss(host: HostCache, k: int) -> None:
     """Adapt the target when a request stores a chunk that has a ghost."""
     place = host.chunks[k].place
     recent, frequent = host.lists[RECENT_GHOST].length, host.lists[FREQUENT_GHOST].length

@@ -22,7 +22,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
 from kvsim.rules.links import append, remove
 from kvsim.rules.offloading.arc import begin_eviction, evict_arc
-from kvsim.rules.offloading.lru import evict_lru, insert_entry, restore_aside
+from kvsim.rules.offloading.lru import evict_lru, insert_entry, restore_skipped
 
 if TYPE_CHECKING:
     from kvsim.records.host_cache import HostCache
@@ -71,7 +71,7 @@ def finish_writing(host: HostCache, k: int) -> None:
         insert_entry(host, k)
 
 
-def take_slot(host: HostCache) -> int:
+def allocate_slot(host: HostCache) -> int:
     """Allocate a slot: one that was never used if there is any, else the slot freed last."""
     if host.num_slots_used < host.capacity:
         host.num_slots_used += 1
@@ -88,7 +88,7 @@ def add_chunk(host: HostCache, key: int, order: int) -> int:
     else:  # a ghost is stored again
         remove(host.lists[host.chunks[k].place], host.chunks, k)
     chunk = host.chunks[k]
-    chunk.slot = take_slot(host)
+    chunk.slot = allocate_slot(host)
     chunk.pins = WRITING
     chunk.order = order
     chunk.rank = 0
@@ -147,7 +147,7 @@ def evict_chunks(host: HostCache, count: int) -> None:
             k = evict_lru(host)
             release_slot(host, k)
             drop_record(host, k)
-        restore_aside(host)
+        restore_skipped(host)
         return
     begin_eviction(host)
     for _ in range(count):

@@ -309,7 +309,7 @@ def detach_job(offloading: Offloading, job: Job) -> None:
         offloading.jobs[job.previous_of_state].next_of_state = job.next_of_state
 
 
-def forget_jobs(offloading: Offloading, s: int) -> None:
+def detach_jobs(offloading: Offloading, s: int) -> None:
     """Detach a finished request from its jobs in flight, which continue."""
     j = offloading.states[s].first_job
     while j != NONE:

@@ -62,7 +62,7 @@ def evict_lru(host: HostCache) -> int:
     return found
 
 
-def restore_aside(host: HostCache) -> None:
+def restore_skipped(host: HostCache) -> None:
     """Return the skipped chunks to the ranking."""
     while host.aside != NO_CHUNK:
         k = host.aside

@@ -10,7 +10,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.blocks.keys import extend_keys, mix
 from kvsim.rules.offloading.arc import move_to
 from kvsim.rules.offloading.host_cache import find_chunk
-from kvsim.rules.offloading.jobs import forget_jobs
+from kvsim.rules.offloading.jobs import detach_jobs
 from kvsim.rules.offloading.lru import new_number, rank_chunk
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
         rank_chunk(offloading.host, k, state.number)
 
 
-def leave_cache(offloading: Offloading, s: int) -> None:
+def release_chunks(offloading: Offloading, s: int) -> None:
     """Touch the chunks of a finished request, from the last to the first, and free its state."""
     state = offloading.states[s]
     last = NONE
@@ -100,7 +100,7 @@ def leave_cache(offloading: Offloading, s: int) -> None:
             break
         touch_at_end(offloading, state.keys[last], state.marks[last])
         state.marks[last] = 0
-    forget_jobs(offloading, s)
+    detach_jobs(offloading, s)
     offloading.free_states[offloading.num_free_states] = s
     offloading.num_free_states += 1
 

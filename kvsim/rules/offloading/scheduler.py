@@ -25,7 +25,7 @@ from kvsim.rules.offloading.jobs import (
     watch_all_of,
 )
 from kvsim.rules.offloading.lookup import find_offloaded
-from kvsim.rules.offloading.request import compute_keys, leave_cache, meet, reuse
+from kvsim.rules.offloading.request import compute_keys, meet, release_chunks, reuse
 from kvsim.rules.offloading.store import store_up_to
 from kvsim.rules.waiting_for_kv import num_queued
 
@@ -84,7 +84,7 @@ def begin_load(state: Replica, request: Request) -> None:
     for g in range(offloading.num_groups):
         load_group(state, side, own_blocks, g, j, local, end)
         for place in range(own_blocks.tables[g].length):
-            note_got(offloading, own_blocks.tables[g].blocks[place], step)
+            record_got(offloading, own_blocks.tables[g].blocks[place], step)
         side.num_known[g] = 0
         side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)
     due = float(step if is_sync else step + offloading.load_steps)
@@ -175,11 +175,11 @@ def record_blocks(state: Replica, request: Request) -> None:
         for place in range(side.num_known[g], table.length):
             side.blocks[group.first_block + place] = table.blocks[place]
             side.since[group.first_block + place] = step
-            note_got(offloading, table.blocks[place], step)
+            record_got(offloading, table.blocks[place], step)
         side.num_known[g] = table.length
 
 
-def note_got(offloading: Offloading, block: int, step: int) -> None:
+def record_got(offloading: Offloading, block: int, step: int) -> None:
     """Record that a request got a block in this step, and flush the stores that watch it."""
     if block != NULL_BLOCK:
         offloading.got[block] = step
@@ -228,13 +228,13 @@ def store_finished(state: Replica, s: int) -> None:
     due = offloading.now if offloading.timed else float(step + offloading.store_steps)
     store_up_to(offloading, s, end, step, due, True)
     watch_all_of(offloading, s, step, float(step))
-    leave_cache(offloading, s)
+    release_chunks(offloading, s)
 
 
 # -- the output of a step -------------------------------------------------------------------------
 
 
-def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
+def record_end(state: Replica, request: Request, is_aborted: bool) -> None:
     """Record the number of tokens of an ending request that are to be stored."""
     offloading, kv = state.offloading, state.kv
     offloading.has_unpublished = True

@@ -8,7 +8,7 @@ from kvsim.records.host_cache import HOST_LRU, NO_CHUNK, RECENT_GHOST
 from kvsim.records.offloading import MISSED, STORED
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.offloading.arc import note_miss
+from kvsim.rules.offloading.arc import record_miss
 from kvsim.rules.offloading.host_cache import (
     add_chunk,
     count_offer,
@@ -100,7 +100,7 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
     host = offloading.host
     count = often_enough(offloading, count)
     num_missing, num_pinned = touch_offered(offloading, state, count)
-    note_missing(offloading, state, count)
+    record_missing(offloading, state, count)
     num_to_evict = num_missing - (host.capacity - host.num_chunks)
     if num_to_evict > 0:
         if num_to_evict > host.num_ready - num_pinned:
@@ -164,7 +164,7 @@ def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tu
     return num_missing, num_pinned
 
 
-def note_missing(offloading: Offloading, state: OffloadState, count: int) -> None:
+def record_missing(offloading: Offloading, state: OffloadState, count: int) -> None:
     """Report each missing chunk to the policy once per request, the last chunk first."""
     host = offloading.host
     for at in range(count - 1, -1, -1):
@@ -179,7 +179,7 @@ def note_missing(offloading: Offloading, state: OffloadState, count: int) -> Non
         if host.policy != HOST_LRU:
             k = find_record(host, offer.key)
             if k != NO_CHUNK and host.chunks[k].place >= RECENT_GHOST:
-                note_miss(host, k)
+                record_miss(host, k)
 
 
 def begin_store(offloading: Offloading, s: int, count: int, step: int, due: float) -> int:

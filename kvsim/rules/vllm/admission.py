@@ -20,14 +20,14 @@ from kvsim.rules.vllm.features import (
     begin_admission,
     limit_first_tokens,
     must_wait,
-    note_admitted,
-    note_refused,
+    record_admitted,
+    record_refused,
 )
 from kvsim.rules.vllm.pausing import num_admissible
 from kvsim.rules.vllm.reading import read_cache
 from kvsim.rules.vllm.replay import num_replayed, worth_replaying
 from kvsim.rules.vllm.speculation import is_padded
-from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, put_back
+from kvsim.rules.waiting_for_kv import next_in_line, remove_from_queue, return_to_front
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -60,12 +60,12 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if verdict == STOP:
             break
         if verdict == SKIP:
-            leave_queue(state, k)
+            remove_from_queue(state, k)
             defer(state, state.requests[k])
             state.skipped[num_skipped] = k
             num_skipped += 1
     for place in range(num_skipped - 1, -1, -1):
-        put_back(state, state.skipped[place])
+        return_to_front(state, state.skipped[place])
 
 
 def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -> int:
@@ -89,15 +89,15 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
         return STOP
     if num_tokens == 0 and (state.limits.has_encoder or state.limits.num_drafts > 0):
         return SKIP
-    if not take_slots(state, request, max(num_tokens - num_replays, 0), hit):
+    if not allocate_first_slots(state, request, max(num_tokens - num_replays, 0), hit):
         state.head_lookup_failed = True
         state.totals.num_allocation_failures += 1
-        note_refused(state, k)
+        record_refused(state, k)
         return STOP
     if request.num_tokens - computed > 1:
         state.carries_prefill = True
     admit(state, batch, k, num_tokens, computed)
-    note_admitted(state, batch, k, num_drafts)
+    record_admitted(state, batch, k, num_drafts)
     state.budget -= num_tokens
     state.input_budget -= num_tokens + state.limits.num_draft_slots
     return ADMITTED
@@ -135,7 +135,7 @@ def first_tokens(
     return limit_first_tokens(state, request, computed, min(num_tokens, room), num_drafts)
 
 
-def take_slots(state: Replica, request: Request, num_tokens: int, hit: int) -> bool:
+def allocate_first_slots(state: Replica, request: Request, num_tokens: int, hit: int) -> bool:
     """Allocate slots for the first tokens that a request computes; False if there is no room."""
     if state.connector.kind != NO_CONNECTOR:
         admitted = admit_connected(state, request, num_tokens)

@@ -48,7 +48,7 @@ def choose_items(state: Replica, request: Request, computed: int, num_tokens: in
             encoder.duplicates[encoder.num_duplicates] = place
             encoder.num_duplicates += 1
         elif encoder.contents[item.content].is_cached:
-            keep_item(state, place)
+            pin_item(state, place)
         elif not make_room(state, item):
             return min(num_tokens, max(item.offset - computed, 0))
         else:
@@ -87,7 +87,7 @@ def make_room(state: Replica, item: Item) -> bool:
     return True
 
 
-def keep_item(state: Replica, place: int) -> None:
+def pin_item(state: Replica, place: int) -> None:
     """Add an item's reference to its cached content, unless the item has one."""
     encoder = state.encoder
     if encoder.is_needed[place] > 0:
@@ -116,12 +116,12 @@ def encode_items(state: Replica, k: int) -> None:
         count_item_once(state, place, False)
         encoder.num_free_tokens -= item.num_tokens
         encoder.num_reclaimable_tokens -= item.num_tokens
-        forget_eviction(state, item.content)
+        unmark_evicted(state, item.content)
         encoder.encoded[encoder.num_encoded] = place
         encoder.owners[encoder.num_encoded] = k
         encoder.num_encoded += 1
     for n in range(encoder.num_duplicates):
-        keep_item(state, encoder.duplicates[n])
+        pin_item(state, encoder.duplicates[n])
     if encoder.num_chosen > 0:  # drops budget that preempted requests returned, as in vLLM
         encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
 
@@ -144,7 +144,7 @@ def count_encoded(state: Replica) -> None:
     state.totals.num_encoded_tokens += num_tokens
 
 
-def forget_eviction(state: Replica, content: int) -> None:
+def unmark_evicted(state: Replica, content: int) -> None:
     """Remove a content from the step's evicted ones, because it is cached again."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_evicted):

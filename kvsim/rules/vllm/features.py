@@ -14,8 +14,8 @@ from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_INPUT, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.blocks.checkpoint import num_to_state
-from kvsim.rules.connector.prefills import note_prefill
-from kvsim.rules.connector.scheduler import begin_connected, note_connected, promote
+from kvsim.rules.connector.prefills import record_prefill
+from kvsim.rules.connector.scheduler import begin_connected, promote, record_connected
 from kvsim.rules.queue import reorder
 from kvsim.rules.vllm.dlpm import match_prefixes
 from kvsim.rules.vllm.dropping import drops_stale
@@ -27,7 +27,7 @@ from kvsim.rules.vllm.encoder import (
     release_all,
 )
 from kvsim.rules.vllm.grammar import lacks_grammar
-from kvsim.rules.vllm.lora import add_lora, has_room_for_lora, note_switch
+from kvsim.rules.vllm.lora import add_lora, has_room_for_lora, record_switch
 from kvsim.rules.vllm.prefill_interval import count_prefill_interval
 from kvsim.rules.vllm.speculation import add_drafts, expect_drafts, without_lookahead
 
@@ -101,7 +101,7 @@ def limit_first_tokens(
     return num_tokens, num_drafts
 
 
-def note_refused(state: Replica, k: int) -> None:
+def record_refused(state: Replica, k: int) -> None:
     """Record a refused request, and release its references in the encoder cache."""
     if state.limits.fairness > 0:
         state.shares.refused = k
@@ -109,20 +109,20 @@ def note_refused(state: Replica, k: int) -> None:
         release_all(state, state.requests[k])
 
 
-def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
+def record_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
     """Update the features after a request was admitted with its first tokens."""
     if state.connector.kind != NO_CONNECTOR:
-        note_prefill(state, k)
+        record_prefill(state, k)
     if state.limits.has_encoder:
         encode_items(state, k)
     if state.limits.num_drafts > 0:
         add_drafts(state, batch, num_drafts)
     if state.limits.has_loras:
-        note_switch(state, state.requests[k])
+        record_switch(state, state.requests[k])
         add_lora(state, state.requests[k])
 
 
-def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
+def record_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
     """Update the features after a running request's next tokens were scheduled."""
     if state.limits.has_encoder:
         encode_items(state, k)
@@ -140,4 +140,4 @@ def end_features(state: Replica, batch: Batch, held: bool) -> None:
     if state.limits.num_drafts > 0:
         expect_drafts(state, batch)
     if state.connector.kind != NO_CONNECTOR:
-        note_connected(state, batch)
+        record_connected(state, batch)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def note_loras(state: Replica) -> None:
+def record_loras(state: Replica) -> None:
     """List the adapters of all running requests, even of those not scheduled in this step."""
     state.num_loras = 0
     for place in range(state.num_running):
@@ -23,7 +23,7 @@ def add_lora(state: Replica, request: Request) -> None:
         state.num_loras += 1
 
 
-def note_switch(state: Replica, request: Request) -> None:
+def record_switch(state: Replica, request: Request) -> None:
     """Count an adapter switch if no request of the batch has the admitted request's adapter."""
     if request.lora > 0 and not has_lora(state, request.lora):
         state.totals.num_adapter_switches += 1

@@ -38,7 +38,7 @@ def has_place(state: Replica, k: int) -> bool:
     return limits.max_num_queued_tokens == 0 or tokens < limits.max_num_queued_tokens
 
 
-def note_last_end(state: Replica, request: Request) -> None:
+def record_last_end(state: Replica, request: Request) -> None:
     """Count the requests that end now, and the prompt tokens of those without an earlier token.
 
     The counts restart when the clock has advanced since the last end.

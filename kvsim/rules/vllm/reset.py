@@ -14,7 +14,7 @@ from kvsim.rules.batch import preempt
 from kvsim.rules.blocks.pool import unlink
 from kvsim.rules.connector.pinned import free_or_fence
 from kvsim.rules.connector.prefills import end_prefill
-from kvsim.rules.events import note_cleared
+from kvsim.rules.events import record_cleared
 from kvsim.rules.eviction.policies import evict
 from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading.scheduler import flush_preempted
@@ -78,7 +78,7 @@ def remove_all_keys(kv: KV) -> None:
         pool.unhashed[place] = k
     pool.num_unhashed = num_named + num_before
     if pool.has_events:
-        note_cleared(pool.log)
+        record_cleared(pool.log)
 
 
 def remove_keys(pool: BlockPool, k: int) -> None:

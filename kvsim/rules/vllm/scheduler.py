@@ -15,8 +15,8 @@ from kvsim.rules.fetching import AHEAD, prefetch_item
 from kvsim.rules.growing import prefetch_growth
 from kvsim.rules.kv import allocate_slots
 from kvsim.rules.vllm.admission import schedule_waiting
-from kvsim.rules.vllm.features import begin_features, end_features, limit_tokens, note_planned
-from kvsim.rules.vllm.lora import note_loras
+from kvsim.rules.vllm.features import begin_features, end_features, limit_tokens, record_planned
+from kvsim.rules.vllm.lora import record_loras
 from kvsim.rules.vllm.pausing import step_budget
 from kvsim.rules.vllm.prefill_interval import is_prefill_held
 from kvsim.rules.waiting_for_kv import num_queued
@@ -44,7 +44,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
         prefetch_growth(state)
     schedule_running(state, batch, threshold, held)
     if limits.has_loras:
-        note_loras(state)
+        record_loras(state)
     if state.num_preempted == 0:
         state.has_scheduled_running = batch.size > 0
         schedule_waiting(state, batch, threshold, held)
@@ -133,6 +133,6 @@ def schedule_next(state: Replica, batch: Batch, k: int, num_tokens: int) -> None
         known = request.num_tokens + request.num_placeholders - request.num_computed_tokens
         num_drafts = max(min(request.num_drafts, num_tokens - known), 0)
     plan(state, batch, k, num_tokens)
-    note_planned(state, batch, k, num_drafts)
+    record_planned(state, batch, k, num_drafts)
     state.budget -= num_tokens
     state.input_budget -= num_tokens + state.limits.num_draft_slots

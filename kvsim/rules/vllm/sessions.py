@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING, WAITING, WAITING_FOR_INPUT
-from kvsim.rules.abort import leave_running, reset_shortcuts
+from kvsim.rules.abort import remove_from_running, reset_shortcuts
 from kvsim.rules.connector.pinned import pin_request
 from kvsim.rules.queue import enqueue
 from kvsim.rules.vllm.dropping import drop_in_flight_output, move_end, reset_dropping, turn_end
-from kvsim.rules.waiting_for_kv import hold_last, leave_queue
+from kvsim.rules.waiting_for_kv import hold_last, remove_from_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica, Trace
@@ -37,7 +37,7 @@ def end_turn(state: Replica, k: int) -> None:
     """End a turn: the request keeps its blocks, and its output in flight will be dropped."""
     request, trace = state.requests[k], state.trace
     if request.status != RUNNING:  # preempted while its last token was in flight
-        leave_queue(state, k)
+        remove_from_queue(state, k)
         state.num_deferred -= request.is_deferred
         request.is_deferred = 0
     else:
@@ -45,7 +45,7 @@ def end_turn(state: Replica, k: int) -> None:
         reset_dropping(state, request)
         request.num_stale_tokens = request.num_in_flight_tokens
         drop_in_flight_output(state, request)
-        leave_running(state, k)
+        remove_from_running(state, k)
         pin_request(state.kv, request)
     request.num_placeholders = 0
     request.num_drafts = 0
@@ -53,7 +53,7 @@ def end_turn(state: Replica, k: int) -> None:
     request.status = WAITING_FOR_INPUT
     state.num_idle += 1
     if trace.next_input[request.request_id] < trace.num_inputs[request.request_id]:
-        take_input(state, request)
+        append_input(state, request)
 
 
 def queue_turns(state: Replica, num_turns: int) -> None:
@@ -68,7 +68,7 @@ def queue_turns(state: Replica, num_turns: int) -> None:
         reset_shortcuts(state)
 
 
-def take_input(state: Replica, request: Request) -> None:
+def append_input(state: Replica, request: Request) -> None:
     """Continue a request with its next input, which has arrived."""
     trace, row = state.trace, request.request_id
     place = trace.input_offsets[row] + trace.next_input[row]
@@ -117,5 +117,5 @@ def copy_segment(old: Segment, new: Segment) -> None:
 def continue_session(state: Replica, k: int) -> None:
     """Continue a session with an input that has just arrived, if it waits for one."""
     if state.requests[k].status == WAITING_FOR_INPUT:
-        take_input(state, state.requests[k])
+        append_input(state, state.requests[k])
         reset_shortcuts(state)

@@ -132,7 +132,7 @@ def draw_accepted(state: Replica, row: int, num_tokens: int, most: int) -> int:
     return accepted
 
 
-def take_back(state: Replica, request: Request, num_tokens: int) -> None:
+def roll_back(state: Replica, request: Request, num_tokens: int) -> None:
     """Roll back the counts of rejected drafts; their slots stay allocated."""
     if request.num_computed_tokens > 0:
         request.num_computed_tokens -= num_tokens

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.records.request import RUNNING, SWAPPED
-from kvsim.rules.batch import admit, note_preemption, num_running_seqs, plan, preempt
+from kvsim.rules.batch import admit, num_running_seqs, plan, preempt, record_preemption
 from kvsim.rules.kv import (
     admit_slots,
     allocate_slots,
@@ -117,7 +117,7 @@ def preempt_v0(state: Replica, k: int) -> None:
     request.status = SWAPPED
     insert(state, state.swapped, state.num_swapped, k)
     state.num_swapped += 1
-    note_preemption(state, k)
+    record_preemption(state, k)
 
 
 def swap_in_waiting(state: Replica, batch: Batch) -> None:

@@ -58,11 +58,11 @@ class SglangPlayer(Player):
         gone = []
         for row in due:
             self.submit([row], [0.0])
-            self._see_arrivals()
+            self._queue_arrivals()
             gone += self._lost()
         return gone
 
-    def _see_arrivals(self) -> None:
+    def _queue_arrivals(self) -> None:
         """Queue the requests that have arrived, and schedule nothing."""
         for stop in self.replica.stops(num_steps=0):
             if stop != NEEDS_REQUESTS:
@@ -82,7 +82,7 @@ class SglangPlayer(Player):
         due = [row for at, row in self._aborts if at <= step]
         self._aborts = self._aborts[len(due) :]
         if due:
-            self._see_arrivals()
+            self._queue_arrivals()
         for row in due:
             self.replica.abort(row)
         gone = [row for row in due if row in self._alive and self.table["finish_time"][row] > 0]

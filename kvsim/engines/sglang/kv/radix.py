@@ -18,7 +18,7 @@ from kvsim.engines.sglang.kv.window_check import check_windows
 from kvsim.engines.sglang.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
 from kvsim.engines.sglang.records.storage import Told
 from kvsim.engines.sglang.server_options import RadixEviction  # noqa: TC001 - the registry reads the annotation
-from kvsim.kv.events import lay_out_log
+from kvsim.kv.events import init_log
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, RADIX
@@ -100,7 +100,7 @@ class RadixManager(RuleManager):
         """Slots, SGLang's max_total_num_tokens."""
         return self.num_gpu_blocks * self.block_size
 
-    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
+    def init_state(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         kv.manager = self.rules_of
         kv.max_model_len = self.config.max_model_len
         kv.enable_prefix_caching = self.config.enable_prefix_caching
@@ -110,16 +110,16 @@ class RadixManager(RuleManager):
         tree.token_bytes = self.token_bytes
         tree.rank = int(Rank[self.eviction.upper()])
         tree.protected_threshold, tree.tail_threshold, tree.next_prompt_estimate = self._numbers
-        lay_out_tree(tree, memory, self.num_gpu_blocks, self.block_size)
+        init_tree(tree, memory, self.num_gpu_blocks, self.block_size)
         if self.window:
             tree.window_bytes = self.window_bytes
-            lay_out_windows(tree, memory, self.window, self.window_slots // self.block_size)
+            init_windows(tree, memory, self.window, self.window_slots // self.block_size)
         if self.config.host_slots:
             policy = int(WritePolicy[self.config.write_policy.upper()])
-            lay_out_host(tree, memory, policy, self.config.host_slots // self.block_size)
+            init_host(tree, memory, policy, self.config.host_slots // self.block_size)
             if self.config.events:
                 kv.hash_block_size = self.block_size
-                lay_out_host_events(kv, memory)
+                init_host_events(kv, memory)
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
         kv.num_request_blocks += count  # the engine's records of requests hold their pages
@@ -160,7 +160,7 @@ def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
     return window, total - sum(windowed), sum(windowed)
 
 
-def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> None:
+def init_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> None:
     """Make ``num_pages`` free pages, one chain of consecutive numbers from ``first``."""
     pages.num_pages = pages.num_left = pages.front_count = num_pages
     pages.first, pages.last = first, first + num_pages - 1
@@ -169,18 +169,18 @@ def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> N
     pages.chains = memory.room(Chain, first + num_pages)
 
 
-def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
+def init_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
     """Add a free pool for sliding-window layers to a tree with its GPU pages."""
     tree.window_pages.page_size = tree.pages.page_size
-    lay_out_pages(tree.window_pages, memory, 1, num_pages)
+    init_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
     tree.recent_places = memory.room(Neighbours, tree.pages.num_pages + 2)
 
 
-def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
+def init_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
     """Add free host memory, with pages numbered from 0, to a tree with its GPU pages."""
     most = tree.pages.num_pages + num_pages
-    lay_out_pages(tree.host_pages, memory, 0, num_pages)
+    init_pages(tree.host_pages, memory, 0, num_pages)
     tree.write_policy = policy
     tree.host_pieces = memory.room(Piece, num_pages * tree.pages.page_size)
     tree.nodes = memory.room(Node, most + 2)
@@ -191,17 +191,17 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
         copies.rows = memory.room(Copy, copies.most)
 
 
-def lay_out_host_events(kv: KV, memory: Memory) -> None:
+def init_host_events(kv: KV, memory: Memory) -> None:
     """Allocate the records of events about copies on the host, for a tree with a host tier."""
     tree = kv.radix
     tree.emits_events, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
-    lay_out_log(kv.pool, memory, len(tree.nodes) + 1)
+    init_log(kv.pool, memory, len(tree.nodes) + 1)
 
 
-def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:
+def init_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:
     """Make an empty tree over free pages, numbered from 1 on as SGLang's are."""
     tree.pages.page_size = page_size
-    lay_out_pages(tree.pages, memory, 1, num_pages)
+    init_pages(tree.pages, memory, 1, num_pages)
     tree.pieces = memory.room(Piece, (num_pages + 1) * page_size)
     tree.nodes = memory.room(Node, num_pages + 2)
     tree.leaves.heap = memory.ints(num_pages + 3)

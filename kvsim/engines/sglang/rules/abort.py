@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.held import count_internal, reuse_record
-from kvsim.engines.sglang.rules.waiting import leave_waiting
+from kvsim.engines.sglang.rules.waiting import remove_from_waiting
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import ABORTED, end_request
@@ -23,7 +23,7 @@ def abort_sglang(state: Replica, row: int) -> bool:
         request, mine = state.requests[k], state.engines.sglang.progress[k]
         if request.request_id == row and request.status != FINISHED:
             if mine.row == NONE:
-                leave_waiting(state, k)
+                remove_from_waiting(state, k)
                 request.finish_time = state.clock
                 end_request(state, k, ABORTED)
                 reuse_record(state, k)

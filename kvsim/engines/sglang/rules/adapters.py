@@ -141,12 +141,12 @@ def mark_adapter(adapters: Adapters, adapter: int) -> None:
     if place != NONE and adapters.is_fifo:
         return
     if place != NONE:
-        leave_order(adapters, place)
+        remove_from_order(adapters, place)
     adapters.order[adapters.num_ordered] = adapter
     adapters.num_ordered += 1
 
 
-def leave_order(adapters: Adapters, place: int) -> None:
+def remove_from_order(adapters: Adapters, place: int) -> None:
     """Remove an adapter from the order of eviction."""
     adapters.num_ordered -= 1
     for later in range(place, adapters.num_ordered):
@@ -166,5 +166,5 @@ def buffer_for(adapters: Adapters) -> int:
         if not stays and (found == NONE or adapters.order[found] == 0):
             found = at
     victim = adapters.order[found]
-    leave_order(adapters, found)
+    remove_from_order(adapters, found)
     return place_in(adapters.buffers, adapters.most, victim)

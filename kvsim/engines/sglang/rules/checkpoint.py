@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.held import (
-    forget_progress,
-    give_row,
+    free_row,
     move_to_node,
     offer_pages,
     own_tokens,
+    reset_progress,
 )
 from kvsim.engines.sglang.rules.states import free_holding, slot_at_end, slot_for_chunk
 from kvsim.engines.sglang.rules.tree.locks import unlock_path
@@ -85,7 +85,7 @@ def insert_with_state(
     return is_taken
 
 
-def keep_last_state(state: Replica, k: int, owned: int) -> int:
+def insert_last_state(state: Replica, k: int, owned: int) -> int:
     """Insert a finished request's tokens up to its last state; return the slot of that state."""
     request, mine, tree = state.requests[k], state.engines.sglang.progress[k], state.kv.radix
     slot = slot_at_end(state, k, owned) if tree.enabled else 0
@@ -110,7 +110,7 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
         mine.num_known = request.num_tokens
         owned = min(request.num_computed_tokens, request.num_tokens)
         if tree.has_states:
-            given = keep_last_state(state, k, owned)
+            given = insert_last_state(state, k, owned)
         else:
             checkpoint(state, k, owned, False)
     if state.engines.sglang.speculation.is_on and mine.num_slots > 0:
@@ -127,5 +127,5 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
     unlock_path(tree, mine.node, mine.edge)
     if tree.has_states:
         free_holding(tree.states, state.engines.sglang.held[k], given)
-    give_row(state, mine)
-    forget_progress(request, mine)
+    free_row(state, mine)
+    reset_progress(request, mine)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.host.load import load_path, see_copies_done
+from kvsim.engines.sglang.rules.host.load import load_path, unlock_finished_copies
 from kvsim.engines.sglang.rules.tree.evict import evict_for, evict_tokens
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
-from kvsim.engines.sglang.rules.tree.pages import floor_page, take_chain
-from kvsim.engines.sglang.rules.tree.state_slots import free_state, take_state
+from kvsim.engines.sglang.rules.tree.pages import allocate_chain, floor_page
+from kvsim.engines.sglang.rules.tree.state_slots import allocate_state, free_state
 from kvsim.engines.sglang.rules.tree.states import evict_states, put_state
 from kvsim.engines.sglang.rules.tree.walk import insert_key, match_prefix
 from kvsim.records.engine import EVICT, EVICT_STATES, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
@@ -42,7 +42,7 @@ def operate(state: Replica, command: int, argument: int) -> int:
     elif command == LOAD:
         return load_path(tree, argument)
     elif command == SEE_COPIES:
-        see_copies_done(tree, state.clock)
+        unlock_finished_copies(tree, state.clock)
     else:
         describe(state, request, argument)
         tree.node = 0
@@ -68,14 +68,14 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
         return NO_ROOM
     tree.page = tree.pages.first
     tree.num_pages = (num_tokens - matched) // size
-    tree.last_page = take_chain(tree.pages, tree.num_pages)
+    tree.last_page = allocate_chain(tree.pages, tree.num_pages)
     tree.before_last = 0
     slot = 0
     if tree.has_states:
-        slot = take_state(tree.states)
+        slot = allocate_state(tree.states)
         if slot == 0:
             evict_states(tree, 1)
-            slot = take_state(tree.states)
+            slot = allocate_state(tree.states)
     insert_key(tree, request, num_tokens, node, matched, request.priority)
     if tree.has_states and not put_state(tree, tree.node, slot):
         free_state(tree.states, slot)

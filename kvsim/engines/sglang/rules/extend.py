@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.scheduler import EXTEND, MIXED
 from kvsim.engines.sglang.rules.decode import add_decodes, drop_finishing
-from kvsim.engines.sglang.rules.held import extend_slots, take_rows
+from kvsim.engines.sglang.rules.held import allocate_rows, extend_slots
 from kvsim.engines.sglang.rules.retraction import decodes_fit
-from kvsim.engines.sglang.rules.states import give_states, room_for_states, track_prefill
+from kvsim.engines.sglang.rules.states import (
+    allocate_missing_states,
+    room_for_states,
+    track_prefill,
+)
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.pages import num_free_slots
 from kvsim.engines.sglang.rules.tree.slide import slide_prefills
@@ -30,9 +34,9 @@ def build_prefill(state: Replica, batch: Batch) -> None:
         num_new += mine.row == NONE
     if tree.has_states:
         room_for_states(state)
-    take_rows(state, num_new)
+    allocate_rows(state, num_new)
     if tree.has_states:
-        give_states(state)
+        allocate_missing_states(state)
     if scheduler.page_size > 1:
         needed += scheduler.page_size * scheduler.num_admitted
     if tree.window > 0 and not tree.enabled:

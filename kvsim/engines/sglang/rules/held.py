@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
 from kvsim.engines.sglang.rules.tree.pages import (
+    allocate_chain,
+    allocate_page,
     link_page,
     map_windows,
-    take_chain,
-    take_page,
 )
 from kvsim.engines.sglang.rules.tree.slide import num_slid
 from kvsim.engines.sglang.rules.tree.walk import insert_key
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 def append_page(tree: Radix, mine: Progress) -> None:
     """Append a page to a request; at least one page must be free."""
-    page = take_page(tree.pages)
+    page = allocate_page(tree.pages)
     if tree.window > 0:
-        tree.windows[page] = take_page(tree.window_pages)
+        tree.windows[page] = allocate_page(tree.window_pages)
     if mine.num_pages == 0:
         mine.page = page
     else:
@@ -42,7 +42,7 @@ def append_page(tree: Radix, mine: Progress) -> None:
 def append_pages(tree: Radix, mine: Progress, count: int) -> None:
     """Append pages to a request, in the order of the free chain; enough must be free."""
     first = tree.pages.first
-    last = take_chain(tree.pages, count)
+    last = allocate_chain(tree.pages, count)
     if tree.window > 0:
         map_windows(tree, first, count)
     if mine.num_pages == 0:
@@ -116,7 +116,7 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
     tree.num_own_tokens -= num_tokens
 
 
-def forget_progress(request: Request, mine: Progress) -> None:
+def reset_progress(request: Request, mine: Progress) -> None:
     """Reset the progress of a request, which then has no computed tokens."""
     mine.num_pages = 0
     mine.num_slots = 0
@@ -133,7 +133,7 @@ def forget_progress(request: Request, mine: Progress) -> None:
     request.num_computed_tokens = 0
 
 
-def take_rows(state: Replica, count: int) -> None:
+def allocate_rows(state: Replica, count: int) -> None:
     """Take the last free rows for the new requests of a batch, in their order."""
     first = state.engines.sglang.num_rows - count
     state.engines.sglang.num_rows = first
@@ -146,7 +146,7 @@ def take_rows(state: Replica, count: int) -> None:
     state.num_running += count
 
 
-def give_row(state: Replica, mine: Progress) -> None:
+def free_row(state: Replica, mine: Progress) -> None:
     state.engines.sglang.rows[state.engines.sglang.num_rows] = mine.row
     state.engines.sglang.num_rows += 1
     state.num_running -= 1

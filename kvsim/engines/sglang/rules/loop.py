@@ -12,20 +12,20 @@ from kvsim.engines.sglang.rules.checkpoint import checkpoint, release_request
 from kvsim.engines.sglang.rules.decode import build_decode
 from kvsim.engines.sglang.rules.extend import build_prefill
 from kvsim.engines.sglang.rules.held import reuse_record
-from kvsim.engines.sglang.rules.host.load import see_copies_done
-from kvsim.engines.sglang.rules.host.storage import end_read, next_read, tell_copies
+from kvsim.engines.sglang.rules.host.load import unlock_finished_copies
+from kvsim.engines.sglang.rules.host.storage import end_read, next_read, publish_copies
 from kvsim.engines.sglang.rules.pacing import count_pass, decodes_first
 from kvsim.engines.sglang.rules.prefill import choose_prefills
 from kvsim.engines.sglang.rules.speculation import commit
-from kvsim.engines.sglang.rules.states import note_decode, note_verification
+from kvsim.engines.sglang.rules.states import record_decode, record_verification
 from kvsim.engines.sglang.rules.tree.pages import close_groups, open_groups
-from kvsim.engines.sglang.rules.waiting import leave_waiting
+from kvsim.engines.sglang.rules.waiting import remove_from_waiting
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import ABORTED, ENDED, REJECTED, end_request
 from kvsim.rules.batch import batch_at
 from kvsim.rules.price import price
-from kvsim.rules.recorder import note_gap, record_step, write_step
+from kvsim.rules.recorder import record_gap, record_step, write_step
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Entry, Replica
@@ -39,7 +39,7 @@ def pass_sglang(state: Replica) -> bool:
     state.engines.sglang.adapters.num_passes += 1
     count_sent(state, sent)
     if state.kv.radix.emits_events:
-        tell_copies(state)
+        publish_copies(state)
     if batch.size > 0:
         loading, batch.num_drafts = 0.0, state.engines.sglang.speculation.depth
         if state.engines.sglang.adapters.is_on:
@@ -65,9 +65,9 @@ def schedule_sglang(state: Replica, batch: Batch) -> None:
     """Choose the next batch: a prefill if any request can be admitted, else a decode."""
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.write_policy != NO_HOST:
-        see_copies_done(tree, state.clock)
+        unlock_finished_copies(tree, state.clock)
     drop_chunk(state)
-    keep_chunk(state)
+    insert_chunk(state)
     merge_last(state)
     drop_finished(state)
     scheduler.last_mode = NO_BATCH
@@ -100,7 +100,7 @@ def drop_chunk(state: Replica) -> None:
     reuse_record(state, k)
 
 
-def keep_chunk(state: Replica) -> None:
+def insert_chunk(state: Replica) -> None:
     """Insert the last chunk of the request that is being computed in chunks into the tree."""
     if state.engines.sglang.chunked == NONE:
         return
@@ -165,9 +165,9 @@ def rest(state: Replica) -> None:
     scheduler, tree = state.engines.sglang, state.kv.radix
     if tree.backups.count + tree.loads.count > 0:  # they lock memory that the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
-        see_copies_done(tree, tree.held_until)
+        unlock_finished_copies(tree, tree.held_until)
         if tree.emits_events:
-            tell_copies(state)
+            publish_copies(state)
     elif state.storage.is_on and waits_for_read(state):
         state.resume_time = next_read(state)  # or an earlier arrival
     elif scheduler.adapters.num_loading > 0:
@@ -186,7 +186,7 @@ def rest(state: Replica) -> None:
 def reject_head(state: Replica) -> None:
     """Reject the head of the queue, which not even an idle replica admits."""
     k = state.waiting.head
-    leave_waiting(state, k)
+    remove_from_waiting(state, k)
     if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
         end_read(state, k, 0, state.clock)
     # A rejected request does not count as waiting.
@@ -200,9 +200,9 @@ def note_step(state: Replica, k: int, entry: Entry, is_mixed: bool) -> None:
     states, held = state.kv.radix.states, state.engines.sglang.held[k]
     if state.engines.sglang.speculation.is_on:
         end = state.requests[k].num_computed_tokens
-        note_verification(states, held, end, 1 + entry.num_accepted)
+        record_verification(states, held, end, 1 + entry.num_accepted)
     else:
-        note_decode(states, held, entry.end, is_mixed)
+        record_decode(states, held, entry.end, is_mixed)
 
 
 def waits_for_read(state: Replica) -> bool:
@@ -216,7 +216,7 @@ def loop_has_work(state: Replica) -> bool:
     return state.waiting.length > 0 or state.num_running > 0 or not state.engines.sglang.is_idle
 
 
-def take_in_sglang(state: Replica, batch: Batch) -> None:
+def update_from_sglang_output(state: Replica, batch: Batch) -> None:
     """Append a token to every request of a finished batch; freed slots return as one block."""
     scheduler, before, now = state.engines.sglang, state.last_token_time, batch.end
     num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
@@ -246,7 +246,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         elif request.last_token_time == before:
             num_regular += 1
         else:
-            note_gap(state, now - request.last_token_time, 1)
+            record_gap(state, now - request.last_token_time, 1)
         request.last_token_time = now
         if request.num_tokens + 1 >= mine.most:
             scheduler.may_finish = True
@@ -264,7 +264,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
     close_groups(state.kv.radix)
     count_sent(state, sent)
     if num_regular > 0:
-        note_gap(state, now - before, num_regular)
+        record_gap(state, now - before, num_regular)
     state.num_generated_tokens += num_sampled
     if num_sampled > 0:
         scheduler.num_fruitless = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.budget import MOST_NEW_TOKENS, promised, rem_total
-from kvsim.engines.sglang.rules.retraction import give_up
+from kvsim.engines.sglang.rules.retraction import free_for_recompute
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 
@@ -85,7 +85,7 @@ def preempt_victims(state: Replica) -> None:
             mine.is_victim = False
             scheduler.budget -= promised(state, k)
             num_gone += 1
-            give_up(state, k, scheduler.num_running - num_gone)
+            free_for_recompute(state, k, scheduler.num_running - num_gone)
             scheduler.preempted[scheduler.num_preempted] = k
             scheduler.num_preempted += 1
         else:

@@ -30,9 +30,9 @@ from kvsim.engines.sglang.rules.tree.state_slots import close_states, open_state
 from kvsim.engines.sglang.rules.tree.walk import match_prefix, num_host_found
 from kvsim.engines.sglang.rules.waiting import (
     enter_queue,
-    leave_waiting,
     missing_tokens,
     order_waiting,
+    remove_from_waiting,
 )
 from kvsim.records.record import NONE
 
@@ -61,7 +61,7 @@ def choose_prefills(state: Replica) -> bool:
     order_waiting(state)
     open_budget(state)
     if scheduler.chunked != NONE:
-        go_on_with_chunked(state)
+        continue_chunked(state)
     if state.kv.radix.has_states:
         open_states(state.kv.radix.states, state.waiting.length)
     admit_waiting(state)
@@ -87,7 +87,7 @@ def num_places(state: Replica, num_rows_held: int) -> int:
     return min(scheduler.max_running - scheduler.num_running, scheduler.num_rows + num_rows_held)
 
 
-def go_on_with_chunked(state: Replica) -> None:
+def continue_chunked(state: Replica) -> None:
     """Admit the next chunk of the request that is being computed in chunks, even without room."""
     scheduler, k = state.engines.sglang, state.engines.sglang.chunked
     request, mine = state.requests[k], state.engines.sglang.progress[k]
@@ -100,7 +100,7 @@ def go_on_with_chunked(state: Replica) -> None:
     elif limit <= 0:
         limit = scheduler.rem_chunk
     if scheduler.order == SHORTEST_PREFILL_FIRST:
-        limit = spare_for_shorter(state, left, limit)
+        limit = reserve_for_shorter(state, left, limit)
     num_tokens = min(left, limit)
     is_cut = num_tokens < left
     mine.end = mine.prefix + num_tokens
@@ -111,7 +111,7 @@ def go_on_with_chunked(state: Replica) -> None:
         scheduler.chunked = NONE
 
 
-def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
+def reserve_for_shorter(state: Replica, left: int, limit: int) -> int:
     """Reduce a chunk so that shorter waiting requests fit into the pass."""
     scheduler, size = state.engines.sglang, state.engines.sglang.page_size
     if scheduler.rem_chunk < 2 * size:
@@ -155,7 +155,7 @@ def admit_waiting(state: Replica) -> None:
         if state.kv.radix.has_states and scheduler.num_admitted == admitted:
             return_copy(state, k)
         if scheduler.num_admitted > admitted:
-            leave_waiting(state, k)
+            remove_from_waiting(state, k)
         if verdict != CONTINUE:
             if verdict == NO_TOKEN:
                 scheduler.is_full = scheduler.num_admitted > 0 or scheduler.num_running > 0
@@ -218,7 +218,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
     if on_host > 0 and num_tokens > 0:
         if load_path(tree, best) > 0:
             mine.num_loaded = on_host
-            note_fetch(state, on_host)
+            record_fetch(state, on_host)
             unlock_path(tree, mine.node, mine.edge)
             mine.edge = lock_path(tree, best)
             mine.node = best
@@ -240,7 +240,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
     return CONTINUE
 
 
-def note_fetch(state: Replica, num_tokens: int) -> None:
+def record_fetch(state: Replica, num_tokens: int) -> None:
     """Count a load from the host that has started, and its duration."""
     totals, tree = state.totals, state.kv.radix
     totals.num_loads += 1

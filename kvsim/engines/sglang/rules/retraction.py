@@ -35,7 +35,7 @@ def decodes_fit(state: Replica) -> bool:
     return num_free_slots(tree) >= needed
 
 
-def give_up(state: Replica, k: int, num_left: int) -> None:
+def free_for_recompute(state: Replica, k: int, num_left: int) -> None:
     """Free all slots of a request, which is recomputed later, and make room for the others."""
     request, mine = state.requests[k], state.engines.sglang.progress[k]
     request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
@@ -69,7 +69,7 @@ def retract_decodes(state: Replica) -> None:
     fits, first = False, state.num_preempted
     while not fits and scheduler.num_running > 1:
         scheduler.num_running -= 1
-        give_up(state, scheduler.running[scheduler.num_running], scheduler.num_running)
+        free_for_recompute(state, scheduler.running[scheduler.num_running], scheduler.num_running)
         fits = decodes_fit(state)
     scheduler.num_retractions += state.num_preempted - first
     for place in range(first, state.num_preempted):

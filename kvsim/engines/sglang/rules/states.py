@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
 from kvsim.engines.sglang.rules.tree.pages import floor_page
-from kvsim.engines.sglang.rules.tree.state_slots import free_state, take_state
+from kvsim.engines.sglang.rules.tree.state_slots import allocate_state, free_state
 from kvsim.engines.sglang.rules.tree.states import evict_states
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def copy_state(state: Replica, k: int) -> None:
     held.copied = 0
     if mine.node == 0:
         return
-    slot = take_state(tree.states)
+    slot = allocate_state(tree.states)
     if slot == 0:
         edge = lock_path(tree, mine.node)
         evict_states(tree, 1)
         unlock_path(tree, mine.node, edge)
-        slot = take_state(tree.states)
+        slot = allocate_state(tree.states)
     if slot != 0:
         held.own = slot
         held.copied = tree.nodes[mine.node].state
@@ -79,20 +79,20 @@ def num_at_first(states: States) -> int:
     return min(states.num_places, 1) if states.is_lazy else states.num_places
 
 
-def give_states(state: Replica) -> None:
+def allocate_missing_states(state: Replica) -> None:
     """Give the admitted requests the slots that they lack, in their order."""
     scheduler, states = state.engines.sglang, state.kv.radix.states
     for place in range(scheduler.num_admitted):
         held = scheduler.held[scheduler.admitted[place]]
         if held.own == 0:
-            held.own = take_state(states)
+            held.own = allocate_state(states)
         if states.num_places > 0 and held.first == 0 and held.second == 0:
-            held.first = take_state(states)
+            held.first = allocate_state(states)
             held.next = 0
             held.last = 0
             held.depth = 0
             if num_at_first(states) > 1:
-                held.second = take_state(states)
+                held.second = allocate_state(states)
                 held.last = 1
 
 
@@ -129,7 +129,7 @@ def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> Non
         return
     other = 1 - held.next
     if states.is_lazy and slot_in(held, other) == 0:
-        slot = take_state(states)
+        slot = allocate_state(states)
         if slot == 0:
             held.depth = 0
         elif is_mixed:
@@ -141,7 +141,7 @@ def track_decode(states: States, held: Holding, end: int, is_mixed: bool) -> Non
     held.hit_place = held.next
 
 
-def note_verification(states: States, held: Holding, end: int, num_tokens: int) -> None:
+def record_verification(states: States, held: Holding, end: int, num_tokens: int) -> None:
     """Record the state that a verification writes at the last whole multiple of the interval.
 
     The verification has accepted ``num_tokens`` tokens; ``end`` is the number of tokens after it.
@@ -157,7 +157,7 @@ def note_verification(states: States, held: Holding, end: int, num_tokens: int) 
         held.next = 1 - held.last
 
 
-def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
+def record_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None:
     """Mark the state that a decode has written, if any, as the last one."""
     if states.num_places == 0:
         return
@@ -178,13 +178,13 @@ def note_decode(states: States, held: Holding, end: int, is_mixed: bool) -> None
 
 def slot_for_chunk(tree: Radix, mine: Progress, held: Holding) -> int:
     """Return the state slot that a continuing request gives to the tree, and replace it."""
-    slot = take_state(tree.states)
+    slot = allocate_state(tree.states)
     if slot == 0:
         if tree.states.is_lazy and mine.edge != 0:
             tree.nodes[mine.node].num_state_locks -= 1
             mine.edge = 0
         evict_states(tree, 1)
-        slot = take_state(tree.states)
+        slot = allocate_state(tree.states)
     if tree.states.num_places == 0:
         return slot
     given = slot_in(held, held.last)

@@ -65,7 +65,7 @@ def displaces(state: Replica, k: int) -> bool:
         other = requests[other].next
     if (requests[last].priority - requests[k].priority) * scheduler.sign <= 0:
         return False
-    leave_waiting(state, last)
+    remove_from_waiting(state, last)
     turn_away(state, last)
     return True
 
@@ -83,7 +83,7 @@ def turn_away(state: Replica, k: int) -> None:
     reuse_record(state, k)
 
 
-def leave_waiting(state: Replica, k: int) -> None:
+def remove_from_waiting(state: Replica, k: int) -> None:
     remove(state.waiting, state.requests, k)
 
 

@@ -29,7 +29,7 @@ class AdapterSettings:
     pinned: tuple[int, ...] = ()
     lora_drain_wait_threshold: float = 0.0
 
-    def lay_out(self, state: Replica, memory: Memory) -> None:
+    def init_state(self, state: Replica, memory: Memory) -> None:
         """Make the buffers, all empty except the base model's."""
         adapters: Adapters = state.engines.sglang.adapters
         most = adapters.most = self.max_loras_per_batch

@@ -20,7 +20,7 @@ class DelayerSettings:
     queue_min_ratio: float | None = None
     max_delay_ms: float = 5000.0
 
-    def lay_out(self, delayer: Delayer) -> None:
+    def init_state(self, delayer: Delayer) -> None:
         """Write the limits into a free record."""
         delayer.is_on = True
         delayer.low_usage = self.token_usage_low_watermark or 0.0

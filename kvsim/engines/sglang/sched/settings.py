@@ -45,7 +45,7 @@ class StateSettings:
     track_interval: int = 256
     max_states_per_path: int = -1
 
-    def lay_out(self, tree: Radix, memory: Memory, *, overlap: bool) -> None:
+    def init_state(self, tree: Radix, memory: Memory, *, overlap: bool) -> None:
         """Add a free pool of states to a tree that is laid out."""
         tree.has_states, states, size = True, tree.states, tree.pages.page_size
         tree.recent_places = memory.room(Neighbours, tree.pages.num_pages + 2)
@@ -119,7 +119,7 @@ class SglangSettings(EngineSettings):
             policy = "fcfs"
         return Order[policy.upper().replace("-", "_")]
 
-    def lay_out(self, state: Replica, memory: Memory) -> None:
+    def init_state(self, state: Replica, memory: Memory) -> None:
         scheduler = state.engines.sglang
         assign(scheduler, self)
         scheduler.pool_size = self.max_total_num_tokens
@@ -153,16 +153,16 @@ class SglangSettings(EngineSettings):
         scheduler.states_left = memory.floats(2 * most + 2)
         if self.states is not None:
             overlap = not self.disable_overlap_schedule
-            self.states.lay_out(state.kv.radix, memory, overlap=overlap)
+            self.states.init_state(state.kv.radix, memory, overlap=overlap)
         if self.adapters is not None:
-            self.adapters.lay_out(state, memory)
+            self.adapters.init_state(state, memory)
         if self.delayer is not None:
-            self.delayer.lay_out(scheduler.delayer)
+            self.delayer.init_state(scheduler.delayer)
         if self.speculation is not None:
-            self.speculation.lay_out(state, memory)
+            self.speculation.init_state(state, memory)
         scheduler.rows, scheduler.num_rows = memory.list_of(range(1, most + 1)), most
 
-    def lay_out_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:
+    def init_rows(self, state: Replica, memory: Memory, num_rows: int) -> None:
         if self.storage is None:
             return
         storage = state.storage

@@ -34,7 +34,7 @@ class SpeculationSettings:
             slots = -(-(page_size - 1 + self.num_steps) // page_size) * page_size * self.topk
         return 2 * max(slots, self.num_draft_tokens)
 
-    def lay_out(self, state: Replica, memory: Memory) -> None:
+    def init_state(self, state: Replica, memory: Memory) -> None:
         """Write the slots of a step into a state with a tree."""
         speculation = state.engines.sglang.speculation
         speculation.is_on, speculation.num_verified = True, self.num_draft_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import WRITE_BACK
-from kvsim.engines.sglang.rules.host.cache import drop_copy, leave_copies, take_copy
+from kvsim.engines.sglang.rules.host.cache import allocate_copy, drop_copy, remove_from_copies
 from kvsim.engines.sglang.rules.host.copies import begin_copy
 from kvsim.engines.sglang.rules.tree.leaves import may_go, settle_leaf
 from kvsim.engines.sglang.rules.tree.locks import lock_path
@@ -38,7 +38,7 @@ def drop_queued(tree: Radix, num_tokens: int, spares_leaves: bool) -> int:
         node, at = tree.nodes[k], k
         k = tree.queued_places[k].next
         if node.on_host_only:
-            leave_copies(tree, at)
+            remove_from_copies(tree, at)
         elif not (
             node.is_pending or node.num_host_locks > 0 or (spares_leaves and may_go(tree, at))
         ):
@@ -72,7 +72,7 @@ def back_up(tree: Radix, k: int) -> bool:
     short = tree.nodes[k].span - tree.host_pages.num_left * size
     if short > 0 and evict_copies(tree, short) < short:
         return False
-    take_copy(tree, k)
+    allocate_copy(tree, k)
     return True
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import WRITE_BACK
-from kvsim.engines.sglang.rules.tree.leaves import leave_heap, settle_leaf
+from kvsim.engines.sglang.rules.tree.leaves import remove_from_heap, settle_leaf
 from kvsim.engines.sglang.rules.tree.pages import (
+    allocate_chain,
     free_whole,
     page_after,
     page_behind,
     return_chain,
-    take_chain,
 )
 from kvsim.engines.sglang.rules.tree.pieces import copy_pieces, cut_pieces
 from kvsim.rules.links import append, remove
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
 
 
-def take_copy(tree: Radix, k: int) -> None:
+def allocate_copy(tree: Radix, k: int) -> None:
     """Allocate host pages for a node's copy; enough must be free."""
     node, size, pages = tree.nodes[k], tree.pages.page_size, tree.host_pages
     node.host_page = pages.first
-    node.host_last = take_chain(pages, node.span // size)
+    node.host_last = allocate_chain(pages, node.span // size)
     first, copy = node.page * size, node.host_page
     copy_pieces(tree.pieces, first, tree.host_pieces, pages, copy, node.span, size)
     node.has_copy = True
     join_copies(tree, k)
 
 
-def tell_copy(tree: Radix, k: int) -> None:
+def publish_copy(tree: Radix, k: int) -> None:
     """Log that a node was copied to the host, if events are emitted."""
     if not tree.emits_events:
         return
@@ -51,7 +51,7 @@ def drop_copy(tree: Radix, k: int) -> int:
     node, size = tree.nodes[k], tree.pages.page_size
     return_chain(tree.host_pages, node.host_page, node.host_last, node.span // size)
     node.has_copy = False
-    leave_copies(tree, k)
+    remove_from_copies(tree, k)
     return node.span
 
 
@@ -67,7 +67,7 @@ def join_copies(tree: Radix, k: int) -> None:
     append(tree.queued, tree.queued_places, k)
 
 
-def leave_copies(tree: Radix, k: int) -> None:
+def remove_from_copies(tree: Radix, k: int) -> None:
     """Remove a node from the queue of copies, if it is queued."""
     node = tree.nodes[k]
     if node.is_queued:
@@ -94,14 +94,14 @@ def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
         join_copies(tree, new)
 
 
-def leave_device(tree: Radix, k: int) -> None:
+def free_device_copy(tree: Radix, k: int) -> None:
     """Free the GPU slots of a leaf with a copy, so that it is on the host only."""
     node = tree.nodes[k]
     free_whole(tree, node.page, node.last_page, node.span // tree.pages.page_size)
     tree.num_evictable -= node.span
     tree.num_moved += 1
     if node.place > 0:
-        leave_heap(tree, k)
+        remove_from_heap(tree, k)
     node.on_host_only = True
     tree.nodes[node.parent].num_here -= 1
     settle_leaf(tree, k)
@@ -112,7 +112,7 @@ def enter_device(tree: Radix, k: int, page: int, last_page: int) -> None:
     """Attach a chain of pages to a node that is on the host only; its copy stays."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.place > 0:
-        leave_heap(tree, k)
+        remove_from_heap(tree, k)
     node.on_host_only = False
     node.page = page
     node.last_page = last_page

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.host.cache import enter_device, join_copies, tell_copy
+from kvsim.engines.sglang.rules.host.cache import enter_device, join_copies, publish_copy
 from kvsim.engines.sglang.rules.host.copies import begin_copy, end_copy, is_done
 from kvsim.engines.sglang.rules.tree.evict import evict_for
 from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
 from kvsim.engines.sglang.rules.tree.locks import lock_path, unlock_path
-from kvsim.engines.sglang.rules.tree.pages import take_chain
+from kvsim.engines.sglang.rules.tree.pages import allocate_chain
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
@@ -43,7 +43,7 @@ def load_path(tree: Radix, k: int) -> int:
         while tree.nodes[tree.nodes[top].parent].on_host_only:
             top = tree.nodes[top].parent
         first = tree.pages.first
-        last = take_chain(tree.pages, tree.nodes[top].span // tree.pages.page_size)
+        last = allocate_chain(tree.pages, tree.nodes[top].span // tree.pages.page_size)
         enter_device(tree, top, first, last)
     begins = max(tree.now, tree.in_free)
     tree.in_free = begins + tree.copy_time + num_tokens * tree.token_time
@@ -60,7 +60,7 @@ def num_host_tokens(tree: Radix, k: int) -> int:
     return count
 
 
-def see_copies_done(tree: Radix, now: float) -> None:
+def unlock_finished_copies(tree: Radix, now: float) -> None:
     """Unlock the nodes of finished copies, first of copies to the host, then of loads."""
     tree.now = now
     while is_done(tree.backups, now):
@@ -68,7 +68,7 @@ def see_copies_done(tree: Radix, now: float) -> None:
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.start:
             tree.nodes[at].is_pending = False
-            tell_copy(tree, at)
+            publish_copy(tree, at)
             at = tree.nodes[at].parent
         unlock_path(tree, copy.node, 0)
     while is_done(tree.loads, now):

@@ -16,12 +16,17 @@ from kvsim.engines.sglang.records.storage import BEST_EFFORT, TIMEOUT
 from kvsim.engines.sglang.rules.host.backup import evict_copies
 from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
 from kvsim.engines.sglang.rules.tree.nodes import join_siblings, name_node, new_node, tick
-from kvsim.engines.sglang.rules.tree.pages import page_after, page_behind, return_chain, take_chain
-from kvsim.engines.sglang.rules.tree.pieces import name_tokens, stand_before
+from kvsim.engines.sglang.rules.tree.pages import (
+    allocate_chain,
+    page_after,
+    page_behind,
+    return_chain,
+)
+from kvsim.engines.sglang.rules.tree.pieces import name_tokens, seek
 from kvsim.engines.sglang.rules.tree.walk import match_prefix
 from kvsim.records.events import STORED
 from kvsim.records.record import NONE
-from kvsim.rules.events import next_event, note_update
+from kvsim.rules.events import next_event, record_update
 from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
@@ -53,11 +58,11 @@ def begin_read(state: Replica, k: int) -> None:
     size = tree.pages.page_size
     short = num_tokens - tree.host_pages.num_left * size
     if short > 0 and evict_copies(tree, short) < short:
-        let_node_go(tree, read)
+        unlock_node(tree, read)
         storage.num_refused += 1
         return
     read.page = tree.host_pages.first
-    read.last_page = take_chain(tree.host_pages, num_tokens // size)
+    read.last_page = allocate_chain(tree.host_pages, num_tokens // size)
     read.num_tokens = num_tokens
     read.start = start
     read.asked = state.clock
@@ -83,7 +88,7 @@ def hold_node(tree: Radix, read: Read, k: int) -> None:
     settle_leaf(tree, k)
 
 
-def let_node_go(tree: Radix, read: Read) -> None:
+def unlock_node(tree: Radix, read: Read) -> None:
     """Unlock a read's node on the host."""
     at = read.node
     while at != 0 and tree.nodes[at].start >= read.node_start:
@@ -158,7 +163,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
             storage.free_time = max(read.begins, now)
             storage.seconds += storage.free_time - read.begins
         remove(storage.queue, storage.places, k)
-    let_node_go(tree, read)
+    unlock_node(tree, read)
     number, page = num_tokens // size, read.page
     rest = read.num_tokens // size - number
     read.num_tokens = 0
@@ -200,7 +205,7 @@ def add_copy(
     node.priority = request.priority
     node.reach = stop
     node.row = request.request_id
-    stand_before(tree, request, 0, start)
+    seek(tree, request, 0, start)
     name_tokens(tree, tree.host_pieces, tree.host_pages, request, page, stop - start)
     name_node(tree, k, request.cache_salt if parent == 0 else 0)
     join_siblings(tree, k)
@@ -222,7 +227,7 @@ def next_read(state: Replica) -> float:
     return first
 
 
-def tell_copies(state: Replica) -> None:
+def publish_copies(state: Replica) -> None:
     """Log the tokens copied to the host since the last pass, for the storage.
 
     Evictions are not logged: the storage does not follow the hosts' contents.
@@ -237,4 +242,4 @@ def tell_copies(state: Replica) -> None:
         event.first_key = log.num_keys
         event.key_count = 0
     tree.num_told = 0
-    note_update(log, max(state.clock, tree.held_until))
+    record_update(log, max(state.clock, tree.held_until))

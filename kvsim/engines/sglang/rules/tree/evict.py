@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import WRITE_BACK
 from kvsim.engines.sglang.rules.host.backup import back_up, drop_descendants, send_out
-from kvsim.engines.sglang.rules.host.cache import leave_device, tell_copy
+from kvsim.engines.sglang.rules.host.cache import free_device_copy, publish_copy
 from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
 from kvsim.engines.sglang.rules.tree.nodes import drop_node
 from kvsim.engines.sglang.rules.tree.pages import free_whole
@@ -27,9 +27,9 @@ def evict_leaf(tree: Radix, k: int) -> int:
     parent, num_tokens = node.parent, node.span
     if tree.write_policy == WRITE_BACK and not node.has_copy and back_up(tree, k):
         tree.held_until = max(tree.held_until, send_out(tree, num_tokens))
-        tell_copy(tree, k)
+        publish_copy(tree, k)
     if node.has_copy:
-        leave_device(tree, k)
+        free_device_copy(tree, k)
         return num_tokens
     if tree.write_policy == WRITE_BACK:
         drop_descendants(tree, k)

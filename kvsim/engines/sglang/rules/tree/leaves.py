@@ -112,10 +112,10 @@ def settle_leaf(tree: Radix, k: int) -> None:
             leaves.heap[node.place] = k
         sink_leaf(tree, leaves, raise_leaf(tree, leaves, node.place))
     elif node.place > 0:
-        leave_heap(tree, k)
+        remove_from_heap(tree, k)
 
 
-def leave_heap(tree: Radix, k: int) -> None:
+def remove_from_heap(tree: Radix, k: int) -> None:
     leaves = leaves_of(tree, k)
     place, last = tree.nodes[k].place, leaves.heap[leaves.count]
     tree.nodes[k].place = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.records.radix import NO_HOST
 from kvsim.engines.sglang.rules.host.cache import split_copy
-from kvsim.engines.sglang.rules.tree.leaves import leave_heap, settle_leaf
+from kvsim.engines.sglang.rules.tree.leaves import remove_from_heap, settle_leaf
 from kvsim.engines.sglang.rules.tree.pages import page_after, page_behind
 from kvsim.engines.sglang.rules.tree.pieces import cut_pieces, node_key
 from kvsim.engines.sglang.rules.tree.state_slots import lose_state
@@ -33,7 +33,7 @@ def enter_bucket(tree: Radix, k: int) -> None:
     tree.buckets[bucket] = k
 
 
-def leave_bucket(tree: Radix, k: int) -> None:
+def remove_from_bucket(tree: Radix, k: int) -> None:
     node = tree.nodes[k]
     bucket = node.key & tree.bucket_mask
     at = tree.buckets[bucket]
@@ -86,7 +86,7 @@ def join_siblings(tree: Radix, k: int) -> None:
     parent.last_child = k
 
 
-def leave_siblings(tree: Radix, k: int) -> None:
+def remove_from_siblings(tree: Radix, k: int) -> None:
     """Remove a node from its parent's children."""
     node = tree.nodes[k]
     parent = tree.nodes[node.parent]
@@ -140,7 +140,7 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     if tree.write_policy != NO_HOST:
         split_copy(tree, k, new, num_pages)
     replace_sibling(tree, k, new)
-    leave_bucket(tree, k)
+    remove_from_bucket(tree, k)
     parent.key = child.key
     enter_bucket(tree, new)
     child.start = parent.end
@@ -163,13 +163,13 @@ def drop_node(tree: Radix, k: int) -> None:
     """Remove a leaf from the tree and free its record."""
     node = tree.nodes[k]
     if node.place > 0:
-        leave_heap(tree, k)
+        remove_from_heap(tree, k)
     if tree.window > 0 and not node.is_tombstone:
         lose_windows(tree, k)
     if tree.has_states and node.state > 0:
         lose_state(tree, k)
-    leave_bucket(tree, k)
-    leave_siblings(tree, k)
+    remove_from_bucket(tree, k)
+    remove_from_siblings(tree, k)
     if not node.on_host_only:
         tree.nodes[node.parent].num_here -= 1
     node.chain = tree.free_node

@@ -47,7 +47,7 @@ def next_chain(pages: Pages) -> None:
         pages.front_count = front.count
 
 
-def take_page(pages: Pages) -> int:
+def allocate_page(pages: Pages) -> int:
     """Allocate the first free page; one must be free."""
     page = pages.first
     pages.num_left -= 1
@@ -59,7 +59,7 @@ def take_page(pages: Pages) -> int:
     return page
 
 
-def take_chain(pages: Pages, count: int) -> int:
+def allocate_chain(pages: Pages, count: int) -> int:
     """Allocate the first free pages, one or more, as a chain; return the last page.
 
     The caller has checked that there are enough. The chain begins with the first free page.
@@ -155,7 +155,7 @@ def num_free_slots(tree: Radix) -> int:
 def map_windows(tree: Radix, page: int, count: int) -> None:
     """Allocate window slots for consecutive pages; enough must be free."""
     for _ in range(count):
-        tree.windows[page] = take_page(tree.window_pages)
+        tree.windows[page] = allocate_page(tree.window_pages)
         page = page_after(tree.pages, page)
 
 

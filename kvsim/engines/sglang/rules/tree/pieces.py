@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> None:
+def seek(tree: Radix, request: Request, segment: int, offset: int) -> None:
     """Set the position in the request to a token, given by its offset in a segment."""
     _, _, length = span_of(request, segment)
     while offset >= length:
@@ -54,7 +54,7 @@ def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, mo
         tree.segment = segment
         tree.offset = offset
     elif whole > 0:
-        stand_before(tree, request, tree.segment, tree.offset + whole)
+        seek(tree, request, tree.segment, tree.offset + whole)
     return whole
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.links import push_front, put_behind, remove
+from kvsim.rules.links import insert_after, push_front, remove
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
@@ -16,10 +16,10 @@ def join_recent(tree: Radix, k: int, newer: int) -> None:
     if newer == NONE:
         push_front(tree.recent, tree.recent_places, k)
     else:
-        put_behind(tree.recent, tree.recent_places, k, newer)
+        insert_after(tree.recent, tree.recent_places, k, newer)
 
 
-def leave_recent(tree: Radix, k: int) -> None:
+def remove_from_recent(tree: Radix, k: int) -> None:
     remove(tree.recent, tree.recent_places, k)
 
 
@@ -29,7 +29,7 @@ def refresh_recent(tree: Radix, k: int) -> None:
     while k != 0 and passed < tree.window + tree.pages.page_size:
         node = tree.nodes[k]
         if not node.is_tombstone:
-            leave_recent(tree, k)
+            remove_from_recent(tree, k)
             join_recent(tree, k, newer)
             newer = k
         passed += node.span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.rules.tree.recent import join_recent, leave_recent
+from kvsim.engines.sglang.rules.tree.recent import join_recent, remove_from_recent
 from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvsim.engines.sglang.records.states import States
 
 
-def take_state(states: States) -> int:
+def allocate_state(states: States) -> int:
     """Allocate a slot, from the group first, then from the ring; 0 if none is free."""
     if states.num_grouped > 0:
         slot = states.group[states.group_at]
@@ -37,7 +37,7 @@ def open_states(states: States, count: int) -> None:
     if count > states.num_left:
         return
     for at in range(count):
-        states.group[at] = take_state(states)
+        states.group[at] = allocate_state(states)
     states.group_at = 0
     states.num_grouped = count
 
@@ -45,7 +45,7 @@ def open_states(states: States, count: int) -> None:
 def close_states(states: States) -> None:
     """Return the unused slots of the group to the end of the ring."""
     while states.num_grouped > 0:
-        free_state(states, take_state(states))
+        free_state(states, allocate_state(states))
 
 
 def lose_state(tree: Radix, k: int) -> None:
@@ -53,11 +53,11 @@ def lose_state(tree: Radix, k: int) -> None:
     node = tree.nodes[k]
     free_state(tree.states, node.state)
     node.state = 0
-    leave_recent(tree, k)
+    remove_from_recent(tree, k)
 
 
 def touch_state(tree: Radix, k: int) -> None:
     """Move a node with a state to the front of the recently used nodes."""
     if k != 0:
-        leave_recent(tree, k)
+        remove_from_recent(tree, k)
         join_recent(tree, k, NONE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.rules.tree.evict import evict_leaf
 from kvsim.engines.sglang.rules.tree.leaves import settle_leaf
 from kvsim.engines.sglang.rules.tree.nodes import tick
-from kvsim.engines.sglang.rules.tree.recent import join_recent, leave_recent
+from kvsim.engines.sglang.rules.tree.recent import join_recent, remove_from_recent
 from kvsim.engines.sglang.rules.tree.state_slots import lose_state
 from kvsim.records.record import NONE
 
@@ -34,7 +34,7 @@ def put_state(tree: Radix, k: int, slot: int) -> bool:
     if is_new:
         node.state = slot
     else:
-        leave_recent(tree, k)
+        remove_from_recent(tree, k)
     join_recent(tree, k, NONE)
     if is_new and tree.states.most_per_path >= 0:
         thin_path(tree, k)

@@ -17,7 +17,7 @@ from kvsim.engines.sglang.rules.tree.nodes import (
     tick,
 )
 from kvsim.engines.sglang.rules.tree.pages import floor_page, free_chain, page_after, page_behind
-from kvsim.engines.sglang.rules.tree.pieces import name_tokens, num_common, stand_before
+from kvsim.engines.sglang.rules.tree.pieces import name_tokens, num_common, seek
 from kvsim.engines.sglang.rules.tree.recent import refresh_recent
 from kvsim.engines.sglang.rules.tree.state_slots import touch_state
 from kvsim.rules.blocks.keys import FIRST_KEY, mix, span_of
@@ -92,7 +92,7 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     left = floor_page(num_tokens - tree.ahead, tree.pages.page_size)
     if not tree.enabled or left <= 0:
         return
-    stand_before(tree, request, 0, tree.ahead)
+    seek(tree, request, 0, tree.ahead)
     child, run, part = step_down(tree, request, 0, left), tree.window, False
     while child != 0:
         same = tree.num_same
@@ -125,7 +125,7 @@ def count_match(tree: Radix, request: Request) -> int:
     left, found, walked = floor_page(most, tree.pages.page_size), 0, 0
     if not tree.enabled or left <= 0:
         return 0
-    stand_before(tree, request, 0, tree.ahead)
+    seek(tree, request, 0, tree.ahead)
     child, run = step_down(tree, request, 0, left), tree.window
     while child != 0:
         walked += tree.num_same
@@ -188,7 +188,7 @@ def insert_key(
     if tree.nodes[known].place > 0:
         settle_leaf(tree, known)
     k, size, at = known, tree.pages.page_size, tree.nodes[known].end
-    stand_before(tree, request, 0, at + tree.ahead)
+    seek(tree, request, 0, at + tree.ahead)
     child = step_down(tree, request, k, num_tokens - at)
     while child != 0:
         same = tree.num_same
@@ -197,7 +197,7 @@ def insert_key(
             child = split_node(tree, child, same)
             tree.num_same = 0
         if tree.nodes[child].on_host_only:
-            tree.page = take_over(tree, child, tree.page)
+            tree.page = move_pages(tree, child, tree.page)
         elif tree.window > 0:
             share_windows(tree, child)
         else:
@@ -214,7 +214,7 @@ def insert_key(
         refresh_recent(tree, tree.node)
 
 
-def take_over(tree: Radix, k: int, page: int) -> int:
+def move_pages(tree: Radix, k: int, page: int) -> int:
     """Move a request's pages to a node that is on the host only; return the page after them."""
     last = page_behind(tree.pages, page, tree.nodes[k].span // tree.pages.page_size - 1)
     enter_device(tree, k, page, last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.engines.sglang.rules.tree.pages import free_windows
-from kvsim.engines.sglang.rules.tree.recent import join_recent, leave_recent
+from kvsim.engines.sglang.rules.tree.recent import join_recent, remove_from_recent
 from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def lose_windows(tree: Radix, k: int) -> None:
     """Record that an unlocked node loses its window slots."""
     tree.nodes[k].is_tombstone = True
     tree.window_evictable -= tree.nodes[k].span
-    leave_recent(tree, k)
+    remove_from_recent(tree, k)
 
 
 def bury(tree: Radix, k: int) -> None:
