@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 from kvsim import engines, records, rules
 from kvsim.compiled.key_rules import KEY_RULES
@@ -188,34 +188,49 @@ def _ask_whole(rows, place):
 
 register_calls(**INNER)
 register_rules()
-_plain, _general = record_at(Replica, "specialized"), record_at(Replica, "")
-_with_events = record_at(Replica, "with-events")
-_own_order = record_at(Replica, "own-order")
-_serve = engine.serve
+
+
+def serve_of(variant: str) -> Any:
+    """Return the compiled rule ``serve`` of a variant, over the address of a replica."""
+    if not CHECKED:
+        from kvsim.compiled.translate import entry_of
+
+        return entry_of(engine.serve, variant)
+    replica, rule = record_at(Replica, variant), engine.serve
+
+    @register_jitable
+    def checked(address, command, argument):
+        return rule(replica(address), command, argument)
+
+    return checked
+
+
+_plain, _general = serve_of("specialized"), serve_of("")
+_with_events, _own_order = serve_of("with-events"), serve_of("own-order")
 
 
 @njit(cache=True, error_model="numpy")
 def serve_specialized(address, command, max_steps):
     """Run a command of the host on a replica of the specialized variant."""
-    return _serve(_plain(address), command, max_steps)
+    return _plain(address, command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_with_events(address, command, max_steps):
     """Run a command of the host on a replica of the specialized variant with KV cache events."""
-    return _serve(_with_events(address), command, max_steps)
+    return _with_events(address, command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_own_order(address, command, max_steps):
     """Run a command of the host on a replica with another eviction policy or priorities."""
-    return _serve(_own_order(address), command, max_steps)
+    return _own_order(address, command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
 def serve_general(address, command, max_steps):
     """Run a command of the host on any replica."""
-    return _serve(_general(address), command, max_steps)
+    return _general(address, command, max_steps)
 
 
 #: The entry of every variant.
@@ -302,6 +317,6 @@ def _loaded(variant: str) -> Any:
         # Of processes that start at the same time, one compiles; the others wait, then load.
         with alone(folder / f"{variant or 'general'}.lock"), linked_at(name):
             if not any(folder.glob(f"*{name}*.nbi")):
-                _say("compiling the code of this run, once (up to a minute) ...")
+                _say("compiling the code of this run, once (up to half a minute) ...")
             compile_or_load(entry, (types.int64, types.int64, types.int64))
     return entry

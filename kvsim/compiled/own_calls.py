@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import types
@@ -11,6 +11,9 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from kvsim.compiled.types import WORD
 from kvsim.rules import python
+
+if TYPE_CHECKING:
+    from kvsim.records.part import Part
 
 
 def _caller(result: Any) -> Any:
@@ -55,31 +58,66 @@ def float_at(context: Any, address: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _ask(part, operation, first, second):
+def _ask(part: Part, operation: int, first: int, second: int) -> int:
     entry = part.calls[operation]
     return call_int(entry, part.address, first, second) if entry != 0 else 0
 
 
+def _insert(pool, k):
+    return _ask(pool.part, 0, k, 0)
+
+
+def _remove(pool, k):
+    return _ask(pool.part, 1, k, 0)
+
+
+def _evict(pool):
+    return _ask(pool.part, 2, 0, 0)
+
+
+def _cached(pool, k):
+    return _ask(pool.part, 3, k, pool.blocks[k].key)
+
+
+def _hit(pool, k):
+    return _ask(pool.part, 4, k, 0)
+
+
+def _allocate_room(kv, request, num_tokens):
+    part = kv.own.part
+    return call_int(part.calls[0], part.address, address_of(request), num_tokens)
+
+
+def _free_room(kv, request):
+    return _ask(kv.own.part, 1, address_of(request), 0)
+
+
+def _rank(state, k):
+    order = state.order
+    return call_float(order.calls[0], order.address, address_of(state.requests[k]), 0)
+
+
+def _victim_score(state, k):
+    order = state.order
+    return call_float(order.calls[1], order.address, address_of(state.requests[k]), 0)
+
+
+def _price_work(cost):
+    return call_float(cost.part.calls[0], cost.part.address, address_of(cost.work), 0)
+
+
 #: The compiled form of each call of a user's rules.
 TEXTS = {
-    python.python_insert: lambda pool, k: _ask(pool.part, 0, k, 0),
-    python.python_remove: lambda pool, k: _ask(pool.part, 1, k, 0),
-    python.python_evict: lambda pool: _ask(pool.part, 2, 0, 0),
-    python.python_cached: lambda pool, k: _ask(pool.part, 3, k, pool.blocks[k].key),
-    python.python_hit: lambda pool, k: _ask(pool.part, 4, k, 0),
-    python.python_allocate_room: lambda kv, request, n: call_int(
-        kv.own.part.calls[0], kv.own.part.address, address_of(request), n
-    ),
-    python.python_free_room: lambda kv, request: _ask(kv.own.part, 1, address_of(request), 0),
-    python.python_rank: lambda state, k: call_float(
-        state.order.calls[0], state.order.address, address_of(state.requests[k]), 0
-    ),
-    python.python_victim_score: lambda state, k: call_float(
-        state.order.calls[1], state.order.address, address_of(state.requests[k]), 0
-    ),
-    python.python_price_work: lambda cost: call_float(
-        cost.part.calls[0], cost.part.address, address_of(cost.work), 0
-    ),
+    python.python_insert: _insert,
+    python.python_remove: _remove,
+    python.python_evict: _evict,
+    python.python_cached: _cached,
+    python.python_hit: _hit,
+    python.python_allocate_room: _allocate_room,
+    python.python_free_room: _free_room,
+    python.python_rank: _rank,
+    python.python_victim_score: _victim_score,
+    python.python_price_work: _price_work,
 }
 
 

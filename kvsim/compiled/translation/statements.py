@@ -1,0 +1,227 @@
+"""Statements of rules."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from kvsim.compiled.translation.expressions import (
+    condition_of,
+    field,
+    item,
+    packed,
+    part,
+    read,
+    value_of,
+    write,
+)
+from kvsim.compiled.translation.kinds import UntranslatableError, Value, constant, type_of
+from kvsim.compiled.translation.operators import binary, chosen, compared
+from kvsim.records.record import item_of
+
+if TYPE_CHECKING:
+    from kvsim.compiled.translation.body import Body
+
+
+def block(body: Body, statements: list[ast.stmt]) -> None:
+    """Write statements, up to the first that leaves the block."""
+    for statement in statements:
+        if not body.is_open:
+            return
+        handler = HANDLERS.get(type(statement))
+        if handler is None:
+            raise UntranslatableError(type(statement).__name__)
+        handler(body, statement)
+
+
+def _expression(body: Body, node: ast.Expr) -> None:
+    if not isinstance(node.value, ast.Constant):
+        value_of(body, node.value)
+
+
+def _assign(body: Body, node: ast.Assign) -> None:
+    target, value = node.targets[0], node.value
+    if len(node.targets) == 1 and isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        values = [value_of(body, one) for one in value.elts]
+        for one, found in zip(target.elts, values, strict=True):
+            _put(body, one, found)
+        return
+    found = value_of(body, value)
+    for one in node.targets:
+        _put(body, one, found)
+
+
+def _annotated(body: Body, node: ast.AnnAssign) -> None:
+    if node.value is not None and isinstance(node.target, ast.Name):
+        kind = body.unit.annotated(ast.unparse(node.annotation), body.names)
+        _declare(body, node.target.id, kind)
+        _put(body, node.target, value_of(body, node.value))
+
+
+def _declare(body: Body, name: str, kind: Any) -> tuple[Any, str]:
+    if name not in body.slots:
+        body.slots[name] = (kind, body.reserve(kind))
+    return body.slots[name]
+
+
+def _put(body: Body, target: ast.expr, value: Value) -> None:
+    """Assign a value to a name, a field, an item, or each element of a tuple to its own target."""
+    if isinstance(target, ast.Name):
+        body.put(_declare(body, target.id, value.kind), value)
+    elif isinstance(target, ast.Tuple):
+        for place, one in enumerate(target.elts):
+            _put(body, one, part(body, value, place))
+    else:
+        write(body, *_place(body, target), value)
+
+
+def _place(body: Body, target: ast.expr) -> tuple[Any, str]:
+    """Return annotation and address of a field or an item."""
+    if isinstance(target, ast.Attribute):
+        record = value_of(body, target.value)
+        return record.kind.kinds()[target.attr], field(body, record, target.attr)
+    if isinstance(target, ast.Subscript):
+        rows = value_of(body, target.value)
+        return item_of(rows.kind), item(body, rows, value_of(body, target.slice))
+    raise UntranslatableError(f"assignment to {type(target).__name__}")
+
+
+def _augmented(body: Body, node: ast.AugAssign) -> None:
+    if isinstance(node.target, ast.Name):
+        slot = body.slots[node.target.id]
+        before = body.get(slot)
+        body.put(slot, binary(body, type(node.op), before, value_of(body, node.value)))
+        return
+    annotation, address = _place(body, node.target)
+    before = read(body, annotation, address)
+    after = binary(body, type(node.op), before, value_of(body, node.value))
+    write(body, annotation, address, after)
+
+
+def _if(body: Body, node: ast.If) -> None:
+    condition = condition_of(body, node.test)
+    if condition.known is not None:
+        block(body, node.body if condition.known else node.orelse)
+        return
+    yes, no, end = body.new(), body.new(), body.new()
+    body.branch(condition, yes, no if node.orelse else end)
+    body.label(yes)
+    block(body, node.body)
+    body.jump(end)
+    if node.orelse:
+        body.label(no)
+        block(body, node.orelse)
+    _label_if_reached(body, end)
+
+
+def _label_if_reached(body: Body, label: str) -> None:
+    if body.is_open or body.has_branch_to(label):
+        body.label(label)
+
+
+def _while(body: Body, node: ast.While) -> None:
+    head, inside, end = body.new(), body.new(), body.new()
+    body.label(head)
+    condition = condition_of(body, node.test)
+    if condition.known is None:
+        body.branch(condition, inside, end)
+        body.label(inside)
+    elif not condition.known:
+        body.label(end)
+        return
+    _loop(body, node, head, end)
+    body.jump(head)
+    _label_if_reached(body, end)
+
+
+def _loop(body: Body, node: ast.While | ast.For, following: str, end: str) -> None:
+    if node.orelse:
+        raise UntranslatableError("else of a loop")
+    body.loops.append((following, end))
+    block(body, node.body)
+    body.loops.pop()
+
+
+def _for(body: Body, node: ast.For) -> None:
+    """Write a loop over a range, or the statements once for each element of a tuple."""
+    call = node.iter
+    if isinstance(call, ast.Tuple) and isinstance(node.target, ast.Name):
+        end = body.new()
+        for value in [value_of(body, one) for one in call.elts]:
+            body.put(_declare(body, node.target.id, value.kind), value)
+            following = body.new()
+            _loop(body, node, following, end)
+            body.label(following)
+        body.label(end)
+        return
+    is_range = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "range"
+    if not is_range or not isinstance(node.target, ast.Name):
+        raise UntranslatableError("a loop over anything but a range")
+    given = [body.cast(value_of(body, one), int) for one in call.args]  # type: ignore[attr-defined]
+    start, stop = (constant(0), given[0]) if len(given) == 1 else given[:2]
+    step = given[2] if len(given) > 2 else constant(1)
+    head, inside, following, end = body.new(), body.new(), body.new(), body.new()
+    counter = (int, body.reserve(int))
+    body.put(counter, start)
+    body.label(head)
+    at = body.get(counter)
+    is_upward = compared(body, ast.Gt, step, constant(0))
+    goes_on = compared(body, ast.Lt, at, stop), compared(body, ast.Gt, at, stop)
+    body.branch(chosen(body, is_upward, *goes_on), inside, end)
+    body.label(inside)
+    body.put(_declare(body, node.target.id, int), at)
+    _loop(body, node, following, end)
+    body.label(following)
+    body.put(counter, binary(body, ast.Add, body.get(counter), step))
+    body.jump(head)
+    body.label(end)
+
+
+def _continue(body: Body, node: ast.Continue) -> None:
+    body.jump(body.loops[-1][0])
+
+
+def _break(body: Body, node: ast.Break) -> None:
+    body.jump(body.loops[-1][1])
+
+
+def _return(body: Body, node: ast.Return) -> None:
+    kind = body.returns
+    if node.value is None or kind is None:
+        if node.value is not None and not isinstance(node.value, ast.Constant):
+            value_of(body, node.value)
+        body.do("ret void")
+    else:
+        value = _returned(body, node.value, kind)
+        body.do(f"ret {type_of(kind)} {value.text}")
+    body.is_open = False
+
+
+def _returned(body: Body, node: ast.expr, kind: Any) -> Value:
+    if isinstance(kind, tuple):
+        if isinstance(node, ast.Tuple):
+            return packed(body, [value_of(body, one) for one in node.elts], kind)
+        value = value_of(body, node)
+        values = [part(body, value, place) for place in range(len(kind))]
+        return packed(body, values, kind)
+    return body.cast(value_of(body, node), kind)
+
+
+def _nothing(body: Body, node: ast.stmt) -> None:
+    pass
+
+
+HANDLERS: dict[type[ast.stmt], Any] = {
+    ast.Expr: _expression,
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _augmented,
+    ast.If: _if,
+    ast.While: _while,
+    ast.For: _for,
+    ast.Continue: _continue,
+    ast.Break: _break,
+    ast.Return: _return,
+    ast.Pass: _nothing,
+    ast.Delete: _nothing,
+}
