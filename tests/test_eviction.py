@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pkgutil import iter_modules
 
 import pytest
 from driving import kv_config
@@ -13,6 +14,7 @@ from strategies import examples, traces
 import kvsim
 import workloads
 from kvsim.hits.hit_rate import hit_rate
+from kvsim.kv import policies
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.eviction import EVICTION_POLICIES, Alone, EvictionPolicy, Sieve, eviction_policy
 from kvsim.kv.paged import PagedManager
@@ -26,6 +28,10 @@ POLICIES = EVICTION_POLICIES.names()
 def test_the_registry_holds_vllms_order_the_classics_and_the_bound():
     classics = {"lru", "fifo", "lfu", "s3fifo", "sieve", "slru", "arc", "gdsf", "hpt"}
     assert classics | {"belady"} <= set(POLICIES)
+
+
+def test_a_file_in_the_folder_is_a_policy():
+    assert {module.name for module in iter_modules(policies.__path__)} <= set(POLICIES)
 
 
 def manager(num_blocks: int, policy: str, block_size: int = 4) -> PagedManager:

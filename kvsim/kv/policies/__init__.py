@@ -1,5 +1,5 @@
 """Eviction policies of the literature, in addition to those of :mod:`kvsim.kv.eviction`."""
 
-from kvsim.kv.policies import arc, gdsf, hpt, slru
+from kvsim.registry import import_modules
 
-__all__ = ["arc", "gdsf", "hpt", "slru"]
+import_modules(__name__)

@@ -1,5 +1,5 @@
 """Session policies: eviction policies that protect blocks between the turns of a session."""
 
-from kvsim.kv.sessions import hints, pin, program, ttl
+from kvsim.registry import import_modules
 
-__all__ = ["hints", "pin", "program", "ttl"]
+import_modules(__name__)
