@@ -9,9 +9,10 @@ from importlib import import_module
 from pathlib import Path
 
 from kvsim.compiled.cache import load_entry
-from kvsim.compiled.variants import CONSTANTS, OTHER_KINDS
+from kvsim.compiled.variants import CONSTANTS, OTHER_KINDS, READ, SPECIALIZED
 from kvsim.compiled.variants import has_rule as is_compiled
 from kvsim.engines.sglang.variants import OF_POOLS, OF_SGLANG
+from kvsim.records.engine import Limits
 from kvsim.records.record import Record
 
 ENTRY = load_entry()
@@ -41,6 +42,14 @@ def test_constants_are_fields_of_records():
         for name in constants:
             record, field = name.split(".")
             assert field in kinds[record], name
+
+
+def test_a_limit_has_its_default_in_the_specialized_variant_unless_it_is_read():
+    limits = {name: getattr(Limits(), name) for name in Limits.kinds()}
+    assert set(limits) >= READ
+    fixed = {f"Limits.{name}": limits[name] for name in set(limits) - READ}
+    assert fixed.items() <= SPECIALIZED.items()
+    assert not any(f"Limits.{name}" in SPECIALIZED for name in READ)
 
 
 def records_below(kind: type[Record]) -> list[type[Record]]:

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from kvsim.engines.policies import VLLM
 from kvsim.engines.registry import all_engines, engine_name
+from kvsim.records.engine import Limits
 from kvsim.records.eviction import LRU
 from kvsim.records.kv import PAGED
+
+#: Limits that every variant reads; all others are constant in the specialized variant.
+READ = frozenset(
+    (
+        *("max_model_len", "max_num_seqs", "max_active", "max_num_batched_tokens", "backlog"),
+        *("max_num_scheduled_tokens", "long_prefill_token_threshold", "enable_chunked_prefill"),
+        *("swaps", "asynchronous", "depth", "clock_ties", "max_loras", "draw_seed"),
+        *("encoder_budget", "encoder_cache_size", "whole_items"),
+    )
+)
 
 #: Values by "Record.field" of the specialized variant: paged under vllm, FCFS, one group of full
 #: attention, LRU.
 SPECIALIZED = {
-    "Limits.scheduler": VLLM,
-    "Limits.by_priority": 0,
-    "Limits.has_own_priority": 0,
-    "Limits.reranks": 0,
-    "Limits.has_own_victim": 0,
-    "Limits.fairness": 0,
-    "Limits.adaptive": 0,
-    "Limits.in_python": 0,
-    "Limits.has_own_loop": 0,
-    "Limits.num_stages": 1,
-    "Limits.prefill_schedule_interval": 0,
-    "Limits.max_num_queued_reqs": 0,
-    "Limits.max_num_queued_tokens": 0,
-    "Limits.has_loras": 0,
-    "Limits.has_grammars": 0,
-    "Limits.has_pauses": 0,
-    "Limits.has_sessions": 0,
-    "Limits.has_drops": 0,
-    "Limits.num_drafts": 0,
-    "Limits.num_draft_slots": 0,
-    "Limits.num_draft_rows": 0,
-    "Limits.num_prefill_lookahead_tokens": 0,
+    **{f"Limits.{name}": int(v) for name, v in asdict(Limits()).items() if name not in READ},
     "Connector.kind": 0,
-    "Limits.has_encoder": 0,
-    "Limits.completes_all": 0,
-    "Limits.chunk_unit": 0,
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
     "Trace.has_samples": 0,
