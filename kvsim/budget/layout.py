@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from kvsim.catalog.spec import AttentionKind
 from kvsim.catalog.state import StateLayer
 from kvsim.errors import unknown_name
 
@@ -78,7 +79,7 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
 
 #: Kinds of layers: KV of all tokens, of a window or of a chunk; or a state per request, of a Mamba
 #: or linear-attention layer ("mamba") or in the ring buffer of a compressor ("ring").
-LayerKind = Literal["full", "sliding", "chunked", "mamba", "ring"]
+LayerKind = AttentionKind | Literal["mamba", "ring"]
 
 
 class LayerKV(NamedTuple):

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.layout import ROTARY_DIM
+from kvsim.catalog.spec import ATTENTION_KINDS
 from kvsim.cost.experts import count_experts, touched_by_tokens
 from kvsim.cost.gemms import count_gemms
 from kvsim.cost.host_link import init_host_weights
 from kvsim.cost.paged_experts import fetched_by_tokens
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
-from kvsim.records.paged import CHUNKED, FULL, SLIDING
+from kvsim.records.paged import Attention
 from kvsim.rules import work as rules
 from kvsim.rules.price import total_bytes, total_flops
 from kvsim.rules.work import count_work
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 #: Kinds of attention by the catalogue's names.
-ATTENTION = {"full": FULL, "sliding": SLIDING, "chunked": CHUNKED}
+ATTENTION: dict[str, int] = {
+    kind: int(Attention[kind.upper()]) for kind in ATTENTION_KINDS.values()
+}
 
 
 #: Keys that an indexer chooses for a query: ``index_topk`` of DeepSeek-V3.2 and GLM-5.

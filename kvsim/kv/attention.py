@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from kvsim.budget.planner import KVGroup, KVPlan
 from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, RING, RSWA, SLIDING
+from kvsim.rules.blocks import attention as rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,12 +117,17 @@ def is_cached(spec: AttentionSpec) -> bool:
 
 def sees_all(spec: AttentionSpec) -> bool:
     """Return True if a hit needs all blocks of the prefix, as under full attention."""
-    return spec.kind in (FULL, RSWA)
+    return rules.sees_all(spec.kind)
 
 
 def num_pinned(spec: AttentionSpec) -> int:
     """Return the number of tokens in the window, ``extra_retained`` included."""
     return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
+
+
+def reference_window(spec: AttentionSpec) -> int:
+    """Return the number of output tokens that R-SWA keeps, 0 for other kinds."""
+    return spec.window if isinstance(spec, ReferenceWindow) else 0
 
 
 def replay_window(spec: AttentionSpec) -> int:

@@ -15,11 +15,11 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 from kvsim.kv.attention import (
     AttentionSpec,
     Mamba,
-    ReferenceWindow,
     attention_spec,
     is_cached,
     most_states,
     num_pinned,
+    reference_window,
     replay_window,
     sees_all,
 )
@@ -35,7 +35,6 @@ from kvsim.records.paged import (
     MAMBA_ALIGN,
     NULL_BLOCK,
     RING,
-    RSWA,
     BlockTable,
     KVGroup,
     LookupSpec,
@@ -174,10 +173,9 @@ class PagedManager(RuleManager):
         members: dict[AttentionSpec, list[int]] = {}
         for g, spec in enumerate(self.groups):
             group = kv.groups[g]
-            group.index, group.kind, group.window = g, spec.kind, num_pinned(spec)
+            group.index, group.kind, group.reference_window = g, spec.kind, reference_window(spec)
+            group.window = num_pinned(spec) - group.reference_window
             group.extra_retained = num_pinned(spec) - spec.window
-            if isinstance(spec, ReferenceWindow):
-                group.window, group.reference_window = 0, spec.window
             group.is_cached = is_cached(spec)
             group.num_spec_blocks = spec.spec_blocks if isinstance(spec, Mamba) else 0
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
@@ -242,9 +240,8 @@ class PagedManager(RuleManager):
         several = len(self.groups) > 1
         if not kv.matches_partially and not (self._tells_events and several):
             return 0
-        longest = max(
-            [group.keys_per_block for group in kv.groups if group.kind in (FULL, RSWA)], default=1
-        )
+        pairs = zip(self.groups, kv.groups, strict=True)
+        longest = max([group.keys_per_block for spec, group in pairs if sees_all(spec)], default=1)
         return (self.num_usable + 1) * (longest - 1)
 
     def num_tables(self) -> int:

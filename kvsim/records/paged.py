@@ -18,7 +18,10 @@ NULL_BLOCK = 0  # a placeholder that is never allocated
 
 
 class Attention(IntEnum):
-    """The attention of a group of layers: the earlier tokens that a token attends to."""
+    """The attention of a group of layers: the earlier tokens that a token attends to.
+
+    Rules compare numbers: blocks drop out from the front up to CHUNKED; states begin at RING.
+    """
 
     FULL = 0
     SLIDING = 1

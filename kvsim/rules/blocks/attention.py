@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, SLIDING
+from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, RSWA, SLIDING
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -29,6 +29,21 @@ def num_skipped(kind: int, window: int, num_tokens: int) -> int:
     if kind > CHUNKED:
         return max(0, num_tokens - 1) if kind >= MAMBA else 0
     return max(0, num_tokens - window + 1)  # a token sees itself and the window - 1 before it
+
+
+def sees_all(kind: int) -> bool:
+    """Return True if a hit needs all blocks of the prefix, as under full attention."""
+    return kind == FULL or kind == RSWA  # noqa: PLR1714
+
+
+def has_gap(kind: int) -> bool:
+    """Return True if tokens see leading tokens and a window, but not those between."""
+    return kind == RSWA
+
+
+def num_leading(group: KVGroup, request: Request) -> int:
+    """Return the number of leading tokens that all tokens of a request see."""
+    return request.num_prompt_tokens if group.kind == RSWA else 0
 
 
 def admission_cap(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING, RSWA
-from kvsim.rules.blocks.attention import cdiv, keeps_all, num_skipped, worth_caching
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
+from kvsim.rules.blocks.attention import cdiv, keeps_all, num_skipped, sees_all, worth_caching
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.mamba import (
     admit_states,
@@ -379,7 +379,7 @@ def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_toke
         if stop > table.num_offered:
             name_blocks(kv, request, own_blocks, g, table.num_offered, stop)
             table.num_offered = stop
-        if group.keys_per_block > 1 and (group.kind == FULL or group.kind == RSWA):  # noqa: PLR1714
+        if group.keys_per_block > 1 and sees_all(group.kind):
             name_tail(kv, request, own_blocks, g, end)
         if group.kind == MAMBA_ALIGN:
             name_states(kv, request, own_blocks, g, finalized)

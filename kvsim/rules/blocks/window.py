@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, NULL_BLOCK, RSWA, SLIDING
+from kvsim.records.paged import CHUNKED, NULL_BLOCK, SLIDING
 from kvsim.records.record import NONE
-from kvsim.rules.blocks.attention import cdiv, num_skipped
+from kvsim.rules.blocks.attention import cdiv, has_gap, num_leading, num_skipped
 from kvsim.rules.blocks.pool import free_blocks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> N
     own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == RSWA:
+        if has_gap(group.kind):
             drop_gap(kv, request, group, table, own_blocks.num_processed_tokens)
             continue
         skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
@@ -45,14 +45,14 @@ def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> N
 def drop_gap(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, num_processed: int
 ) -> None:
-    """Free the blocks between a prompt and its window; prompt and window stay.
+    """Free the blocks between the leading tokens and the window; both stay.
 
     A block that the gap covers only in part stays and counts as live.
     """
-    prompt = request.num_prompt_tokens
-    stop = max(prompt, num_processed - group.reference_window) // group.block_size
+    leading = num_leading(group, request)
+    stop = max(leading, num_processed - group.reference_window) // group.block_size
     first = stop
-    while first > cdiv(prompt, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
+    while first > cdiv(leading, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
         first -= 1
     free_blocks(kv.pool, group, table, first, stop)
     for place in range(first, stop):
@@ -112,7 +112,7 @@ def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == RSWA:
+        if has_gap(group.kind):
             return True
         if num_skipped(group.kind, group.window, processed) // group.block_size > table.num_null:
             return True
