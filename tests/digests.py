@@ -334,8 +334,11 @@ def record(path: Path, pattern: str) -> None:
 
 
 def check(path: Path, pattern: str) -> int:
-    """Print what differs; return how many runs do."""
+    """Print what differs; return how many runs do. Exits with 2 if no run has such a name."""
     chosen = {n: d for n, d in read(path).items() if fnmatch(n, f"*{pattern}*")}
+    if not chosen:
+        print(f"--only {pattern}: must be part of a recorded run's name", file=sys.stderr)
+        sys.exit(2)
     wrong = {name: found for name, d in chosen.items() if (found := differing(name, d))}
     for name, found in wrong.items():
         print(f"{name}: {', '.join(found)}")

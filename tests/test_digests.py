@@ -1,7 +1,7 @@
 """Runs return what they returned when their digests were recorded; ``-m slow`` checks all."""
 
 import pytest
-from digests import FILE, MOST, differing, read
+from digests import FILE, MOST, check, differing, read
 
 #: A dozen that take a second in plain Python.
 QUICK = (
@@ -27,6 +27,12 @@ ANEW = "if results are meant to change: python tests/digests.py record"
 def test_a_run_returns_what_was_recorded(name: str) -> None:
     run = f"python/hand/{name}"
     assert differing(run, read(FILE)[run]) == [], ANEW
+
+
+def test_a_name_of_no_run_does_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        check(FILE, "windows|mamba")
+    assert "--only windows|mamba: must be part of a recorded run's name" in capsys.readouterr().err
 
 
 @pytest.mark.slow
