@@ -13,7 +13,6 @@ from kvsim.config import Config
 from kvsim.errors import FieldError
 from kvsim.hits.paths import Paths, paths_of
 from kvsim.hits.policies import USUAL, check_policies, lru_at_all_sizes, simulation
-from kvsim.hits.tiers import deployment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -236,6 +235,8 @@ def hit_rate(
     config = Config.build(**given, block_size=block_size)
     found, size = None, config.block_size or USUAL_BLOCK_SIZE
     if "model" in given or "hf_config_path" in given:
+        from kvsim.hits.tiers import deployment_of  # sizing a model takes a while to import
+
         found = deployment_of(given, config, disk_size)
         size = found.block_size
     elif given:

@@ -89,6 +89,8 @@ def hashed(
 
 def hash_ids(cell: Any) -> list[int]:
     """Return a list of block ids after checking it."""
-    if type(cell) is not list or not all(type(i) is int and 0 <= i < 2**63 for i in cell):
+    if type(cell) is not list or not set(map(type, cell)) <= {int}:
+        raise ValueError
+    if cell and not 0 <= min(cell) <= max(cell) < 2**63:
         raise ValueError
     return cell
