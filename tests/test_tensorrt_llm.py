@@ -106,17 +106,30 @@ def test_its_server_line_is_a_command_line(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [2048, 8192])
-def test_max_utilization_loses_under_pressure_as_reported(tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "reuses", "kept", "slower"),
+    [
+        (2048, False, (0.5, 0.7), 1.8),
+        (8192, False, (0.2, 0.6), 2.4),
+        (2048, True, (0.97, 1.0), 1.0),
+        (17408, False, (0.97, 1.0), 1.0),
+    ],
+)
+def test_max_utilization_under_pressure_as_reported(
+    tokens: int, reuses: bool, kept: tuple[float, float], slower: float
+) -> None:
     """Llama-3.3-70B in FP8 on an H200, 32 clients of 16,384 + 512 tokens, about 21 at once.
 
-    TensorRT-LLM issue 16827: 161 to 96 output tokens/s, p99 of TPOT 122 to 1,111 ms. Not
-    known: how many tokens a step had, and whether paused requests found their blocks again.
+    TensorRT-LLM issue 16827, version 1.2.1: 161 to 96 output tokens/s (0.59), p99 of TPOT 122 to
+    1,111 ms (9.1 times); 1.3.0rc22: 161 to 159 (0.99) and 1.15 times. What is lost is the time of
+    prompts that are computed again: with reuse, paused requests find their blocks, and whole
+    prompts are never paused half-way. So the throughput of 1.2.1 is that of chunks without reuse.
+    Its p99 is not explained: another order of the queue (paused requests last) changes nothing.
     """
     line: dict[str, Any] = {
         **{"model": "llama-3.3-70b", "gpu": "h200-sxm", "quantization": "fp8"},
         **{"kv_cache_dtype": "fp8", "engine": "tensorrt-llm", "max_model_len": 17408},
-        **{"max_concurrency": 32, "enable_prefix_caching": False},
+        **{"max_concurrency": 32, "enable_prefix_caching": reuses},
     }
     both = [
         kvsim.simulate(
@@ -130,5 +143,5 @@ def test_max_utilization_loses_under_pressure_as_reported(tokens: int) -> None:
     before, after = both
     assert before["output_throughput"] == pytest.approx(161, rel=0.15)
     assert before["p99_tpot_ms"] == pytest.approx(122, rel=0.5)
-    assert 0.2 < after["output_throughput"] / before["output_throughput"] < 0.7
-    assert after["p99_tpot_ms"] > 1.8 * before["p99_tpot_ms"]  # reported: 9.1 times
+    assert kept[0] < after["output_throughput"] / before["output_throughput"] < kept[1]
+    assert slower < after["p99_tpot_ms"] / before["p99_tpot_ms"] < slower + 0.3
