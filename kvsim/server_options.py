@@ -97,8 +97,7 @@ class ServerOptions(BaseModel, defer_build=True):
         1, description="copied layers ahead, each with a buffer on the GPU"
     )
     decode_context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = Field(
-        1,
-        description="tensor-parallel ranks over which the tokens of a KV block are split",
+        1, description="tensor-parallel ranks over which the tokens of a KV block are split"
     )
 
     @field_validator("cudagraph_capture_sizes", mode="before")

@@ -113,11 +113,7 @@ def fit_server(
 
 
 def _collected(
-    running: Running,
-    options: Mapping[str, Any],
-    keep: Path | None,
-    *,
-    silent: bool,
+    running: Running, options: Mapping[str, Any], keep: Path | None, *, silent: bool
 ) -> tuple[list[Measured], list[str]]:
     """Benchmark a running server, and save the results before the fit; return runs and notes."""
     loops = loops_for(options)

@@ -32,11 +32,7 @@ from kvsim.budget.settings import (
 )
 from kvsim.budget.tuning import more_buffers, tuned_in_vain
 from kvsim.budget.versions import GRAPHS_COUNTED, precedes
-from kvsim.budget.weights import (
-    DTYPE_BYTES,
-    check_quantization,
-    weight_dtype,
-)
+from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_dtype
 from kvsim.catalog import get_gpu
 from kvsim.display import Displayed
 from kvsim.server_options import AUTO

@@ -110,12 +110,7 @@ def _whole(model: ModelSpec) -> Drafter:
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     kv_dims = sum(la.num_kv_heads * la.head_dim * la.num_vectors for la in model.layers)
     return Drafter(
-        model.num_params,
-        body,
-        head,
-        model.num_active_params - head,
-        kv_dims,
-        model.num_layers,
+        model.num_params, body, head, model.num_active_params - head, kv_dims, model.num_layers
     )
 
 

@@ -257,9 +257,7 @@ def weights_of(
     ) + replicated_bytes(model, **shape)
     ends = num_end_params(model, stages, towers=towers) * DTYPE_BYTES[dtype] // tp
     routed = routed_bytes_of(model, dtype, quantization) * expert_share(
-        model,
-        tp * expert_replicas(config),
-        expert_parallel_size=expert_parallel_size(config),
+        model, tp * expert_replicas(config), expert_parallel_size=expert_parallel_size(config)
     )
     on_host = host_weights(config, model, weights - ends, routed, quantization)
     return weights - on_host.saved, on_host

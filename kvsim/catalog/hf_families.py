@@ -377,11 +377,7 @@ class Family(NamedTuple):
 
 WINDOW = frozenset({"sliding_window"})
 QWEN_MOE = {"decoder_sparse_step": 1}
-LLAMA4 = {
-    "attention_chunk_size": 8192,
-    "interleave_moe_layer_step": 1,
-    "no_rope_layer_interval": 4,
-}
+LLAMA4 = {"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "no_rope_layer_interval": 4}
 GEMMA3 = {
     "head_dim": 256,
     "max_position_embeddings": 131_072,

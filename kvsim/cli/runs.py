@@ -53,9 +53,7 @@ REPLICATIONS = click.option(
     help="KV-cache managers [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
 @click.option(
-    "--engines",
-    metavar="A,B",
-    help=f"compare engines, not allocators: {','.join(all_engines())}",
+    "--engines", metavar="A,B", help=f"compare engines, not allocators: {','.join(all_engines())}"
 )
 @click.option(
     "--vary", multiple=True, metavar="OPTION=A,B ...", help="compare values of any option"

@@ -41,9 +41,7 @@ from kvsim.kv_events import KVEventsConfig
     help="requests of P/D pools that may hold blocks for transfers; then 503 (vLLM has no limit)",
 )
 @click.option(
-    "--router",
-    metavar="NAME",
-    help="router of the replicas, with a port of its own after theirs",
+    "--router", metavar="NAME", help="router of the replicas, with a port of its own after theirs"
 )
 def serve(model_name: str | None, **options: Any) -> None:
     """Serve a model over vLLM's HTTP protocol, without a GPU.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from kvsim.budget.capacity import (
-    Capacity,
-    capacity_of,
-)
+from kvsim.budget.capacity import Capacity, capacity_of
 from kvsim.config import Config
 from kvsim.engines.registry import all_engines, get_engine
 from kvsim.kv.allocator_spec import parse_allocator

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def connector_settings(
-    config: Config,
-    kv: KVCacheManager,
-    kind: type[Scheduler],
-    scheduler: str,
+    config: Config, kv: KVCacheManager, kind: type[Scheduler], scheduler: str
 ) -> dict[str, Any]:
     """Return the fields of SchedulerConfig for a KV connector and its host memory."""
     flag = "kv_offloading_backend" if config.kv_transfer_config is None else "kv_transfer_config"

@@ -130,9 +130,7 @@ class Setup(Parts):
             )
         most = given.max_num_batched_tokens
         chunk = min(
-            most,
-            given.long_prefill_token_threshold or most,
-            given.max_num_scheduled_tokens or most,
+            most, given.long_prefill_token_threshold or most, given.max_num_scheduled_tokens or most
         )
         if config.disable_chunked_mm_input and longest > chunk:
             raise ValueError(

@@ -118,11 +118,7 @@ class Gateways:
         return (self.looks and shares) or any(one.watches_requests for one in self._routers)
 
     def _start(
-        self,
-        setup: Setup,
-        start_time: float,
-        role: Role,
-        fetch_time: Callable[[int], float] | None,
+        self, setup: Setup, start_time: float, role: Role, fetch_time: Callable[[int], float] | None
     ) -> None:
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
         price_prefills = prefill_pricer(setup)

@@ -311,11 +311,7 @@ def run_comparison(
 
 
 def compare_engines(
-    config: Config,
-    trace: Trace,
-    engines: Sequence[str],
-    *,
-    on_progress: OnProgress | None = None,
+    config: Config, trace: Trace, engines: Sequence[str], *, on_progress: OnProgress | None = None
 ) -> Comparison:
     """Serve one trace by several engines; see :func:`compare`.
 

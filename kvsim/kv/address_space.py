@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 Fit: TypeAlias = Literal["buddy", "first", "best"]
-PLACEMENTS = {
-    "buddy": Placement.BUDDY,
-    "first": Placement.FIRST_FIT,
-    "best": Placement.BEST_FIT,
-}
+PLACEMENTS = {"buddy": Placement.BUDDY, "first": Placement.FIRST_FIT, "best": Placement.BEST_FIT}
 
 
 def init_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:

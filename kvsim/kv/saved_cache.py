@@ -98,8 +98,7 @@ def write_cache(path: str | Path, saved: SavedCache) -> None:
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     group = saved.group.astype(np.int16)
     write_whole(
-        Path(path),
-        lambda file: np.savez_compressed(file, about=text, key=saved.key, group=group),
+        Path(path), lambda file: np.savez_compressed(file, about=text, key=saved.key, group=group)
     )
 
 

@@ -37,11 +37,7 @@ class UnifiedManager(PagedManager):
     speculates = False
 
     def __init__(
-        self,
-        config: KVCacheConfig,
-        *,
-        host_gib: Gib = 64.0,
-        block_size: PositiveInt | None = None,
+        self, config: KVCacheConfig, *, host_gib: Gib = 64.0, block_size: PositiveInt | None = None
     ) -> None:
         both = replace(config, num_bytes=config.num_bytes + int(host_gib * 2**30))
         super().__init__(both, block_size=block_size)

@@ -75,9 +75,7 @@ def comparison_table(
     """
     rows, by = rows or comparison.rows, comparison.by
     table = NarrowTable(
-        (by, *HEADINGS),
-        [[row[by], *comparison_cells(row)] for row in rows],
-        dropped=DROPPED,
+        (by, *HEADINGS), [[row[by], *comparison_cells(row)] for row in rows], dropped=DROPPED
     )
     notes: list[Text | None] = [Text(LEGEND, style="dim")]
     notes.append(_schedulers(comparison) if by == "allocator" else _pools(rows))

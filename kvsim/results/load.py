@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 #: Limits of the served rate. ``arrivals``: no resource limits it, and all requests are served.
 Cause = Literal[
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "kv_cache",
-    "arrivals",
-    "prefill",
-    "decode",
-    "link",
+    "max_num_seqs", "max_num_batched_tokens", "kv_cache", "arrivals", "prefill", "decode", "link"
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 #: Instants, evenly spaced through the arrivals, at which waiting requests are counted.

@@ -14,14 +14,7 @@ from kvsim.display import Displayed
 from kvsim.files import whole_folder, write_whole, writing
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.results.run_metrics import RunMetrics, metrics_of
-from kvsim.results.tables import (
-    MEMORY,
-    REQUESTS,
-    SAMPLES,
-    STEPS,
-    TOKEN_GAPS,
-    FinishReason,
-)
+from kvsim.results.tables import MEMORY, REQUESTS, SAMPLES, STEPS, TOKEN_GAPS, FinishReason
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,9 +32,7 @@ TABLES = {
 ON_REQUEST = {"steps": "record_steps", "block_events": "record_block_events"}
 #: Meaning of the codes in a column, by table; written as metadata of the Parquet file.
 LEGENDS = {
-    "requests": {
-        "finish_reason": ", ".join(f"{int(r)} {r.name.lower()}" for r in FinishReason),
-    }
+    "requests": {"finish_reason": ", ".join(f"{int(r)} {r.name.lower()}" for r in FinishReason)}
 }
 #: Files of a run directory; :mod:`kvsim.report.plot` draws the figures.
 OWNED = (

@@ -71,12 +71,7 @@ class Reply:
         self.with_usage = options is not None and bool(options.include_usage)
         self.each_usage = options is not None and bool(options.continuous_usage_stats)
         name = "chat.completion.chunk" if self.is_chat else "text_completion"
-        head = {
-            "id": self.request_id,
-            "object": name,
-            "created": self.created,
-            "model": self.model,
-        }
+        head = {"id": self.request_id, "object": name, "created": self.created, "model": self.model}
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
 
     @property

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kvsim.fleet.result_assembly import is_hopeless
 from kvsim.fleet.simulate import requests_asked, run
 from kvsim.results.cost import num_cached_tokens
+from kvsim.results.metrics import Pool, summarize
 from kvsim.results.notes import notes_of
+from kvsim.results.tables import FinishReason
+from kvsim.results.totals import Totals
 from kvsim.study.backlog import backlog_of, spread_of
 from kvsim.study.early_stop import is_infeasible
 from kvsim.study.slo import LONG, REACHED, SERVED, STABLE
-from kvsim.study.trim import counted, trimmed
 from kvsim.trace.family import num_answer_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
 
     from kvsim.config import Config
     from kvsim.study.backlog import Backlog, Spread
@@ -146,3 +150,41 @@ def num_hopeless(summary: Mapping[str, Any]) -> int:
     """Return the number of requests that not even an idle replica can serve."""
     reasons = summary["rejections"].items()
     return sum(count for reason, count in reasons if is_hopeless(reason))
+
+
+#: Endings of the names of metrics over requests, as opposed to those of the whole run.
+OF_REQUESTS = ("_ttft_ms", "_tpot_ms", "_e2el_ms", "_normalized_latency_ms", "goodput_attainment")
+
+
+def counted(table: NDArray[Any], seconds: float) -> NDArray[Any]:
+    """Return the rows that arrived neither in the first nor in the last ``seconds`` seconds."""
+    sent: NDArray[Any] = table[table["finish_reason"] != FinishReason.UNSENT]
+    arrivals = sent["arrival_time"]
+    if not len(sent):
+        return sent
+    inside = (arrivals >= arrivals.min() + seconds) & (arrivals <= arrivals.max() - seconds)
+    kept: NDArray[Any] = sent[inside]
+    return kept
+
+
+def trimmed(
+    summary: Mapping[str, Any],
+    table: NDArray[Any],
+    seconds: float,
+    goodput: Mapping[str, float] | None,
+    front_end_latency: float,
+) -> dict[str, Any]:
+    """Return a summary with the latencies of the counted requests, None if no request counts."""
+    rows = counted(table, seconds)
+    names = [name for name in summary if name.endswith(OF_REQUESTS)]
+    if not len(rows):
+        return {**summary, **dict.fromkeys(names)}
+    own = summarize(
+        rows,
+        [Totals()],
+        Pool(1, 1, 1, 1),
+        end_time=float(rows["arrival_time"].max()) + 1.0,
+        goodput=goodput,
+        front_end_latency=front_end_latency,
+    )
+    return {**summary, **{name: own[name] for name in names}}

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def wish_of(
-    config: RunConfig,
-    given: Mapping[str, Any],
-    space: Space,
-    objective: str,
-    price: Prices,
+    config: RunConfig, given: Mapping[str, Any], space: Space, objective: str, price: Prices
 ) -> Wish:
     """Return the objective of a search.
 

@@ -27,9 +27,7 @@ from kvsim.trace.columns import (
     read_shares,
     read_tenants,
 )
-from kvsim.trace.columns import (
-    RowError as RowError,
-)
+from kvsim.trace.columns import RowError as RowError
 from kvsim.trace.cuts import columns_within, with_columns
 from kvsim.trace.endings import check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 #: Columns with several entries per request, by the column of their offsets.
-RAGGED = {
-    "accept_offsets": ("accepted_drafts",),
-    "item_offsets": ("item_start", "item_num_tokens"),
-}
+RAGGED = {"accept_offsets": ("accepted_drafts",), "item_offsets": ("item_start", "item_num_tokens")}
 #: Columns that :func:`family_of` does not copy from the parent.
 OWN = frozenset(
     (

@@ -9,12 +9,7 @@ from kvsim.budget.budget import GIB
 from kvsim.catalog import get_gpu
 from kvsim.display import Displayed
 from kvsim.training.activations import extra_compute, layer_pieces
-from kvsim.training.offload import (
-    Traffic,
-    add,
-    optimizer_traffic,
-    transfer_seconds,
-)
+from kvsim.training.offload import Traffic, add, optimizer_traffic, transfer_seconds
 from kvsim.training.shape import TrainingShape, training_shape
 from kvsim.training.stage import Stage, stage_of
 from kvsim.training.states import communication_bytes, share, trained_bytes

@@ -9,13 +9,7 @@ from kvsim.budget.tuning import tuned_in_vain
 from kvsim.engine.setup import of_engine
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import span_of
-from kvsim.engines.sglang.setup import (
-    check_layers,
-    fraction_of,
-    overlaps,
-    pools_of,
-    settings_of,
-)
+from kvsim.engines.sglang.setup import check_layers, fraction_of, overlaps, pools_of, settings_of
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory

@@ -43,8 +43,7 @@ class SglangOptions(BaseModel, defer_build=True):
         None, description="sglang: maximum number of tokens in the KV pool"
     )
     swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.8,
-        description="sglang: sliding-window tokens in memory per full-attention token",
+        0.8, description="sglang: sliding-window tokens in memory per full-attention token"
     )
     mamba_full_memory_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         0.9, description="sglang: bytes of Mamba and linear-attention states per byte of KV"
@@ -203,8 +202,7 @@ class SglangOptions(BaseModel, defer_build=True):
         False, description="sglang: admit smaller priority values first"
     )
     priority_scheduling_preemption_threshold: Whole = Field(
-        10,
-        description="sglang: largest priority difference that does not preempt",
+        10, description="sglang: largest priority difference that does not preempt"
     )
     disable_priority_preemption: bool = Field(
         False, description="sglang: do not preempt because of priorities"

@@ -18,12 +18,7 @@ from kvsim.engines.sglang.budget import (
     pool_bytes,
     split_pool,
 )
-from kvsim.engines.sglang.drafting import (
-    MIX_NOTHING,
-    MOST_RUNNING,
-    shape_of,
-    speculation_settings,
-)
+from kvsim.engines.sglang.drafting import MIX_NOTHING, MOST_RUNNING, shape_of, speculation_settings
 from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import page_size_of, span_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP

@@ -81,12 +81,7 @@ class Fetches(Feature):
     """
 
     def __init__(
-        self,
-        world: World,
-        drive: FleetClock,
-        pool: Pool,
-        store: Store,
-        fabric: Fabric,
+        self, world: World, drive: FleetClock, pool: Pool, store: Store, fabric: Fabric
     ) -> None:
         self._world, self._drive, self._store = world, drive, store
         self.pool = pool

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kvsim.fleet.parameters import (
-    Delay,
-    Seconds,
-    Share,
-    Weight,
-    refuse_unread,
-)
+from kvsim.fleet.parameters import Delay, Seconds, Share, Weight, refuse_unread
 from kvsim.fleet.routing.choice import queues, uniform_argmin
 from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from kvsim.fleet.parameters import (
-    Count,
-    Delay,
-    Weight,
-    Whole,
-    refuse_unread,
-)
+from kvsim.fleet.parameters import Count, Delay, Weight, Whole, refuse_unread
 from kvsim.fleet.routing.choice import argmin, queues
 from kvsim.fleet.routing.hash_ring import HashRing
-from kvsim.fleet.routing.prefix_affinity import (
-    CHARS_PER_TOKEN,
-    EVENT_DELAY,
-    PrefixAffinity,
-)
+from kvsim.fleet.routing.prefix_affinity import CHARS_PER_TOKEN, EVENT_DELAY, PrefixAffinity
 from kvsim.fleet.routing.request_rate import RequestRate
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter

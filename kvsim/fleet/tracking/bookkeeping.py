@@ -78,10 +78,7 @@ class Decisions:
 
 
 def describe_routing(
-    decisions: Decisions,
-    table: NDArray[Any],
-    totals: Mapping[int, Totals],
-    lives: Sequence[float],
+    decisions: Decisions, table: NDArray[Any], totals: Mapping[int, Totals], lives: Sequence[float]
 ) -> dict[str, Any]:
     """Summarize a run's decisions; hit rates are shares of the counted requests' prompt tokens.
 

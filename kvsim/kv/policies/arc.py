@@ -111,11 +111,7 @@ class ARC(EvictionRules):
         ghost, target = self.find(key), T1
         if ghost != NONE:
             self.target = target_after(
-                self.target,
-                self.ghost_in[ghost] == T1,
-                self.b1.length,
-                self.b2.length,
-                self.size(),
+                self.target, self.ghost_in[ghost] == T1, self.b1.length, self.b2.length, self.size()
             )
             self.forget(ghost)
             target = T2

@@ -10,16 +10,7 @@ import numpy as np
 from kvsim.kv.usage import HELD
 from kvsim.report.colours import CAUSES, DARK, LINES, STYLES
 from kvsim.report.files import is_fleet
-from kvsim.report.page.marks import (
-    chart,
-    element,
-    line,
-    linear_ticks,
-    log_ticks,
-    path,
-    rect,
-    text,
-)
+from kvsim.report.page.marks import chart, element, line, linear_ticks, log_ticks, path, rect, text
 from kvsim.results.metrics import latencies
 
 if TYPE_CHECKING:

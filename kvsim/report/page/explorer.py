@@ -144,10 +144,7 @@ def _samples(result: Result, replica: int) -> dict[str, Any]:
     packed = {
         cause.column: pack(np.round(rows[cause.column] / total * PER_MILLE)) for cause in WHOLE
     }
-    return packed | {
-        "count": len(rows),
-        "time": pack(_micro(rows["time"], _origin(result))),
-    }
+    return packed | {"count": len(rows), "time": pack(_micro(rows["time"], _origin(result)))}
 
 
 def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -9,14 +9,7 @@ from pydantic import Field
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.cases.part import Count, Part, RecordedCase, Whole
-from kvsim.cases.rows import (
-    contents_of_rows,
-    num_tokens,
-    numbers,
-    offsets,
-    output_segment,
-    span,
-)
+from kvsim.cases.rows import contents_of_rows, num_tokens, numbers, offsets, output_segment, span
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import text_ranks
 from kvsim.engine.settings import by_name

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.engines.sglang.kv.radix_check import (
-    free_pages,
-    holders,
-    listed_nodes,
-    split_by_lock,
-)
+from kvsim.engines.sglang.kv.radix_check import free_pages, holders, listed_nodes, split_by_lock
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.kv.radix_check import Seen, TreeView
