@@ -12,10 +12,12 @@ import pytest
 from fleets import BLOCK, cache, requests, started, views
 
 from kvsim.fleet.kv_store.store import Portion
+from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.routers.dynamo import softmax_weights
 from kvsim.fleet.routing.affinity import lead, sticky
 from kvsim.fleet.routing.hash_ring import HashRing
 from kvsim.fleet.routing.no_hit_lru import NoHitLru
+from kvsim.fleet.routing.prefix_load import PrefixLoad
 from kvsim.fleet.routing.router import REJECT, make_router
 from kvsim.fleet.routing.view import Scraped
 from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores
@@ -708,6 +710,27 @@ def test_preble_load_is_misses_shared_among_holders_within_its_window() -> None:
     assert router._prefixes.seconds() == [0.32, 0.32]
     router.choose(later, views([0, 0]))  # 200 s later nothing of it is in the window
     assert sum(router._prefixes.seconds()) == pytest.approx(0.064)
+
+
+def test_preble_loads_are_sums_over_sets_of_holders_in_one_order() -> None:
+    draw, number = np.random.default_rng(3), 9
+    index = PrefixIndex(number)
+    load = PrefixLoad(index, number, 0.1, 5.0)
+    for now in range(300):
+        keys = draw.integers(40, size=draw.integers(1, 6)).tolist()
+        index.insert(int(draw.integers(number)), keys)
+        if now % 7 == 0:
+            index.shrink(int(draw.integers(number)), 3)
+        load.forget(float(now))
+        load.note(float(now), keys, int(draw.integers(len(keys))))
+        expected = [0.0] * number
+        for holders in sorted(load._missed):
+            share = load._missed[holders] / max(holders.bit_count(), 1) * 0.1
+            for place in range(number):
+                expected[place] += share * (holders >> place & 1)
+        if now % 3 == 0:
+            assert load.seconds() == expected
+    assert len(load._missed) > 5
 
 
 def test_preble_counts_running_requests_by_medians() -> None:

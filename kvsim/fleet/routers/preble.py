@@ -99,12 +99,15 @@ class Preble(Router):
         self._prefixes.forget(now)
         loads = self._loads(queues(replicas))
         best = max(cached)
+        among = None
+        self.branch = "explore"
         if prompt - best < best:
             self.branch = "exploit"
             among = [i for i, tokens in enumerate(cached) if tokens == best]
-        else:
-            self.branch, among = "explore", list(range(len(replicas)))
-        costs = [load + self._dropped(i, len(keys), cached[i]) for i, load in enumerate(loads)]
+        costs, size = list(loads), self._prefix_affinity.index.size
+        for i in range(len(costs)):
+            if size(i) + len(keys) > self._capacity:
+                costs[i] += self._dropped(i, len(keys), cached[i])
         if self._own_prefill:
             time = self.facts.prefill_time
             costs = [cost + time(prompt, cached[i]) for i, cost in enumerate(costs)]

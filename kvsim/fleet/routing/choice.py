@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
     """Return the index of the smallest value, the first among equals."""
-    places = range(len(values)) if among is None else among
-    return min(places, key=lambda place: (values[place], place))
+    if among is None:
+        return values.index(min(values))
+    return min(among, key=lambda place: (values[place], place))
 
 
 def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator) -> int:

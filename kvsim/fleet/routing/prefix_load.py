@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +20,14 @@ class Uses:
     number: int = 0
     missed: int = 0
     holders: int = 0
+
+
+@dataclass(slots=True)
+class Share:
+    """The holders of some entries, and the seconds that each bears for their misses."""
+
+    places: Sequence[int]
+    seconds: float = 0.0
 
 
 class PrefixLoad:
@@ -47,6 +54,10 @@ class PrefixLoad:
         self._missed: Counter[int] = Counter()  # by holders
         self._asked: deque[tuple[float, Sequence[int], int]] = deque()
         self._num_replicas = num_replicas
+        self._changed: set[int] = set()  # sets of holders whose misses changed since the last call
+        self._shares: dict[int, Share] = {}  # by holders
+        self._held: list[list[int]] = [[] for _ in range(num_replicas)]  # sets of holders, in order
+        self._loads = [0.0] * num_replicas
 
     def note(self, now: float, keys: Sequence[int], num_cached: int) -> None:
         """Record a placed prompt with its first ``num_cached`` entries cached. Mutates."""
@@ -61,21 +72,39 @@ class PrefixLoad:
 
     def seconds(self) -> list[float]:
         """Return the expected prefill seconds of each replica."""
-        sets = sorted(self._missed)  # one order of additions
-        if not sets:
-            return [0.0] * self._num_replicas
-        width = -(-self._num_replicas // 8)
-        bits = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in sets), np.uint8)
-        holds = np.unpackbits(bits.reshape(-1, width), axis=1, bitorder="little")
-        shares = [self._missed[one] / max(one.bit_count(), 1) * self._piece_time for one in sets]
-        # cumsum adds in order; the order of sum is not defined.
-        loads = np.cumsum(holds * np.array(shares)[:, np.newaxis], axis=0)[-1]
-        found: list[float] = loads[: self._num_replicas].tolist()
-        return found
+        stale: set[int] = set()
+        for one in self._changed:
+            stale.update(self._share_out(one))
+        self._changed.clear()
+        for place in stale:
+            load = 0.0
+            for one in self._held[place]:  # one order of additions
+                load += self._shares[one].seconds
+            self._loads[place] = load
+        return list(self._loads)
+
+    def _share_out(self, one: int) -> Sequence[int]:
+        """Update the share of a set of holders; return the replicas whose loads change. Mutates."""
+        missed, old = self._missed.get(one, 0), self._shares.get(one)
+        if old is None and missed:
+            places = [place for place in range(self._num_replicas) if one >> place & 1]
+            old = self._shares[one] = Share(places)
+            for place in places:
+                insort(self._held[place], one)
+        if old is None:
+            return ()
+        if not missed:
+            del self._shares[one]
+            for place in old.places:
+                del self._held[place][bisect_left(self._held[place], one)]
+        before, old.seconds = old.seconds, missed / max(len(old.places), 1) * self._piece_time
+        return old.places if old.seconds != before else ()
 
     def _count(self, keys: Sequence[int], num_cached: int, sign: int) -> None:
         for place, key in enumerate(keys):
-            uses = self._uses.setdefault(key, Uses())
+            uses = self._uses.get(key)
+            if uses is None:
+                uses = self._uses[key] = Uses()
             self._file(uses, -1)
             uses.number += sign
             uses.missed += sign * (place >= num_cached)
@@ -88,6 +117,7 @@ class PrefixLoad:
     def _file(self, uses: Uses, sign: int) -> None:
         """Add the misses of an entry to those of its set of holders, or subtract them."""
         if uses.missed:
+            self._changed.add(uses.holders)
             self._missed[uses.holders] += sign * uses.missed
             if not self._missed[uses.holders]:
                 del self._missed[uses.holders]
