@@ -14,7 +14,7 @@ from strategies import examples, under_pressure
 import kvsim
 import workloads
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.engines.baselines.sched.orca import OrcaScheduler
+from kvsim.engines.baselines.sched.schedulers import OrcaScheduler
 from kvsim.kv.caching_allocator import MIB, CachingAllocator
 from kvsim.kv.dynamic import DynamicManager, sample_layers
 from kvsim.kv.manager import KVCacheConfig

@@ -17,7 +17,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
-from kvsim.engines.baselines.sched.orca import OrcaScheduler
+from kvsim.engines.baselines.sched.schedulers import OrcaScheduler
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.eviction import EVICTION_POLICIES, LRU

@@ -20,9 +20,7 @@ from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.config import Config
 from kvsim.engine.contents import text_ranks
 from kvsim.engine.setup import resolve
-from kvsim.engines.baselines.sched.orca import OrcaScheduler
-from kvsim.engines.baselines.sched.static import StaticScheduler
-from kvsim.engines.baselines.sched.vllm_v0 import VllmV0Scheduler
+from kvsim.engines.baselines.sched.schedulers import OrcaScheduler, StaticScheduler, VllmV0Scheduler
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
