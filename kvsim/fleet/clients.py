@@ -106,10 +106,10 @@ class Clients:
                     self._later(later, send_time)
         if self._places < math.inf and ended:
             event = self._world.at(answered, Phase.REQUEST_IS_SENT)
-            event.callbacks.append(lambda _: self._free(len(ended)))
+            event.callbacks.append(lambda _: self._free(ended))
 
-    def _free(self, number: int) -> None:
-        self._places += number
+    def _free(self, rows: list[int]) -> None:
+        self._places += len(rows)
         self._serve_line()
 
     def _later(self, row: int, time: float) -> None:

@@ -33,7 +33,7 @@ from kvsim.fleet.world import Phase
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -189,7 +189,7 @@ class Workers(Clients):
         self.sent_time[row] = self._world.now
         self._send(row)
 
-    def _free(self, rows: Iterable[int]) -> None:
+    def _free(self, rows: list[int]) -> None:
         for row in rows:
             self._over[row] = True
             if row in self._waiting:
