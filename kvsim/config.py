@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from kvsim.allowed import field_error, is_optional, takes_whole_numbers, whole_number
 from kvsim.catalog.spec import GpuSpec, ModelSpec
+from kvsim.client_options import ClientOptions
 from kvsim.engines.options import EngineOptions
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
@@ -97,7 +91,7 @@ class Validated(BaseModel, defer_build=True):
         """Raise ValueError for conflicts between fields."""
 
 
-class Config(Validated, EngineOptions, ServerOptions):
+class Config(Validated, EngineOptions, ServerOptions, ClientOptions):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A field of None takes the value that the engine chooses for this model and GPU.
@@ -376,6 +370,8 @@ class Config(Validated, EngineOptions, ServerOptions):
         for part in self.logged or {}:
             if part not in LOGGED_PARTS:
                 raise unknown_name("logged part", part, LOGGED_PARTS)
+        if self.lanes is not None and self.max_concurrency is not None:
+            raise FieldError("lanes", "conflicts with max_concurrency: give one of them")
 
     def to_toml(self) -> str:
         """Return the fields that differ from their defaults, as TOML."""
@@ -477,6 +473,8 @@ class RunConfig(Config):
         super()._check()
         if self.trace is not None and "workload" in self.model_fields_set:
             raise FieldError("workload", f"is {self.workload!r} with a trace: give one of them")
+        if self.lanes is not None and self.request_rate is not None:
+            raise FieldError("lanes", "conflicts with request_rate: lanes begin the sessions")
 
 
 def _non_defaults(spec: Any) -> dict[str, Any]:

@@ -25,6 +25,11 @@ class Options(TypedDict, total=False):
     eviction: PartLike
     """eviction policy of the prefix cache, a parameter of the allocator [lru]."""
 
+    lanes: int | None
+    """number of sessions at a time: a lane serves one, with its sub-agents, after the other
+    [sessions begin as planned].
+    """
+
     hf_overrides: str | Mapping[str, Any] | None
     """values to replace in the model's config.json, as vLLM's JSON object."""
 

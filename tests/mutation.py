@@ -21,6 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
     "forked",
+    "lanes",
     "samples",
     "endings",
     "sglang_rules",

@@ -36,6 +36,7 @@ LAYERS = (
         "kv_transfer",
         "pool_config",
         "server_options",
+        "client_options",
         "config",
         "options",
         "budget",

@@ -16,5 +16,5 @@ LEFT_OUT = (
     ),
     *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
     *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
-    "session_think_time",
+    *("session_think_time", "lanes"),
 )

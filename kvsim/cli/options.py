@@ -32,7 +32,7 @@ ENGINE_SECTIONS = {
 SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
-        "seed",
+        *("lanes", "seed"),
     ),
     "Model and GPU": (
         "model",

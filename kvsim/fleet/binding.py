@@ -50,7 +50,8 @@ def describe_load(
     have one row per sample. ``served`` is the summary's request throughput, ``transfers`` its entry
     on KV transfers between pools.
     """
-    offered = offered_rate(table, trace.arrival_time, is_closed=config.max_concurrency is not None)
+    is_closed = config.max_concurrency is not None or config.lanes is not None
+    offered = offered_rate(table, trace.arrival_time, is_closed=is_closed)
     saturated: bool | None = None
     if offered is not None:
         # A first token of the prefill replica says nothing about the decode queue.

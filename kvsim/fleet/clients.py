@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.fleet.admission.lanes import Lanes
 from kvsim.fleet.waits import waits_of
 from kvsim.fleet.world import Phase
 
@@ -30,6 +32,8 @@ class Clients:
     max_concurrency : largest number of requests in flight, None for no limit
     think_time : least seconds from the answer of one turn of a session until the next turn is sent;
         None sends every request at its planned time. A trace may have waits of its own instead
+    lanes : number of sessions at a time, None for no limit. A session's planned times then count
+        from the time at which a lane begins it
 
     Attributes
     ----------
@@ -44,12 +48,14 @@ class Clients:
         *,
         max_concurrency: int | None = None,
         think_time: float | None = None,
+        lanes: int | None = None,
     ) -> None:
         self._world = world
         self._planned = trace.arrival_time
         self._send = send
         self._places = math.inf if max_concurrency is None else max_concurrency
         self._waits = waits_of(trace, think_time)
+        self._lanes = None if lanes is None else Lanes(trace, lanes)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
         self._pauses: dict[int, float] = {}  # least seconds after each request in flight
@@ -59,7 +65,7 @@ class Clients:
     @property
     def waits(self) -> bool:
         """Return True if requests may wait for others to end."""
-        return self._places < math.inf or self._waits is not None
+        return self._places < math.inf or self._waits is not None or self._lanes is not None
 
     @property
     def least_pause(self) -> float:
@@ -82,15 +88,16 @@ class Clients:
 
     def process(self) -> Process:
         """Send requests as planned."""
-        waits = self._waits
+        if self._lanes is not None:
+            for _ in range(self._lanes.number):
+                self._begin_session()
+            return
         for row, time in enumerate(self._planned.tolist()):
-            if waits is not None and not waits.has_plan(row):
+            if not self._has_plan(row):
                 continue
             if time > self._world.now:
                 yield self._world.at(time, Phase.REQUEST_IS_SENT)
-            ready_time = time if waits is None else waits.come(row)
-            if ready_time is not None:
-                self._later(row, ready_time)
+            self._come(row)
 
     def ended(self, rows: Iterable[int], time: float) -> None:
         """Handle requests that end at ``time``, which may be later than the world's time.
@@ -99,14 +106,33 @@ class Clients:
         step that is scheduled at the time of the answer.
         """
         ended, answered = list(rows), math.nextafter(time, math.inf)
-        if self._waits is not None:
-            for row in ended:
-                self._pauses.pop(row, None)
+        for row in ended:
+            self._pauses.pop(row, None)
+            if self._waits is not None:
                 for later, send_time in self._waits.ended(row, answered):
                     self._later(later, send_time)
+            if self._lanes is not None:
+                session_end = self._lanes.ended(row, answered)
+                if session_end is not None:
+                    self._call_at(session_end, self._begin_session)
         if self._places < math.inf and ended:
-            event = self._world.at(answered, Phase.REQUEST_IS_SENT)
-            event.callbacks.append(lambda _: self._free(ended))
+            self._call_at(answered, lambda: self._free(ended))
+
+    def _begin_session(self) -> None:
+        assert self._lanes is not None
+        begin = self._world.now
+        for row, offset in self._lanes.take():
+            if self._has_plan(row):
+                self._call_at(begin + offset, partial(self._come, row))
+
+    def _has_plan(self, row: int) -> bool:
+        return self._waits is None or self._waits.has_plan(row)
+
+    def _come(self, row: int) -> None:
+        """Handle the planned time of a request."""
+        ready_time = self._world.now if self._waits is None else self._waits.come(row)
+        if ready_time is not None:
+            self._later(row, ready_time)
 
     def _free(self, rows: list[int]) -> None:
         self._places += len(rows)
@@ -114,11 +140,15 @@ class Clients:
 
     def _later(self, row: int, time: float) -> None:
         """Send a request at a time, or now if the time is past."""
+        self._call_at(time, partial(self._queue, row))
+
+    def _call_at(self, time: float, action: Callable[[], None]) -> None:
+        """Call an action at a time, or now if the time is past."""
         if time <= self._world.now:
-            self._queue(row)
+            action()
             return
         event = self._world.at(time, Phase.REQUEST_IS_SENT)
-        event.callbacks.append(lambda _: self._queue(row))
+        event.callbacks.append(lambda _: action())
 
     def _queue(self, row: int) -> None:
         self._line.append(row)
@@ -130,10 +160,16 @@ class Clients:
             self._places -= 1
             self._num_sent += 1
             self.sent_time[row] = self._world.now
-            if self._waits is not None:
-                self._pauses[row] = self._waits.least_pause(row)
+            if self._waits is not None or self._lanes is not None:
+                self._pauses[row] = self._least_pause(row)
                 heappush(self._by_pause, (self._pauses[row], row))
             self._send(row)
             if self._waits is not None:
                 for later, time in self._waits.sent(row, self._world.now):
                     self._later(later, time)
+
+    def _least_pause(self, row: int) -> float:
+        """Return the least seconds from a request's end until another one is sent."""
+        pause = math.inf if self._waits is None else self._waits.least_pause(row)
+        # A request that no other waits for may be the last of its session.
+        return 0.0 if self._lanes is not None and math.isinf(pause) else pause

@@ -160,7 +160,8 @@ def make_plan(config: Config, setup: Setup, *, has_waits: bool = False) -> Plan:
         in_step=False,
         waits=has_waits
         or config.max_concurrency is not None
-        or config.session_think_time is not None,
+        or config.session_think_time is not None
+        or config.lanes is not None,
     )
     for one in plan.pools if plan.changes else ():
         _check_changes(config, one, main_setup)

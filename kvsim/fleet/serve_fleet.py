@@ -64,6 +64,7 @@ def serve_fleet(
         asked,
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
+        lanes=config.lanes,
     )
     clients = make_for(fleet.send) if family is None else Parents(family, fleet.send, make_for)
     fleet.run(clients)

@@ -49,11 +49,11 @@ def offered_rate(
     ----------
     requests : the requests table, shape (requests,)
     planned_time : planned send time of each request, seconds, shape (requests,)
-    is_closed : clients limit the requests in flight (``max_concurrency``)
+    is_closed : clients limit the requests or sessions in flight (``max_concurrency``, ``lanes``)
     """
     sent = np.ascontiguousarray(requests["finish_reason"]) != FinishReason.UNSENT
     times = requests["arrival_time"][sent]
-    if is_closed and bool((times > planned_time[sent]).any()):
+    if is_closed and bool((times != planned_time[sent]).any()):
         return None
     seconds = float(times.max() - times.min()) if len(times) else 0.0
     return (len(times) - 1) / seconds if seconds > 0 else None

@@ -52,6 +52,9 @@ def _check(config: RunConfig, given: Mapping[str, Any], space: Space, wish: Wish
         "max_concurrency: a closed loop sets its own rate; search varies the rate; omit it": (
             config.max_concurrency is not None
         ),
+        "lanes: a closed loop sets its own rate; search varies the rate; omit it": (
+            config.lanes is not None
+        ),
         "autoscaler: search needs a fleet of constant size; omit it": (
             any(scales) or any("autoscaler" in name for name in space)
         ),
