@@ -15,3 +15,14 @@ class ClientOptions(BaseModel, defer_build=True):
         description="number of sessions at a time: a lane serves one, with its sub-agents, after "
         "the other [sessions begin as planned]",
     )
+    shuffle_sessions: bool = Field(
+        False, description="lanes take sessions in an order that the seed decides"
+    )
+    shared_prefix_tokens: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="first tokens of prompts that have the same content each time a session is "
+        "played; with a horizon, lanes play all sessions again",
+    )
+    max_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="longest think_time of the trace, seconds; longer ones are cut [no limit]"
+    )

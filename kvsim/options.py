@@ -30,6 +30,17 @@ class Options(TypedDict, total=False):
     [sessions begin as planned].
     """
 
+    shuffle_sessions: bool
+    """lanes take sessions in an order that the seed decides."""
+
+    shared_prefix_tokens: int
+    """first tokens of prompts that have the same content each time a session is played; with a
+    horizon, lanes play all sessions again.
+    """
+
+    max_think_time: float | None
+    """longest think_time of the trace, seconds; longer ones are cut [no limit]."""
+
     hf_overrides: str | Mapping[str, Any] | None
     """values to replace in the model's config.json, as vLLM's JSON object."""
 

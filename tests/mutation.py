@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
     "forked",
     "lanes",
+    "plays",
     "samples",
     "endings",
     "sglang_rules",

@@ -391,7 +391,8 @@ def test_a_trace_is_scaled_and_has_no_seed(call, tmp_path) -> None:  # type: ign
 def test_options_of_run_are_options_of_search() -> None:
     from kvsim.cli.search import search
 
-    missing = {"max_concurrency", "lanes", "horizon", "kv_events_config"}
+    missing = {"max_concurrency", "horizon", "kv_events_config"}
+    missing |= {"lanes", "shuffle_sessions", "shared_prefix_tokens"}
     flags = {parameter.name for parameter in search.params}
     assert missing.isdisjoint(flags)
     assert set(RunConfig.model_fields) - flags <= missing | {"pool", "trace_digest"} | {

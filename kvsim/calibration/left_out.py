@@ -16,5 +16,6 @@ LEFT_OUT = (
     ),
     *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
     *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
-    *("session_think_time", "lanes"),
+    "session_think_time",
+    *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
 )

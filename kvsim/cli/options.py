@@ -32,7 +32,7 @@ ENGINE_SECTIONS = {
 SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
-        *("lanes", "seed"),
+        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time", "seed"),
     ),
     "Model and GPU": (
         "model",

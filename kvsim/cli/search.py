@@ -17,7 +17,8 @@ from kvsim.cli.report import REPORT, check_report, write_search_report
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(
     leave_out=(
-        *("max_concurrency", "lanes", "horizon", "kv_events_config"),
+        *("max_concurrency", "lanes", "shuffle_sessions", "shared_prefix_tokens"),
+        *("horizon", "kv_events_config"),
         *("record_steps", "record_memory_map", "record_block_events"),
     )
 )

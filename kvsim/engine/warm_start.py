@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -182,6 +183,8 @@ def _refused_setup(setup: Setup) -> str | None:
         return "needs eviction lru: other policies know more of a block than its content"
     if config.kv_offloading_size or config.kv_transfer_config or config.kv_store:
         return "conflicts with KV in other memory, whose content is not saved"
+    if config.lanes is not None and config.horizon < math.inf:
+        return "conflicts with lanes and a horizon, which play sessions again with new contents"
     if config.kv_events_config is not None or config.record_block_events:
         return "conflicts with KV events, which would not report the loaded blocks"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.engines.registry import engine_for
@@ -35,7 +36,16 @@ def fleet_notes(
         for field, reason in reasons
         if field in config.model_fields_set and getattr(config, field) is not None
     ]
-    return said + _unmet(plan, summary["scaling"]) + _taken_back(summary["kv_transfers"])
+    said += _unmet(plan, summary["scaling"]) + _taken_back(summary["kv_transfers"])
+    return said + _ran_dry(plan, summary)
+
+
+def _ran_dry(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
+    """Return a note if lanes may have been empty before the horizon."""
+    config = plan.config
+    if config.lanes is None or math.isinf(config.horizon) or summary["num_unsent"]:
+        return []
+    return ["lanes: all sessions had begun before the horizon, so a lane may have been empty"]
 
 
 def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
@@ -71,6 +81,13 @@ def _unread(
         found.append(("session_think_time", reason))
     elif not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
+    if not has_waits:
+        found.append(("max_think_time", "no request of the trace waits for another"))
+    if config.lanes is None:
+        found.append(("shuffle_sessions", "lanes is not given"))
+    if config.lanes is None or math.isinf(config.horizon):
+        reason = "sessions are played again only with lanes and a horizon"
+        found.append(("shared_prefix_tokens", reason))
     if not (by_itself and config.kv_store):
         reason = "no host tier reads from a store"
         found.append(("hicache_storage_prefetch_policy", reason))

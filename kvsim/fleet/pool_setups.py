@@ -24,7 +24,8 @@ OF_THE_FLEET = frozenset(
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
-        *("check_invariants", "tenant_weights", "lanes"),
+        *("check_invariants", "tenant_weights"),
+        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
     )
 )
 

@@ -31,7 +31,8 @@ from kvsim.results.comparison import Comparison
 from kvsim.results.cost import add_cost, prices_of
 from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
-from kvsim.trace.turns import by_program
+from kvsim.trace.plays import in_plays
+from kvsim.trace.turns import by_program, pauses_note, with_pauses_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,12 +166,21 @@ def serve(
         raise too_large(error) from None
     if given is not trace:
         result.provenance["trace_digest"] = given.digest
+    if setup.config.max_think_time is not None and given.has("think_time"):
+        note = pauses_note(given, setup.config.max_think_time)
+        result.provenance["notes"] = [*result.provenance["notes"], note]
     refuse_unfinished(result)
     return result if recorder is None else with_block_events(result, recorder, trace)
 
 
 def requests_asked(config: Config, trace: Trace) -> Trace:
     """Return a trace with the request settings of a configuration."""
+    if config.max_think_time is not None and trace.has("think_time"):
+        trace = with_pauses_cut(trace, config.max_think_time)
+    if config.lanes is not None:
+        seed = config.seed if config.shuffle_sessions else None
+        shared = config.shared_prefix_tokens
+        trace = in_plays(trace, config.lanes, config.horizon, seed, shared)
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     ttl = program_ttl(config.session_policy)

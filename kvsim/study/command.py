@@ -61,7 +61,7 @@ NOT_SERVING = frozenset(
         *("check_invariants", "backend"),
         *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),
         *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
-        "lanes",
+        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
     )
 )
 

@@ -26,7 +26,8 @@ SHARED = frozenset(
     (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "seed", "trace_digest"),
         "goodput",
-        *("horizon", "max_concurrency", "lanes", "kv_events_config"),
+        *("horizon", "max_concurrency", "kv_events_config"),
+        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
         *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),
     )

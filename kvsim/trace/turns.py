@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.trace.cuts import with_columns
 from kvsim.trace.waits import roots_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,21 @@ def pauses_of(trace: Trace, before: Ints) -> Floats:
     """
     planned = trace.arrival_time - trace.arrival_time[before]
     return np.where(np.diff(trace.after_offsets) > 0, trace.think_time, planned)
+
+
+def with_pauses_cut(trace: Trace, longest: float) -> Trace:
+    """Return a trace whose think times are at most ``longest`` seconds."""
+    return with_columns(trace, think_time=np.minimum(trace.think_time, longest))
+
+
+def pauses_note(trace: Trace, longest: float) -> str:
+    """Return how many pauses of a trace a limit cuts, and what it leaves of them."""
+    pauses = trace.think_time[np.diff(trace.after_offsets) > 0]
+    left = np.minimum(pauses, longest).sum() / pauses.sum() if pauses.any() else 1.0
+    return (
+        f"max_think_time = {longest:g}: {int((pauses > longest).sum()):,} of {len(pauses):,} "
+        f"pauses are cut, {100 * left:.1f} % of their time is left, which limits gains of retention"
+    )
 
 
 def _within(values: NDArray[np.generic], before: Ints) -> Floats:
