@@ -116,13 +116,9 @@ class Member:
 
     def pop_ended(self) -> list[int]:
         """Remove and return the requests that have ended since the last call. Mutates."""
-        rows = list(self.rows)
-        reasons = self.table["finish_reason"][rows]
-        ended = [
-            row
-            for row, reason in zip(rows, reasons.tolist(), strict=True)
-            if reason != FinishReason.IN_FLIGHT
-        ]
+        rows = np.fromiter(self.rows, np.int64, len(self.rows))
+        has_ended = self.table["finish_reason"][rows] != FinishReason.IN_FLIGHT
+        ended: list[int] = rows[has_ended].tolist()
         for row in ended:
             del self.rows[row]
         if ended:

@@ -87,6 +87,8 @@ class BlockPool(Record):
     first_hash_aliases: list[int] = field(default_factory=list)  # by block
     hash_alias_owners: list[int] = field(default_factory=list)  # by alias: its block
     num_shared: int = 0  # blocks of windows with several references
+    short_request: int = NONE  # row of the last request that lacked blocks; see blocks.shortage
+    num_short_in_use: int = 0  # most blocks of its hit that other requests hold
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)  # scratch, by block
     python: object = None  # an eviction policy in Python

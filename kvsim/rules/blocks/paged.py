@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
+from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, keeps_all, num_skipped, sees_all, worth_caching
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.mamba import (
@@ -27,6 +28,7 @@ from kvsim.rules.blocks.pool import (
     free_blocks,
     touch,
 )
+from kvsim.rules.blocks.shortage import forget_if_shared, record_shortage, stays_short
 from kvsim.rules.blocks.slots import end_within, has_lookahead, num_slots
 from kvsim.rules.blocks.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 from kvsim.rules.events import note_stored, record_key, record_partial
@@ -107,6 +109,21 @@ def need_to_admit(
     return need
 
 
+def num_free_to_admit(kv: KV) -> int:
+    """Return the free blocks that an admission may use."""
+    return kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
+
+
+def num_reserved(kv: KV, request: Request) -> int:
+    """Return the blocks of one group for all known tokens of a request."""
+    return most_blocks(kv.groups[0], min(request.num_tokens, kv.max_model_len), True)
+
+
+def lacks_blocks(kv: KV, request: Request) -> bool:
+    """Return True if a waiting request is certainly refused, as after its last look-up."""
+    return stays_short(kv, request, num_reserved(kv, request), num_free_to_admit(kv))
+
+
 def admit_paged(
     kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int, num_fetched: int
 ) -> bool:
@@ -115,15 +132,18 @@ def admit_paged(
     After the hit, ``num_fetched`` tokens are fetched into new blocks. If there is no room, return
     False and change nothing.
     """
-    free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
+    free = num_free_to_admit(kv)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_to_admit(kv, own_blocks, length, length, hit, hit, True) > free:
+        need = need_to_admit(kv, own_blocks, length, length, hit, hit, True)
+        if need > free:
+            record_shortage(kv, request, num_reserved(kv, request) - need)
             return False
     end = hit + num_fetched + num_tokens
     slots = num_slots(kv, request, end)
     if need_to_admit(kv, own_blocks, slots, end, hit, hit, False) > free:
         return False
+    kv.pool.short_request = NONE
     record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, hit)
@@ -298,6 +318,8 @@ def name_blocks(
     if stop - first > 1:
         each = group.keys_per_block
         prefetch_keys(kv.pool, own_blocks.keys, first * each, stop * each, g)
+    if kv.pool.short_request != NONE:
+        forget_if_shared(kv, own_blocks, first, stop)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.host_tier import store
+from kvsim.rules.blocks.shortage import count_heir
 from kvsim.rules.events import record_removed
 from kvsim.rules.eviction.policies import (
     evict,
@@ -106,6 +107,7 @@ def unlink(pool: BlockPool, k: int) -> bool:
     if block.copy != NONE:
         heir = block.copy
         pool.blocks[heir].chain = block.chain
+        count_heir(pool, heir)
     if before == NONE:
         pool.buckets[bucket] = heir
     else:

@@ -12,8 +12,9 @@ from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
 from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
 from kvsim.rules.batch import admit
+from kvsim.rules.blocks.paged import lacks_blocks
 from kvsim.rules.connector.scheduler import admit_connected, find_computed, start_load
-from kvsim.rules.kv import admit_slots
+from kvsim.rules.kv import admit_slots, has_pool
 from kvsim.rules.queue import defer
 from kvsim.rules.vllm.dlpm import may_admit
 from kvsim.rules.vllm.features import (
@@ -73,6 +74,8 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     request, connected = state.requests[k], state.connector.kind != NO_CONNECTOR
     if must_wait(state, request):
         return SKIP
+    if is_refused_again(state, request, held):
+        return refuse(state, k)
     hit = find_computed(state, request) if connected else read_cache(state, request)
     if hit == UNKNOWN:
         return SKIP
@@ -90,10 +93,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     if num_tokens == 0 and (state.limits.has_encoder or state.limits.num_drafts > 0):
         return SKIP
     if not allocate_first_slots(state, request, max(num_tokens - num_replays, 0), hit):
-        state.head_lookup_failed = True
-        state.totals.num_allocation_failures += 1
-        record_refused(state, k)
-        return STOP
+        return refuse(state, k)
     if request.num_tokens - computed > 1:
         state.carries_prefill = True
     admit(state, batch, k, num_tokens, computed)
@@ -101,6 +101,24 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     state.budget -= num_tokens
     state.input_budget -= num_tokens + state.limits.num_draft_slots
     return ADMITTED
+
+
+def is_refused_again(state: Replica, request: Request, held: bool) -> bool:
+    """Return True if a request is certainly refused, so that no look-up is needed."""
+    limits = state.limits
+    if held or state.connector.kind != NO_CONNECTOR or not limits.enable_chunked_prefill:
+        return False
+    if limits.has_encoder or limits.num_drafts > 0 or limits.chunk_unit > 0:
+        return False
+    return has_pool(state.kv) and lacks_blocks(state.kv, request)
+
+
+def refuse(state: Replica, k: int) -> int:
+    """Refuse a request for which memory is short; return a verdict."""
+    state.refused = state.head_lookup_failed = True
+    state.totals.num_allocation_failures += 1
+    record_refused(state, k)
+    return STOP
 
 
 def load_first(state: Replica, k: int) -> int:
