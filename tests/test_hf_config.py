@@ -184,7 +184,7 @@ def test_quantization(write: Write, settings: Any, expected: str | None) -> None
     ("base", "changes", "message"),
     [
         ("llama-3.1-8b", {"model_type": "mamba"}, "model_type 'mamba' is not supported .*qwen3"),
-        ("llama-3.1-8b", {"model_type": "deepseek_v4"}, "compressed tokens is not modelled"),
+        ("llama-3.1-8b", {"model_type": "deepseek_v41"}, "n-gram memory are not modelled"),
         ("llama-3.1-8b", {"model_type": "absent"}, "model_type None is not supported"),
         ("llama-3.1-8b", {"hidden_size": "absent"}, "missing key hidden_size$"),
         ("llama-3.1-8b", {"hidden_size": "4096"}, "hidden_size must be an integer, not '4096'"),

@@ -19,8 +19,6 @@ CONFIGS = Path(__file__).parent / "data" / "hf_configs"
 
 #: Kinds of attention and state in the table's words, and what it names differently.
 NAMES = {"llama-3.1-70b-fp8": "llama-3.1-70b", "qwen3-235b-a22b-fp8": "qwen3-235b-a22b"}
-#: Compressed attention is not modelled.
-MISSING = {"deepseek-v4-pro", "deepseek-v4-flash"}
 
 
 def per_token(name: str, dtype: str = "bf16", **options: int) -> int:
@@ -29,8 +27,6 @@ def per_token(name: str, dtype: str = "bf16", **options: int) -> int:
 
 def test_models_agree_with_the_shared_table_of_2026(whole_data: Path) -> None:
     for row in rows(whole_data / "models_2026.csv"):
-        if row["name"] in MISSING:
-            continue
         spec = get_model(NAMES.get(row["name"], row["name"]))
         sizes = (spec.num_layers, spec.hidden_size, spec.num_heads, spec.vocab_size)
         wanted = tuple(int(row[key]) for key in ("layers", "hidden", "heads", "vocab"))

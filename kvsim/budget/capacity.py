@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kvsim.budget.budget import GIB, Budget, inference_budget
+from kvsim.budget.compressed import check_compressed
 from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.encoder import encoder_profile
 from kvsim.budget.exchange import exchange_bytes
@@ -88,6 +89,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     model, gpu = model_of(config), get_gpu(config.gpu)
     limits = limits_of(config, model, gpu)
     check_context_parallel(config, model)
+    check_compressed(config, model)
     dtype = weight_dtype(config.dtype)
     quantization = config.quantization or model.quantization
     check_quantization(quantization)
@@ -435,7 +437,10 @@ def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
     yield from more_buffers(config, memory)
     yield from tuned_in_vain(config, memory)
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
-        yield f"KV in {memory.model.kv_cache_dtype}, as in the checkpoint's config"
+        why = "as in the checkpoint's config"
+        if memory.model.compress_ratios:
+            why = "which vLLM's kernels for this model store; pages as read in its code"
+        yield f"KV in {memory.model.kv_cache_dtype}, {why}"
 
 
 def _of_experts(config: Config, memory: Memory) -> Iterator[str]:

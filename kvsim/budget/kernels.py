@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.compressed import BLOCK
 from kvsim.budget.versions import FIRST_CHOICE, precedes
 from kvsim.catalog.generations import capability
 
@@ -52,6 +53,8 @@ def default_block_size(
     card = capability(gpu)
     if card is None or precedes(vllm_version, FIRST_CHOICE):
         return USUAL
+    if model.compress_ratios:
+        return BLOCK
     if model.num_index_layers:
         return SPARSE if model.is_mla else SPARSE_HEADS
     asked = (backend or "").upper()
@@ -72,7 +75,13 @@ def _of_latents(model: ModelSpec, card: int, kv: KVDtype) -> int:
 
 def unsupported(model: ModelSpec, block_size: int) -> str | None:
     """Return the reason why vLLM has no kernel for a block size; None if it has one."""
-    unit = SPARSE if model.is_mla and model.num_index_layers else USUAL
+    unit = (
+        BLOCK
+        if model.compress_ratios
+        else SPARSE
+        if model.is_mla and model.num_index_layers
+        else USUAL
+    )
     if block_size % unit == 0:
         return None
     return (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.catalog.spec import AttentionKind
+from kvsim.budget.compressed import compressed_layers
+from kvsim.budget.layer import SCALED, LayerKV
 from kvsim.catalog.state import StateLayer
 from kvsim.errors import unknown_name
 
@@ -77,34 +79,6 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     return KV_DTYPES[wanted]
 
 
-#: Kinds of layers: KV of all tokens, of a window or of a chunk; or a state per request, of a Mamba
-#: or linear-attention layer ("mamba") or in the ring buffer of a compressor ("ring").
-LayerKind = AttentionKind | Literal["mamba", "ring"]
-
-
-class LayerKV(NamedTuple):
-    """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
-
-    ``num_tensors`` is 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which
-    count as a separate layer (``is_index``). ``state_bytes`` is the size of a state per request.
-    ``is_draft`` marks a drafter's layer; with ``is_copied``, context parallelism copies its KV to
-    every rank.
-    """
-
-    kind: LayerKind
-    window: int | None
-    bytes_per_token: int
-    num_tensors: int = 2
-    state_bytes: int = 0
-    is_index: bool = False
-    is_draft: bool = False
-    is_copied: bool = False
-
-
-#: Elements per FP32 scale of an indexer's key, and of a latent in FP8 KV, whose rotary part stays
-#: in 16 bits (DeepSeek-V3.2).
-SCALED = 128
-
 #: Elements to which vLLM before 0.7.1 padded MLA's keys and values, since it had no kernels for
 #: latents (``DeepseekV2Attention``).
 PADDED_DIM = 256
@@ -121,11 +95,16 @@ class KVLayout:
     dtype: KVDtype
     scale_bytes_per_token: int
     kv_lora_rank: int = 0  # rank of a latent that only a what-if gives the model
+    compressed: bool = False
 
     @cached_property
     def bytes_per_token(self) -> int:
-        """Bytes of one token on one GPU, over all layers, scales included."""
-        return sum(layer.bytes_per_token for layer in self.layers)
+        """Bytes of one token on one GPU, over all layers, scales included.
+
+        With compressed tokens, windows do not count: most tokens have left them.
+        """
+        counted = [v for v in self.layers if not (self.compressed and v.window)]
+        return int(sum(Fraction(v.bytes_per_token, v.tokens_per_slot) for v in counted))
 
     @property
     def keeps_latent(self) -> bool:
@@ -286,6 +265,12 @@ def kv_layout(
     """
     _check_shape(model, pipeline_parallel_size, num_kv_heads)
     per_stage = -(-model.num_layers // pipeline_parallel_size)
+    if model.compress_ratios:
+        if (num_kv_heads, window, kv_lora_rank) != (None, None, None):
+            raise ValueError(f"{model.name}: compressed attention cannot be changed to another")
+        return KVLayout(
+            tuple(compressed_layers(model, dtype, per_stage)), dtype, 0, compressed=True
+        )
     placed, scales = [], 0
     indexed = iter(model.indexed)
     what_if = num_kv_heads is not None or kv_lora_rank is not None

@@ -9,7 +9,7 @@ from kvsim.rules.blocks.attention import cdiv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.budget.layout import LayerKind, LayerKV
+    from kvsim.budget.layer import LayerKind, LayerKV
 
 #: The tokens of a block must be a multiple of these: for attention kernels, and for MLA's.
 KERNEL_ALIGNMENT, MLA_ALIGNMENT = 16, 128
@@ -104,9 +104,11 @@ def pages_of(
             pages.append(Page(kind, None, block_size, 0, held, held))
         else:
             slot, latent = layer.bytes_per_token, layer.num_tensors == 1
-            size = block_size * slot
+            tokens = layer.block_size or block_size
+            used = cdiv(tokens, layer.tokens_per_slot) * slot
+            size = cdiv(used, layer.alignment) * layer.alignment
             shares = 1 if layer.is_copied else num_shares
-            page = Page(kind, layer.window, block_size, slot, size, size, latent)
+            page = Page(kind, layer.window, tokens, used // tokens, size, used, latent)
             pages.append(page._replace(num_shares=shares))
     return pages
 

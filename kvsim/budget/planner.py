@@ -16,7 +16,8 @@ from kvsim.rules.blocks.attention import admission_cap, cdiv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvsim.budget.layout import KVLayout, LayerKind
+    from kvsim.budget.layer import LayerKind
+    from kvsim.budget.layout import KVLayout
 
 
 class KVGroup(NamedTuple):
@@ -153,7 +154,7 @@ def plan_groups(
         )
     block_size = aligned_block_size(layers, block_size)
     pages = pages_of(layers, block_size, state or StateCache(), max_model_len, num_shares)
-    return plan_pages(pages, packed=packed)
+    return plan_pages(pages, packed=packed or layout.compressed)
 
 
 def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:

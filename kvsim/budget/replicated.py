@@ -1,10 +1,11 @@
 """Weights that each tensor-parallel rank holds whole or stores twice.
 
 Ranks split tensors that have heads or a width (read in vLLM's code). Each rank holds all of the
-routers, the projections of latents before their heads, and the indexers. It stores its part of the
-latents' up-projections twice, the second time in 16 bits for decodes. Weights of one GPU in GiB,
-logged / computed here / computed with all tensors split: DeepSeek-R1 on eight GPUs 79.74 / 79.52 /
-78.35; GLM-5.2 in NVFP4 on four 106.86 / 106.09 / 103.4; Kimi-K2.5 on eight 73.58 / 71.18 / 69.28.
+routers, the projections of latents before their heads, compressors, and the indexers. It stores its
+part of the latents' up-projections twice, the second time in 16 bits for decodes. Weights of one
+GPU in GiB, logged / computed here / computed with all tensors split: DeepSeek-R1 on eight GPUs
+79.74 / 79.52 / 78.35; GLM-5.2 in NVFP4 on four 106.86 / 106.09 / 103.4; Kimi-K2.5 on eight
+73.58 / 71.18 / 69.28.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, named_parts
+from kvsim.catalog.compressed import replicated_params
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
@@ -38,6 +40,9 @@ def replicated_bytes(
         latents += model.num_index_layers * model.num_indexer_params
         heads = model.num_heads * (model.qk_nope_head_dim + model.v_head_dim)
         copies = len(model.layers) * model.kv_lora_rank * heads * element
+    if model.compress_ratios:
+        narrow, wide = replicated_params(model)
+        latents, routers = narrow, routers + wide * element
     others = 1 - 1 / tensor_parallel_size
     share = -(-model.num_layers // pipeline_parallel_size) / model.num_layers
     whole = (routers + latents * stored) * others

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 QUANTIZED_BYTES = {
     "fp8": 1.0,
     "fp8-block": 1.0 + 4 / 128**2,
+    "fp8-mxfp4": 1.0 + 1 / 128**2,
     "int8": 1.0,
     "awq": 0.5195,
     "gptq": 0.5195,
@@ -26,8 +27,14 @@ QUANTIZED_BYTES = {
     "int4": 0.5 + 2 / 32,
 }
 
-#: Formats that quantise only experts, unless the model names other parts (gpt-oss).
-EXPERTS_ONLY = ("mxfp4",)
+#: Parts that a format quantises if not all, unless the model names other parts: gpt-oss, and
+#: DeepSeek-V4, whose experts are in MXFP4 and whose other linear layers in FP8.
+FORMAT_PARTS = {
+    "mxfp4": ["experts"],
+    "fp8-mxfp4": ["experts", "shared_experts", "attention", "output"],
+}
+#: Formats of routed experts that differ from the rest.
+EXPERT_FORMATS = {"fp8-mxfp4": "mxfp4"}
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -75,7 +82,12 @@ def named_parts(model: ModelSpec, quantization: str) -> list[str]:
     named = [part for name, part in formats if name == quantization]
     if named:
         return named
-    return ["experts"] if quantization in EXPERTS_ONLY else [*part_params(model)]
+    return FORMAT_PARTS.get(quantization) or [*part_params(model)]
+
+
+def expert_bytes(quantization: str) -> float:
+    """Return the bytes per parameter of quantised routed experts."""
+    return QUANTIZED_BYTES[EXPERT_FORMATS.get(quantization, quantization)]
 
 
 def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, int]:
@@ -102,7 +114,7 @@ def routed_bytes_of(model: ModelSpec, dtype: str, quantization: str | None) -> f
     """Return the bytes of the routed experts of all layers, unpadded and not split."""
     found = float(model.num_routed_expert_params * DTYPE_BYTES[dtype])
     if quantization is not None:
-        narrower = QUANTIZED_BYTES[quantization] - DTYPE_BYTES[dtype]
+        narrower = expert_bytes(quantization) - DTYPE_BYTES[dtype]
         found += quantized_params(model, quantization)[0] * narrower
     return found
 
@@ -140,9 +152,9 @@ def weight_bytes(
     body_bytes = float(body * element)
     routed_bytes = routed_bytes_of(model, dtype, quantization)
     if quantization is not None:
-        body_bytes += sum(quantized_params(model, quantization)) * (
-            QUANTIZED_BYTES[quantization] - element
-        )
+        routed, others = quantized_params(model, quantization)
+        body_bytes += routed * (expert_bytes(quantization) - element)
+        body_bytes += others * (QUANTIZED_BYTES[quantization] - element)
     stages = pipeline_parallel_size
     share = -(-model.num_layers // stages) / model.num_layers
     ends = num_end_params(model, stages, towers=towers)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.budget.layer import LayerKV
+from kvsim.budget.layout import KVLayout, kv_dtype
 from kvsim.cases.group import Group, conflicts, over_shards
 from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts

@@ -319,7 +319,8 @@ def _with_base(table: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict
 
 def _model_spec(name: str, table: dict[str, Any]) -> ModelSpec:
     fields = {key: value for key, value in table.items() if key != "checkpoint_params"}
-    lists = {key: tuple(table.get(key, ())) for key in ("aliases", "quantized_parts")}
+    names = ("aliases", "quantized_parts", "compress_ratios")
+    lists = {key: tuple(table.get(key, ())) for key in names}
     return ModelSpec(name=name, **fields | lists)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Families that are refused, with the reasons.
-REFUSED = {"deepseek_v4": "attention over compressed tokens is not modelled"}
+REFUSED = {"deepseek_v41": "KV shared between layers and n-gram memory are not modelled"}
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 

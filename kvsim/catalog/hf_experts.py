@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvsim.catalog.compressed import HEAVY, INDEXED
 from kvsim.catalog.hf_families import (
     FAMILIES,
     GEMMA3,
@@ -81,6 +82,48 @@ def _minimax_indexer(config: Config, num_layers: int) -> Fields:
         "index_head_dim": own.integer("sparse_index_dim"),
         "index_pattern": period("".join("I" if has else "-" for has in indexed)),
     }
+
+
+def _deepseek_v4(config: Config) -> Fields:
+    """DeepSeek-V4: windows, and compressed tokens of one of two ratios in most layers."""
+    width = config.integer("moe_intermediate_size")
+    hashed = config.entries("mlp_layer_types").count("hash_moe")
+    fields = decoder(Config({"intermediate_size": width, **config.values}, config.path))
+    return (
+        fields
+        | experts(config, "n_routed_experts")
+        | {
+            "layer_pattern": "S",
+            "window": config.integer("sliding_window", minimum=1),
+            "compress_ratios": _ratios(config, fields["num_layers"]),
+            "q_lora_rank": config.integer("q_lora_rank"),
+            "qk_rope_head_dim": config.integer("qk_rope_head_dim"),
+            "output_groups": config.integer("o_groups"),
+            "output_lora_rank": config.integer("o_lora_rank"),
+            "residual_streams": config.integer("hc_mult"),
+            "num_hash_layers": config.integer("num_hash_layers", default=hashed),
+            "index_num_heads": config.integer("index_n_heads"),
+            "index_head_dim": config.integer("index_head_dim"),
+            "num_shared_experts": config.integer("n_shared_experts"),
+            "router_bias": True,
+            "attention_sinks": True,
+            "kv_cache_dtype": "fp8",
+        }
+    )
+
+
+def _ratios(config: Config, num_layers: int) -> tuple[int, ...]:
+    """Return the tokens per compressed token of each layer; later entries are of drafters."""
+    rates = config.get("compress_rates")
+    given = config.entries("compress_ratios")
+    if isinstance(rates, dict) and not given:
+        given = [rates.get(kind, 0) for kind in config.entries("layer_types")]
+    if len(given) < num_layers:
+        raise config.error(f"compress_ratios has {len(given)} entries for {num_layers} layers")
+    found = tuple(0 if ratio == 1 else ratio for ratio in given[:num_layers])
+    if wrong := [ratio for ratio in found if ratio not in (0, INDEXED, HEAVY)]:
+        raise config.error(f"compress_ratios: {wrong[0]!r} is not supported (0, 1, 4 or 128)")
+    return found
 
 
 # -- windows with their own heads -----------------------------------------------------------------
@@ -209,6 +252,7 @@ GEMMA3N = {
 STEP = {"max_position_embeddings": 262_144}
 
 EXPERTS: dict[str, Family] = {
+    "deepseek_v4": Family(_deepseek_v4),
     "deepseek_v32": Family(_deepseek_sparse, DEEPSEEK),
     "gemma3n": Family(_gemma_small, GEMMA3N, ties=True),
     "gemma3n_text": Family(_gemma_small, GEMMA3N, ties=True),

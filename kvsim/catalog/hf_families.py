@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.catalog.spec import MAX_LAYERS, MAX_SIZE
+from kvsim.catalog.sizes import MAX_LAYERS, MAX_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -96,7 +96,7 @@ def _format(config: Config, settings: Mapping[str, Any]) -> str:
             f"quantization_config: quant_method {method!r} is not supported (one of: {known})"
         )
     if method == "fp8" and settings.get("weight_block_size"):
-        return "fp8-block"
+        return "fp8-mxfp4" if config.get("expert_dtype") == "fp4" else "fp8-block"
     return QUANT_METHODS[method]
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from kvsim.catalog import compressed
+from kvsim.catalog.sizes import check_sizes
 from kvsim.catalog.state import STATE_FORMS, StateForm, StateLayer
 
 AttentionKind = Literal["full", "sliding", "chunked"]
@@ -14,22 +16,6 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "
 #: Letters of ``ModelSpec.layer_pattern``: attention, a state, only an MLP, or only experts.
 STATE_KINDS = {"M": "mamba", "P": "attention and mamba"}
 LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, **STATE_KINDS, "-": "mlp", "E": "experts"}
-
-#: Sizes that must be above 0.
-POSITIVE_FIELDS = (
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
-
-
-#: Bounds far beyond any model: a larger value is a mistake, and loops over layers would not end.
-MAX_LAYERS, MAX_SIZE = 10_000, 2**40
 
 
 class AttentionLayer(NamedTuple):
@@ -76,6 +62,9 @@ class ModelSpec:
     index_num_heads, index_head_dim, index_pattern
         Sparse attention's indexer (DeepSeek-V3.2), which stores its own key per token. The pattern,
         repeated, has I for a layer with an indexer and - for one without; empty means all have one.
+    compress_ratios, output_groups, output_lora_rank, residual_streams, num_hash_layers
+        DeepSeek-V4: tokens per compressed token of each layer (0: only the window), the grouped
+        output projection, parallel residual streams, and layers with a table as their router.
     state_form, state_num_heads, state_head_dim, state_num_groups, state_size, conv_kernel
         Sizes of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
     state_dtype
@@ -159,6 +148,11 @@ class ModelSpec:
     index_num_heads: int = 0
     index_head_dim: int = 0
     index_pattern: str = ""
+    compress_ratios: tuple[int, ...] = ()
+    output_groups: int = 0
+    output_lora_rank: int = 0
+    residual_streams: int = 0
+    num_hash_layers: int = 0
     state_form: StateForm | None = None
     state_num_heads: int = 0
     state_head_dim: int = 0
@@ -201,22 +195,7 @@ class ModelSpec:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in POSITIVE_FIELDS:
-            if getattr(self, name) <= 0:
-                raise ValueError(
-                    f"model {self.name!r}: {name} must be positive, not {getattr(self, name)}"
-                )
-        for name, value in vars(self).items():
-            most = MAX_LAYERS if name == "num_layers" else MAX_SIZE
-            if isinstance(value, int) and value > most:
-                raise ValueError(
-                    f"model {self.name!r}: {name} must be at most {most:,}, not {value:,}"
-                )
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"model {self.name!r}: num_kv_heads ({self.num_kv_heads}) must divide "
-                f"num_heads ({self.num_heads})"
-            )
+        check_sizes(self)
         self._check_layers()
 
     def _check_layers(self) -> None:
@@ -293,7 +272,8 @@ class ModelSpec:
         heads = self.num_kv_heads
         if kind == "full":
             heads = self.full_num_kv_heads or heads
-        return AttentionLayer(kind, window, heads, sum(self._head_dims(kind)) // 2, 2)
+        vectors = 1 if self.compress_ratios else 2
+        return AttentionLayer(kind, window, heads, sum(self._head_dims(kind)) // 2, vectors)
 
     def _head_dims(self, kind: AttentionKind) -> tuple[int, int]:
         """Return the elements of a key and of a value; not for MLA."""
@@ -305,6 +285,8 @@ class ModelSpec:
         """For each attention layer, in order, True if it has an indexer."""
         if not self.index_head_dim:
             return (False,) * len(self.layers)
+        if self.compress_ratios:
+            return tuple(ratio == compressed.INDEXED for ratio in self.compress_ratios)
         pattern = self.index_pattern or "I"
         places = [i for i, mixer in enumerate(self.mixers) if isinstance(mixer, AttentionLayer)]
         return tuple(pattern[i % len(pattern)] == "I" for i in places)
@@ -368,6 +350,8 @@ class ModelSpec:
     def num_attention_params(self, layer: AttentionLayer) -> int:
         """Return the parameters of one layer's attention: projections, biases, norms, gates."""
         h, n = self.hidden_size, self.num_heads
+        if self.compress_ratios:
+            return compressed.attention_params(self)
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
             if self.q_lora_rank:
@@ -396,6 +380,8 @@ class ModelSpec:
 
     def num_output_params(self, layer: AttentionLayer) -> int:
         """Return the parameters of the output projection of one layer's attention."""
+        if self.compress_ratios:
+            return compressed.output_params(self)
         width = self.v_head_dim if self.is_mla else self._head_dims(layer.kind)[1]
         return self.num_query_heads(layer) * width * self.hidden_size
 
@@ -409,6 +395,8 @@ class ModelSpec:
     @property
     def num_indexer_params(self) -> int:
         """Parameters of one layer's indexer: queries, a key with its norm, weights of heads."""
+        if self.compress_ratios:
+            return compressed.indexer_params(self)
         heads, dim = self.index_num_heads, self.index_head_dim
         queries = (self.q_lora_rank or self.hidden_size) * heads * dim
         return queries + self.hidden_size * (dim + heads) + 2 * dim if dim else 0
@@ -420,6 +408,8 @@ class ModelSpec:
         total = self.num_embedding_params + self.num_lm_head_params + norm
         total += sum(self.num_attention_params(layer) for layer in self.layers)
         total += self.num_index_layers * self.num_indexer_params + self.num_other_params
+        if self.compress_ratios:
+            total += compressed.shared_params(self)
         if self.state is not None:
             total += self.num_state_layers * self.state.num_params(self.hidden_size)
         total += self.num_layers * self.norms_per_layer * norm

@@ -110,6 +110,11 @@ def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
 def layer_classes(config: CostConfig) -> list[LayerClass]:
     """Group the model's layers by the tokens that they attend to, over all pipeline stages."""
     model, tp = config.model, config.tensor_parallel_size
+    if model.compress_ratios:
+        raise ValueError(
+            f"the roofline has no step times for the compressed attention of {model.name}; give "
+            "cost_model constant+seconds=S, seconds of a step"
+        )
     # The layout holds one stage; layers of other stages are assumed to equal one of its layers.
     placed = [kv for kv in config.layout.layers if kv.kind != "mamba" and not kv.is_index]
     places = {layer: kv for kv, layer in zip(placed, model.layers, strict=False)}

@@ -72,6 +72,7 @@ class Engine:
     has_own_loop : its own rules schedule and complete steps, :mod:`kvsim.engines.rules.own_loop`
     has_auto_length : takes ``max_model_len`` auto
     has_context_parallel : takes ``decode_context_parallel_size``
+    has_compressed_kv : its pools for compressed attention are known
     offloads_weights : use of the weights of ``cpu_offload_gb``: kernels read them in host memory,
         or the weights of each layer are copied before it runs
     shares_experts : the replicas of a server share the routed experts of each layer
@@ -90,6 +91,7 @@ class Engine:
     has_own_loop = False
     has_auto_length = False
     has_context_parallel = False
+    has_compressed_kv = False
     offloads_weights: Literal["read", "copied"] | None = None
     shares_experts = False
     checks_block_size = False

@@ -47,7 +47,8 @@ def check_no_leak(replica: Replica) -> None:
     copies = engine_by_policy(state.limits.scheduler).copied_tokens(state)
     num_tokens += sum(copies)
     config = replica.setup.kv_config
-    most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
+    stored = sum(layer.bytes_per_token for layer in config.layout.layers)
+    most = num_tokens * stored + len(live) * config.state_bytes
     # In a model with states, each further step in flight may hold one more state per request.
     groups = [state.kv.groups[g] for g in range(state.kv.num_groups)]
     most += len(live) * (state.limits.depth - 1) * sum(group.state_bytes for group in groups)

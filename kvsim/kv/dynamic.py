@@ -30,7 +30,8 @@ from kvsim.kv.usage import Cause, KVUsage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kvsim.budget.layout import KVLayout, LayerKV
+    from kvsim.budget.layer import LayerKV
+    from kvsim.budget.layout import KVLayout
     from kvsim.records.request import Request
 
 #: Least memory in bytes for a sample of the layers, if the KV memory is that large. A smaller heap

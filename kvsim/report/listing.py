@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from kvsim.catalog.spec import ModelSpec
     from kvsim.registry import Registry
 
     Row = Sequence[str] | None
@@ -31,8 +32,14 @@ def _table(headings: Sequence[str], rows: Iterable[Row], caption: str | None = N
     return plain_table(headings, rows, "Ll", padding=(0, 1), overflow="fold", caption=caption)
 
 
-def _models() -> Table:
+def _kv_bytes(model: ModelSpec) -> int:
+    """Return the bytes of KV per token in 16 bits; compressed KV has only FP8."""
     from kvsim.budget.layout import kv_dtype, kv_layout
+
+    return kv_layout(model, kv_dtype("fp8" if model.compress_ratios else "bf16")).bytes_per_token
+
+
+def _models() -> Table:
     from kvsim.catalog import get_model, model_names
 
     headings = ("model", "Hugging Face id", "billion params", "KV KiB/token", "max length")
@@ -41,7 +48,7 @@ def _models() -> Table:
             model.name,
             model.hf_id,
             number(model.num_params / 1e9, 2),
-            f"{kv_layout(model, kv_dtype('bf16')).bytes_per_token / 1024:g}",
+            f"{_kv_bytes(model) / 1024:g}",
             number(model.max_position_embeddings),
         )
         for model in map(get_model, model_names())

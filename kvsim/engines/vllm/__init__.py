@@ -24,6 +24,7 @@ class Vllm(Engine):
     flags = Path(__file__).parent / "flags.tsv"
     has_auto_length = True
     has_context_parallel = True
+    has_compressed_kv = True
     offloads_weights = "read"
     shares_experts = True
     checks_block_size = True

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.budget.layer import LayerKV
+from kvsim.budget.layout import KVLayout, kv_dtype
 from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.rows import contents_of_rows, num_tokens, numbers, offsets, output_segment, span
 from kvsim.cost.constant import ConstantCost
