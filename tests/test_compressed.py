@@ -148,3 +148,16 @@ def test_what_is_not_known_is_refused(
 def test_other_block_sizes_are_told_to_have_no_kernel() -> None:
     found = kvsim.capacity(**SERVER, block_size=128)
     assert any("multiples of 256" in note for note in found.assumptions)
+
+
+def test_runs_with_a_constant_step_time_are_equal_as_python_and_compiled() -> None:
+    trace = kvsim.Trace.from_arrays([0.0, 0.1, 0.2, 0.3], [1000, 5000, 9000, 9000], [20, 30, 40, 9])
+    options = SERVER | {"max_model_len": 30_000, "cost_model": "constant"}
+    python, compiled = (
+        kvsim.simulate(trace, **options, backend=backend, check_invariants=True)
+        for backend in ("python", "compiled")
+    )
+    assert python.metrics == compiled.metrics
+    assert python.metrics.completed == 4
+    with pytest.raises(ValueError, match="no step times for the compressed attention"):
+        kvsim.simulate(trace, **options | {"cost_model": "roofline"})
