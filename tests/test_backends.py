@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.compiled import cache
+from kvsim.compiled import cache, machine
 from kvsim.cost.constant import ConstantCost
 from kvsim.cost.model import StepCost
 from kvsim.sched.scheduler import StepPlan
@@ -136,31 +137,19 @@ def test_a_cache_folder_that_somebody_else_may_have_filled_is_refused(
     assert not cache.cache_folder().is_relative_to(own)
 
 
-def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
-    from kvsim.compiled.entry import compile_or_load
-
-    class Entry:
-        stats = SimpleNamespace(cache_path=str(tmp_path))
-        py_func = SimpleNamespace(__name__="serve_specialized")
-        compiled = 0
-
-        def compile(self, signature: Any) -> None:
-            if list(tmp_path.glob("*serve_specialized*")):
-                raise EOFError("Ran out of input")
-            if not signature:
-                raise TypeError
-            self.compiled += 1
-
-    entry, index = Entry(), tmp_path / "entry.serve_specialized-1.nbi"
-    other = tmp_path / "entry.serve_general-1.nbi"
-    for file in (index, other):
-        file.write_bytes(b"")
-    compile_or_load(entry, (int,))
-    assert entry.compiled == 1
-    assert not index.exists()
-    assert other.exists()
-    with pytest.raises(TypeError):  # an error of the compiler is no damage
-        compile_or_load(entry, ())
+def test_a_damaged_cache_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "define i64 @damaged(i64 %a) {\nret i64 3\n}"
+    file = machine.file_of("damaged", tmp_path)
+    for _ in range(2):
+        monkeypatch.setattr(machine, "_libraries", {})
+        library = machine.library_of("damaged", tmp_path, lambda: text)
+        found = ctypes.PYFUNCTYPE(ctypes.c_int64)(machine.address_in(library, "damaged"))
+        assert found() == 3
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-9] + b"123456789")
+    assert len(file.read_bytes()) == len(whole)
+    with pytest.raises(RuntimeError):  # an error of the compiler is no damage
+        machine.library_of("wrong", tmp_path, lambda: "define nothing")
 
 
 def test_who_starts_at_once_compiles_once(
@@ -168,31 +157,28 @@ def test_who_starts_at_once_compiles_once(
 ) -> None:
     from kvsim.compiled import entry
 
-    class Entry:
-        """Compiles slowly, or loads what another has compiled."""
+    class Slow:
+        """Translates slowly."""
 
-        stats = SimpleNamespace(cache_path=str(tmp_path))
-        py_func = SimpleNamespace(__name__="serve_specialized")
-        signatures = ()
+        def entry_of(self, name: str, rule: Any) -> str:
+            translated.append(name)
+            time.sleep(0.1)
+            return f'define i64 @"{name}"(i64 %a, i64 %b, i64 %c) {{\nret i64 7\n}}'
 
-        def compile(self, signature: Any) -> None:
-            if not (tmp_path / "entry.serve_specialized-1.nbi").exists():
-                compiled.append(signature)
-                time.sleep(0.1)
-                (tmp_path / "entry.serve_specialized-1.nbi").touch()
-
-    compiled: list[Any] = []
-    monkeypatch.setattr(entry, "variant_of", lambda state: "specialized")
-    monkeypatch.setattr(entry, "ENTRIES", {"specialized": Entry()})
+    translated: list[str] = []
+    monkeypatch.setattr(machine, "_libraries", {})
+    monkeypatch.setattr(entry, "FOLDER", tmp_path)
+    monkeypatch.setattr(entry, "variant_of", lambda state: "slow")
+    monkeypatch.setattr(entry, "unit_of", lambda variant: Slow())
     state = SimpleNamespace(address=0)
     both = [threading.Thread(target=entry.serve, args=(state,)) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join(timeout=60)
-    assert len(compiled) == 1
+    assert translated == ["serve-slow"]
     assert "compiling the code of this run" in capsys.readouterr().err
-    entry.serve(state)
+    assert entry.serve(state)(0, 0) == 7
     assert capsys.readouterr().err == ""
 
 

@@ -8,18 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.compiled.cache import load_entry
+from kvsim.compiled import machine
 from kvsim.trace import Trace
-
-entry = load_entry()
 
 RUN = ["run", "gpt2", "--gpu", "l4", "--num-requests", "5"]
 
@@ -116,29 +112,18 @@ def test_outputs_that_are_cut_off_are_counted_and_said() -> None:
     assert f"{said} max_model_len (10)" in short.provenance["notes"]
 
 
-class Entry:
-    """What Numba makes of an entry, as far as it is compiled and kept."""
-
-    def __init__(self, folder: Path, problem: OSError) -> None:
-        self.stats = SimpleNamespace(cache_path=str(folder))
-        self.py_func = SimpleNamespace(__name__="serve_specialized")
-        self.overloads: dict[Any, Any] = {}
-        self.problem = problem
-
-    def compile(self, signature: Any) -> None:
-        """Compile, and find that it cannot be kept."""
-        self.overloads[signature] = "compiled"
-        raise self.problem
-
-
 def test_a_full_disk_leaves_a_run_uncached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = Entry(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
-    entry.compile_or_load(full, (1, 2))
+    def refuse(file: Path, code: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    text = "define i64 @full() {\nret i64 1\n}"
+    assert machine.address_in(machine.library_of("full", tmp_path, lambda: text), "full")
     said = f"kvsim: note: compiled code is not cached: {tmp_path}: No space left on device\n"
     assert capsys.readouterr().err == said
-    with entry.alone(tmp_path / "no folder" / "lock"):  # nor can a lock be made
+    with machine.alone(tmp_path / "no folder" / "lock"):  # nor can a lock be made
         pass
 
 
@@ -148,7 +133,7 @@ def test_a_process_says_that_it_waits_for_another_one(
     has_it, let_go = threading.Event(), threading.Event()
 
     def compile_elsewhere() -> None:
-        with entry.alone(tmp_path / "lock"):
+        with machine.alone(tmp_path / "lock"):
             has_it.set()
             let_go.wait(30)
 
@@ -156,7 +141,7 @@ def test_a_process_says_that_it_waits_for_another_one(
     other.start()
     has_it.wait(30)
     threading.Timer(0.2, let_go.set).start()
-    with entry.alone(tmp_path / "lock"):
+    with machine.alone(tmp_path / "lock"):
         pass
     other.join()
     said = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kvsim.registry import import_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+WORDS = {int: ctypes.c_int64, float: ctypes.c_double}
 NUM_BLOCKS, NUM_CANDIDATES, NUM_CALLS = 8, 3, 40
 REQUEST = ("request: Request", ["request.num_prompt_tokens", "request.num_computed_tokens"])
 
@@ -193,11 +195,14 @@ def compare(kind: str, seed: int, tmp_path: Path) -> None:
     file = tmp_path / f"{kind}_{seed}.py"
     file.write_text(text)
     mine = import_file(str(file)).Mine
-    known = len(rules._entries)
     memory, sizes = Flat(), {"block": NUM_BLOCKS, "request": 1}
     flat = mine().init_state(memory.one(Part), memory, sizes)
     names = [n for n in mine.OPERATIONS if n in KINDS[kind][1]]
-    entries = dict(zip(names, rules._entries[known:], strict=True))
+    entries = {
+        name: ctypes.PYFUNCTYPE(WORDS[mine.RETURNS.get(name, int)], *[ctypes.c_int64] * 3)(address)
+        for name, address in zip(mine.OPERATIONS, rules.addresses(mine), strict=True)
+        if name in names
+    }
     plain, clock = mine(), memory.floats(1)
     plain.fill(plain, None, sizes)
     plain.clock = lambda: clock[0]
@@ -218,7 +223,7 @@ def compare(kind: str, seed: int, tmp_path: Path) -> None:
             if kind == "scheduling":
                 taken[1] = clock[0]
         expected = getattr(plain, name)(*taken)
-        found = entries[name](flat.view.address, *words)
+        found = entries[name](flat.view.address, *words, *[0] * (2 - len(words)))
         returns = KINDS[kind][1][name][3]
         assert returns == "None" or repr(found) == repr(expected), f"{name}\n{text}"
         for field in ("number", "level", *(["seen"] if "seen" in mine.kinds() else [])):

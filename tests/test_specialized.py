@@ -8,17 +8,16 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from kvsim.compiled.cache import load_entry
+from kvsim.compiled.translate import OF_RUNS, SMALL, rule_modules
 from kvsim.compiled.variants import CONSTANTS, OTHER_KINDS, READ, SPECIALIZED
 from kvsim.compiled.variants import has_rule as is_compiled
 from kvsim.engines.sglang.variants import OF_POOLS, OF_SGLANG
 from kvsim.records.engine import Limits
 from kvsim.records.record import Record
 
-ENTRY = load_entry()
 MODULES = {
     name: ast.parse(Path(str(import_module(module).__file__)).read_text())
-    for module, name in ENTRY.rule_modules()
+    for module, name in rule_modules()
 }
 
 
@@ -28,7 +27,7 @@ def functions_of(module: ast.Module) -> set[str]:
 
 def test_functions_to_inline_exist():
     rules = set().union(*map(functions_of, MODULES.values()))
-    assert rules >= ENTRY.SMALL | ENTRY.OF_RUNS
+    assert rules >= SMALL | OF_RUNS
 
 
 def test_modules_of_a_variant_exist():
@@ -64,6 +63,6 @@ def test_the_general_variant_has_every_rule_of_vllm():
 
 def test_compiled_rules_are_not_cached_beside_their_source():
     done = subprocess.run(
-        [sys.executable, "-c", "import kvsim.compiled.entry"], capture_output=True, check=False
+        [sys.executable, "-c", "import kvsim.compiled.key_table"], capture_output=True, check=False
     )
     assert b"import this module by kvsim.compiled.cache" in done.stderr

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from importlib import import_module
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numba import njit
 
-from kvsim.compiled.cache import load_entry
-
-entry = load_entry()
-translate = import_module("kvsim.compiled.translate")
-UntranslatableError = import_module("kvsim.compiled.translation.kinds").UntranslatableError
+from kvsim.compiled import machine
+from kvsim.compiled.translate import unit_of
+from kvsim.compiled.translation.kinds import UntranslatableError
+from kvsim.compiled.variants import CONSTANTS
+from kvsim.rules import engine
 
 BITS = math.ldexp(1.0, 20)  # a float is compared by its first 20 bits after the point
 
@@ -146,9 +147,12 @@ RULES = [
 ]
 
 
-def compiled(rule):
-    run = translate.entry_of(rule, "")
-    return njit(lambda a, b, c: run(a, b, c))  # noqa: PLW0108 - Numba compiles no intrinsic alone
+def compiled(rule, **options):
+    name = f"tested-{rule.__name__}{options or ''}"
+    with tempfile.TemporaryDirectory() as folder:
+        unit = unit_of("", **options)
+        library = machine.library_of(name, Path(folder), lambda: unit.entry_of(name, rule))
+    return ctypes.PYFUNCTYPE(*[ctypes.c_int64] * 4)(machine.address_in(library, name))
 
 
 COMPILED = {rule: compiled(rule) for rule in (*RULES, divided_by_zero)}
@@ -170,10 +174,11 @@ def test_a_division_by_zero_gives_zero():
     assert COMPILED[divided_by_zero](7, 3, 0) == 0
 
 
-@pytest.mark.parametrize("variant", entry.ENTRIES)
-def test_every_rule_of_a_variant_is_translated(variant):
-    unit = translate.unit_of(variant)
-    assert "define i64" in unit.entry("entry", entry.engine.serve)
+@pytest.mark.parametrize("variant", CONSTANTS)
+@pytest.mark.parametrize("checked", [False, True])
+def test_every_rule_of_a_variant_is_translated(variant, checked):
+    unit = unit_of(variant, checked=checked)
+    assert "define i64" in unit.entry_of("entry", engine.serve)
 
 
 def in_words(a: int, b: int, c: int) -> int:
@@ -197,13 +202,14 @@ def truncated(a: int, b: int, c: int) -> int:
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        (in_words, "constant 'words'"),
+        (in_words, "call of len"),
         (else_of_a_loop, "else of a loop"),
         (truncated, "<class 'float'> as <class 'int'>"),
     ],
 )
 def test_what_is_not_translated_is_said_with_the_rule(rule, reason):
-    unit = translate.unit_of("")
-    with pytest.raises(UntranslatableError, match=rule.__name__) as told:
-        unit.entry("entry", rule)
-    assert reason in str(told.value)
+    with pytest.raises(UntranslatableError, match=rf"{__file__}:\d+: ") as told:
+        unit_of("").entry_of("entry", rule)
+    first = rule.__code__.co_firstlineno
+    assert first < told.value.line <= first + 6
+    assert told.value.args == (reason,)

@@ -43,7 +43,7 @@ SCRAPED, TARGET, EVICTION = range(3)
 #: Most random words that a choice may need.
 FEWEST_WORDS = 64
 
-_placement = record_at(Placement, "")
+_placement = record_at(Placement)
 last_scrape_of = njit(cache=True)(last_scrape)
 eviction_after = njit(cache=True)(next_eviction)
 

@@ -27,7 +27,6 @@ REPLICA_SET = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 USER = "kvsim.compiled.user_rules"
 LOOP = "kvsim.compiled.arrival_loop"
-ROUTERS = "kvsim.compiled.routers"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -118,11 +117,6 @@ def load_arrival_loop() -> ModuleType:
     load_replica_set()
     load_live()
     return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
-
-
-def load_routers() -> ModuleType:
-    load_entry()
-    return sys.modules.get(ROUTERS) or _load(ROUTERS, cache_folder())
 
 
 def _load(name: str, folder: Path) -> ModuleType:

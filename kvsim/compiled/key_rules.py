@@ -1,4 +1,4 @@
-"""The rules that make keys, compiled for replicas and for tables of keys."""
+"""The rules that make keys, compiled for tables of keys."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from typing import Any
 from numba import types
 from numba.extending import lower_builtin, register_jitable, type_callable
 
-from kvsim.compiled.passes import INNER
 from kvsim.rules.blocks.keys import fold, mix, mix_span, times_plus
-
-#: Rules over numbers only, which are the same in all variants.
-KEY_RULES = (fold, mix, mix_span)
 
 
 @type_callable(times_plus)
@@ -28,8 +24,5 @@ def _times_plus(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.add(builder.mul(a, b), c)  # without nsw flags: overflow wraps around
 
 
-# Tables and replicas are linked differently (:mod:`kvsim.compiled.linking`). Rules that both call
-# must call no other function, so that both find all symbols.
-register_jitable(inline="always")(fold)
-register_jitable(inline="always")(mix_span)
-register_jitable(**INNER)(mix)
+for _rule in (fold, mix, mix_span):
+    register_jitable(_rule)

@@ -18,7 +18,7 @@ from kvsim.rules.blocks.keys import mix, mix_span
 #: A row without a key; keys are not negative.
 EMPTY = -1
 
-_replica = record_at(Replica, "")
+_replica = record_at(Replica)
 
 
 @njit(cache=True)

@@ -23,7 +23,7 @@ from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
 from kvsim.rules.fetching import AHEAD
 
-_replica = record_at(Replica, "")
+_replica = record_at(Replica)
 
 
 @intrinsic

@@ -4,14 +4,12 @@
 store. In the checked mode (KVSIM_BOUNDSCHECK=1) a list is a pointer to its address and length, and
 every index is compared with the length.
 
-A variant of a record's type has constant values for some fields, such as ``Limits.has_encoder``.
-Reading such a field gives the constant, and branches that cannot be taken are not compiled.
+The loops over replicas and the tables of keys read records so; rules are translated instead.
 """
 
 from __future__ import annotations
 
 import operator
-import os
 import re
 from typing import Any
 
@@ -26,19 +24,15 @@ from numba.extending import (
     intrinsic,
     lower_getattr_generic,
     lower_setattr_generic,
-    overload_attribute,
-    overload_method,
     register_model,
 )
 
 from kvsim.compiled.cache import check_caching
-from kvsim.compiled.passes import INNER
-from kvsim.compiled.variants import CONSTANTS
+from kvsim.compiled.machine import CHECKED
 from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
 
 check_caching()  # every module with compiled functions imports this one first
 
-CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 BYTES = ir.IntType(8).as_pointer()
 WORD = ir.IntType(64)
 
@@ -46,9 +40,9 @@ WORD = ir.IntType(64)
 class Ref(types.Type):
     """A record in memory."""
 
-    def __init__(self, record: type[Record], variant: str) -> None:
-        self.record, self.variant = record, variant
-        super().__init__(name=f"Ref({record.__name__}, {variant})")
+    def __init__(self, record: type[Record]) -> None:
+        self.record = record
+        super().__init__(name=f"Ref({record.__name__})")
 
 
 class Rows(types.Type):
@@ -59,31 +53,19 @@ class Rows(types.Type):
         super().__init__(name=f"Rows({item}, {size})")
 
 
-def _as_pointer(kind: Any) -> Any:
-    @register_model(kind)
-    class _Pointer(models.PrimitiveModel):
-        def __init__(self, manager: Any, kind: Any) -> None:
-            super().__init__(manager, kind, BYTES)
-
-    return kind
+@register_model(Ref)
+@register_model(Rows)
+class _Pointer(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, BYTES)
 
 
-for _kind in (Ref, Rows):
-    _as_pointer(_kind)
-
-
-def own_ref(record: type[Record]) -> type[Ref]:
-    """Return a class of references for one record type, which may have its own methods."""
-    kind: type[Ref] = _as_pointer(type(f"Ref{record.__name__}", (Ref,), {}))
-    return kind
-
-
-def numba_type(kind: Any, variant: str) -> Any:
+def numba_type(kind: Any) -> Any:
     item = item_of(kind)
     if item is not None:
-        return Rows(numba_type(item, variant), format_of(item).itemsize)
+        return Rows(numba_type(item), format_of(item).itemsize)
     if is_record(kind):
-        return Ref(kind, variant)
+        return Ref(kind)
     return {int: types.int64, float: types.float64, bool: types.boolean}[strip_width(kind)]
 
 
@@ -96,7 +78,7 @@ class _Attributes(AttributeTemplate):
 
     def generic_resolve(self, ref: Ref, name: str) -> Any:
         kind = ref.record.kinds().get(name)
-        return None if kind is None else numba_type(kind, ref.variant)
+        return None if kind is None else numba_type(kind)
 
 
 @infer_global(operator.getitem)
@@ -144,15 +126,12 @@ def _store(builder: Any, kind: Any, address: Any, value: Any, size: int) -> None
 def _field(builder: Any, ref: Ref, value: Any, name: str) -> tuple[Any, Any, int]:
     dtype, offset = ref.record.dtype().fields[name][:2]
     address = builder.gep(value, [ir.Constant(WORD, offset)], inbounds=True)
-    return numba_type(ref.record.kinds()[name], ref.variant), address, dtype.itemsize
+    return numba_type(ref.record.kinds()[name]), address, dtype.itemsize
 
 
 @lower_getattr_generic(Ref)
 def _getattr(context: Any, builder: Any, ref: Ref, value: Any, name: str) -> Any:
     kind, address, size = _field(builder, ref, value, name)
-    known = CONSTANTS[ref.variant].get(f"{ref.record.__name__}.{name}")
-    if known is not None:
-        return ir.Constant(ir.IntType(1) if kind == types.boolean else WORD, int(known))
     return _load(builder, kind, address, size)
 
 
@@ -216,50 +195,7 @@ def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
     return types.none(rows, types.int64, types.int64), generate
 
 
-@lower_builtin(operator.is_, Ref, Ref)
-def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # Numba's default is False
-    return builder.icmp_unsigned("==", *args)
-
-
-@intrinsic
-def _write_defaults(typing_context: Any, ref: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        for name, value in ref.record.defaults().items():
-            kind, address, size = _field(builder, ref, args[0], name)
-            _store(builder, kind, address, context.get_constant(kind, value), size)
-        return context.get_dummy_value()
-
-    return types.none(ref), generate
-
-
-@overload_method(Ref, "reset", jit_options=INNER)
-def _reset(self):
-    def reset(self):
-        _write_defaults(self)
-
-    return reset
-
-
-# -- properties, and the way in -------------------------------------------------------------------
-
-
-def register_properties(records: list[type[Record]]) -> None:
-    """Make the properties of records readable in compiled rules."""
-    getters: dict[str, dict[type[Record], Any]] = {}
-    for record in records:
-        for name, getter in record.derived().items():
-            getters.setdefault(name, {})[record] = getter
-    for name, found in getters.items():
-        _register_property(name, found)
-
-
-def _register_property(name: str, found: dict[type[Record], Any]) -> None:
-    @overload_attribute(Ref, name, jit_options=INNER, strict=False)
-    def _derived(self):
-        return found.get(self.record)
-
-
-def record_at(record: type[Record], variant: str, kind: type[Ref] = Ref) -> Any:
+def record_at(record: type[Record]) -> Any:
     """Return a compiled function that turns an address into a record."""
 
     @intrinsic
@@ -267,6 +203,6 @@ def record_at(record: type[Record], variant: str, kind: type[Ref] = Ref) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], BYTES)
 
-        return kind(record, variant)(types.int64), generate
+        return Ref(record)(types.int64), generate
 
     return at

@@ -182,10 +182,6 @@ class Engine:
         specialized : the constants of the specialized variant, by "Record.field"
         """
 
-    def entries(self) -> dict[str, Any]:
-        """Return the compiled entry of each variant."""
-        return {}
-
     def copied_tokens(self, state: Replica) -> list[int]:
         """Return the number of tokens of each copy in flight between GPU and host that locks KV."""
         return []

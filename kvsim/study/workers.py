@@ -117,7 +117,7 @@ def _pooled(
 def _is_compiled() -> bool:
     from kvsim.compiled.cache import cache_folder
 
-    return any(cache_folder().rglob("*.nbi"))
+    return any(cache_folder().glob("serve-*.code"))
 
 
 def on_dask(cells: Path, todo: Sequence[Cell], address: str) -> Iterator[str | None]:

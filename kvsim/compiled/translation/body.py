@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+class WiderError(Exception):
+    """A local name needs a wider kind than it was declared with; write the function again."""
+
+
 class Body:
     """One function.
 
@@ -25,13 +29,23 @@ class Body:
     ----------
     unit : the translation to which it belongs
     names : globals of the rule
+    returns : the kind that it returns
+    where : the name of the rule, for errors
+    infers : kinds follow from the text, not from annotations
+    returned : kinds of all results so far; None if the kind that it returns is known
+    wider : kinds of local names that hold values of several kinds
+    line : the line of the current statement
     slots : by local name: kind and address
     loops : labels (next, end) of the loops around the current statement
     is_open : False after a return or a jump, until the next label
     """
 
-    def __init__(self, unit: Any, names: dict[str, Any], returns: Any) -> None:
-        self.unit, self.names, self.returns = unit, names, returns
+    def __init__(self, unit: Any, names: dict[str, Any], returns: Any, where: str = "") -> None:
+        self.unit, self.names, self.returns, self.where = unit, names, returns, where
+        self.infers = False
+        self.returned: list[Any] | None = None
+        self.wider: dict[str, Any] = {}
+        self.line = 0
         self.slots: dict[str, tuple[Any, str]] = {}
         self.loops: list[tuple[str, str]] = []
         self.is_open = True
@@ -72,6 +86,12 @@ class Body:
     def branch(self, condition: Value, yes: str, no: str) -> None:
         self.do(f"br i1 {condition.text}, label %{yes}, label %{no}")
         self._targets |= {yes, no}
+        self.is_open = False
+
+    def leave(self) -> None:
+        """Return zero."""
+        is_empty = self.returns is None
+        self.do("ret void" if is_empty else f"ret {type_of(self.returns)} zeroinitializer")
         self.is_open = False
 
     def has_branch_to(self, label: str) -> bool:
@@ -156,6 +176,8 @@ def joined(first: Any, second: Any) -> Any:
     """Return the kind that holds values of both kinds."""
     if first == second:
         return first
+    if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+        return tuple(map(joined, first, second))
     if first in NUMBERS and second in NUMBERS and None not in (first, second):
         return float if float in (first, second) else int
     if type_of(first) == type_of(second) == POINTER:

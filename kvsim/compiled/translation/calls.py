@@ -8,6 +8,7 @@ import math
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from kvsim.compiled.translation.checks import check_fault
 from kvsim.compiled.translation.kinds import (
     IS_OPAQUE,
     POINTER,
@@ -17,7 +18,7 @@ from kvsim.compiled.translation.kinds import (
     size_of,
     stored_type,
 )
-from kvsim.compiled.translation.operators import chosen, compared
+from kvsim.compiled.translation.operators import binary, chosen, compared
 from kvsim.records.record import is_record, item_of, strip_width
 from kvsim.rules import fetching
 from kvsim.rules.blocks.keys import times_plus
@@ -33,12 +34,19 @@ def call(body: Body, node: ast.Call, value_of: Any, global_of: Any) -> Value:
     called = global_of(body, node.func)
     if called is None:
         return _method(body, node, value_of)
-    arguments = [value_of(body, one) for one in node.args]
     primitive = PRIMITIVES.get(called)
     if primitive is not None:
-        return primitive(body, *arguments)
+        return primitive(body, *[value_of(body, one) for one in node.args])
     if not inspect.isfunction(called):
         raise UntranslatableError(f"call of {ast.unparse(node.func)}")
+    return _call_rule(body, called, [], node, value_of)
+
+
+def _call_rule(
+    body: Body, called: Any, arguments: list[Any], node: ast.Call, value_of: Any
+) -> Value:
+    """Write a call of a function of Python, with ``arguments`` before those of the call."""
+    arguments += [value_of(body, one) for one in node.args]
     if node.keywords or len(arguments) != called.__code__.co_argcount:
         given = {str(one.arg): value_of(body, one.value) for one in node.keywords}
         bound = inspect.signature(called).bind(*arguments, **given)
@@ -50,10 +58,15 @@ def call(body: Body, node: ast.Call, value_of: Any, global_of: Any) -> Value:
 
 
 def _method(body: Body, node: ast.Call, value_of: Any) -> Value:
-    """Write ``record.reset()``, the only method of a record."""
-    if not isinstance(node.func, ast.Attribute) or node.func.attr != "reset" or node.args:
+    """Write ``record.reset()``, or a method of a user's part."""
+    if not isinstance(node.func, ast.Attribute):
         raise UntranslatableError(f"call of {ast.unparse(node.func)}")
     record = value_of(body, node.func.value)
+    method = body.unit.method(record.kind, node.func.attr)
+    if method is not None:
+        return _call_rule(body, method, [record], node, value_of)
+    if not is_record(record.kind) or node.func.attr != "reset" or node.args:
+        raise UntranslatableError(f"call of {ast.unparse(node.func)}")
     for name, value in record.kind.defaults().items():
         annotation = record.kind.kinds()[name]
         address = body.offset(record.text, str(record.kind.dtype().fields[name][1]))
@@ -114,6 +127,18 @@ def _is_nan(body: Body, value: Value) -> Value:
     return Value(bool, body.write(f"fcmp uno double {value.text}, {value.text}"))
 
 
+def _is_infinite(body: Body, value: Value) -> Value:
+    return compared(body, ast.Eq, _function("fabs")(body, value), constant(math.inf))
+
+
+def _is_finite(body: Body, value: Value) -> Value:
+    return compared(body, ast.Lt, _function("fabs")(body, value), constant(math.inf))
+
+
+def _power(body: Body, base: Value, exponent: Value) -> Value:
+    return binary(body, ast.Pow, body.cast(base, float), body.cast(exponent, float))
+
+
 def _frexp(body: Body, value: Value) -> Value:
     """Call Numba's ``numba_frexp``."""
     pointer = "ptr" if IS_OPAQUE else "i32*"
@@ -152,30 +177,49 @@ def _prefetch(num_lines: int) -> Callable[[Body, Value, Value], Value]:
     return write
 
 
-def call_address(kind: Any) -> Callable[..., Value]:
-    """Return the writer of a call of a user's rule, by Numba's calling convention."""
+def _call_address(kind: Any) -> Callable[..., Value]:
+    """Return the writer of a call of a user's rule by its address."""
 
-    def write(body: Body, entry: Value, own: Value, first: Value, second: Value) -> Value:
+    def write(body: Body, entry: Value, *given: Value) -> Value:
         type_ = {int: "i64", float: "double"}[kind]
-        pointers = ("ptr", "ptr", "ptr") if IS_OPAQUE else (f"{type_}*", "i8**", "i32*")
-        result, error, _ = pointers
-        slot = (kind, body.reserve(kind))
-        signature = f"i32 ({result}, {error}, i64, i64, i64)"
-        to = "ptr" if IS_OPAQUE else f"{signature}*"
+        to = "ptr" if IS_OPAQUE else f"{type_} (i64, i64, i64)*"
         function = body.write(f"inttoptr i64 {entry.text} to {to}")
-        no_error = body.reserve(POINTER)
-        given = ", ".join(f"i64 {body.cast(one, int).text}" for one in (own, first, second))
-        text = f"call {signature} {function}({result} {slot[1]}, {error} {no_error}, {given})"
-        body.write(text)
-        return body.get(slot)
+        words = ", ".join(f"i64 {body.cast(one, int).text}" for one in given)
+        found = Value(kind, body.write(f"call {type_} {function}({words})"))
+        check_fault(body)
+        return found
 
     return write
 
 
-def address_of(body: Body, record: Value) -> Value:
+def _address_of(body: Body, record: Value) -> Value:
     if not is_record(record.kind):
         raise UntranslatableError(f"address of {record.kind}")
     return Value(int, body.write(f"ptrtoint {POINTER} {record.text} to i64"))
+
+
+def _float_at(body: Body, address: Value) -> Value:
+    pointer = body.write(f"inttoptr i64 {address.text} to {POINTER}")
+    return Value(float, body.load("double", pointer))
+
+
+def call_int(entry: int, own: int, first: int, second: int) -> int:
+    """Call a user's rule, of which compiled code knows the address."""
+    raise NotImplementedError
+
+
+def call_float(entry: int, own: int, first: int, second: int) -> float:
+    """Call a user's rule, of which compiled code knows the address."""
+    raise NotImplementedError
+
+
+def address_of(record: object) -> int:
+    """Return the address of a record."""
+    raise NotImplementedError
+
+
+def float_at(address: int) -> float:
+    raise NotImplementedError
 
 
 #: The writer of each function that is no rule.
@@ -187,11 +231,22 @@ PRIMITIVES: dict[Any, Callable[..., Value]] = {
     bool: _bool,
     abs: _abs,
     math.isnan: _is_nan,
-    math.sqrt: _function("sqrt"),
+    math.isinf: _is_infinite,
+    math.isfinite: _is_finite,
     math.ceil: _rounded("ceil"),
     math.floor: _rounded("floor"),
+    math.trunc: _rounded("trunc"),
+    round: _rounded("rint"),
     math.frexp: _frexp,
+    math.log: _function("log"),
+    math.pow: _power,
     times_plus: _times_plus,
     fetching.prefetch_item: _prefetch(1),
     fetching.prefetch_whole: _prefetch(2),
+    call_int: _call_address(int),
+    call_float: _call_address(float),
+    address_of: _address_of,
+    float_at: _float_at,
 }
+for _called in (math.sqrt, math.exp, math.log2, math.log10, math.sin, math.cos, math.fabs):
+    PRIMITIVES[_called] = _function(_called.__name__)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvsim.compiled.translation.body import Body, joined
 from kvsim.compiled.translation.calls import call
+from kvsim.compiled.translation.checks import check_index
 from kvsim.compiled.translation.kinds import (
     POINTER,
     UntranslatableError,
@@ -45,14 +46,17 @@ def global_of(body: Body, node: ast.expr) -> Any:
     if isinstance(node, ast.Attribute):
         owner = global_of(body, node.value)
         if isinstance(owner, ModuleType | type):
-            return getattr(owner, node.attr)
+            return getattr(owner, node.attr, None)
     return None
 
 
 def _name(body: Body, node: ast.Name) -> Value:
     if node.id in body.slots:
         return body.get(body.slots[node.id])
-    return constant(global_of(body, node))
+    found = global_of(body, node)
+    if found is None:
+        raise UntranslatableError(f"Unknown name '{node.id}'")
+    return constant(found)
 
 
 def _attribute(body: Body, node: ast.Attribute) -> Value:
@@ -67,10 +71,17 @@ def _attribute(body: Body, node: ast.Attribute) -> Value:
         result: Value = body.unit.call(body, derived, [record])
         return result
     known = body.unit.constants.get(f"{record.kind.__name__}.{node.attr}")
-    annotation = record.kind.kinds()[node.attr]
+    annotation = kind_of_field(record, node.attr)
     if known is not None:
         return constant(bool(known) if strip_width(annotation) is bool else int(known))
     return read(body, annotation, field(body, record, node.attr))
+
+
+def kind_of_field(record: Value, name: str) -> Any:
+    """Return the annotation of a field."""
+    if name not in record.kind.kinds():
+        raise UntranslatableError(f"Unknown attribute '{name}' of {record.kind.__name__}")
+    return record.kind.kinds()[name]
 
 
 def field(body: Body, record: Value, name: str) -> str:
@@ -83,8 +94,8 @@ def read(body: Body, annotation: Any, address: str) -> Value:
     kind = kind_of(annotation)
     if is_record(kind):
         return Value(kind, address)
-    if is_list(kind):
-        return Value(kind, body.load(POINTER, address))
+    if is_list(kind):  # in checked code, the address of its address and length
+        return Value(kind, address if body.unit.checked else body.load(POINTER, address))
     stored, wanted = stored_type(annotation), type_of(kind)
     text = body.load(stored, address)
     if stored != wanted:
@@ -98,7 +109,7 @@ def write(body: Body, annotation: Any, address: str, value: Value) -> None:
     if is_record(kind):
         raise UntranslatableError(f"assignment of {annotation}")
     if is_list(kind):
-        body.store(POINTER, value.text, address)
+        _write_list(body, value, address)
         return
     stored, given, text = stored_type(annotation), type_of(kind), body.cast(value, kind).text
     if stored != given:
@@ -106,11 +117,26 @@ def write(body: Body, annotation: Any, address: str, value: Value) -> None:
     body.store(stored, text, address)
 
 
+def _write_list(body: Body, value: Value, address: str) -> None:
+    if not body.unit.checked:
+        body.store(POINTER, value.text, address)
+        return
+    for place in ("0", "8"):
+        word = body.load("i64", body.offset(value.text, place))
+        body.store("i64", word, body.offset(address, place))
+
+
 def item(body: Body, rows: Value, place: Value) -> str:
     """Return the address of an item of a list."""
-    index = body.cast(place, int).text
+    if not is_list(rows.kind):
+        raise UntranslatableError(f"an index of {rows.kind}")
+    index, first = body.cast(place, int).text, rows.text
+    if body.unit.checked:
+        length = body.load("i64", body.offset(rows.text, "8"))
+        check_index(body, index, length)
+        first = body.load(POINTER, rows.text)
     offset = body.write(f"mul nsw i64 {index}, {size_of(item_of(rows.kind))}")
-    return body.offset(rows.text, offset)
+    return body.offset(first, offset)
 
 
 def _subscript(body: Body, node: ast.Subscript) -> Value:
@@ -154,8 +180,11 @@ def _unary(body: Body, node: ast.UnaryOp) -> Value:
         found = condition_of(body, node.operand)
         known = None if found.known is None else not found.known
         return Value(bool, body.write(f"xor i1 {found.text}, true"), known)
+    value = value_of(body, node.operand)
     if isinstance(node.op, ast.USub):
-        return negated(body, value_of(body, node.operand))
+        return negated(body, value)
+    if isinstance(node.op, ast.Invert):
+        return binary(body, ast.BitXor, body.cast(value, int), constant(-1))
     raise UntranslatableError(type(node.op).__name__)
 
 

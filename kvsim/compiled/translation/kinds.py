@@ -33,7 +33,18 @@ class Value(NamedTuple):
 
 
 class UntranslatableError(Exception):
-    """A rule uses what the translation does not know."""
+    """A rule uses what the translation does not know.
+
+    Attributes
+    ----------
+    file, line : the place in the rule; None and 0 until it is known
+    """
+
+    file: str | None = None
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.args[0]}"
 
 
 def kind_of(annotation: Any) -> Any:

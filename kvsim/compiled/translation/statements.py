@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvsim.compiled.translation.body import Body, WiderError, joined
 from kvsim.compiled.translation.expressions import (
     condition_of,
     field,
     item,
+    kind_of_field,
     packed,
     part,
     read,
     value_of,
     write,
 )
-from kvsim.compiled.translation.kinds import UntranslatableError, Value, constant, type_of
+from kvsim.compiled.translation.kinds import (
+    NUMBERS,
+    UntranslatableError,
+    Value,
+    constant,
+    type_of,
+)
 from kvsim.compiled.translation.operators import binary, chosen, compared
 from kvsim.records.record import item_of
-
-if TYPE_CHECKING:
-    from kvsim.compiled.translation.body import Body
 
 
 def block(body: Body, statements: list[ast.stmt]) -> None:
@@ -28,10 +33,15 @@ def block(body: Body, statements: list[ast.stmt]) -> None:
     for statement in statements:
         if not body.is_open:
             return
+        body.line = statement.lineno
         handler = HANDLERS.get(type(statement))
-        if handler is None:
-            raise UntranslatableError(type(statement).__name__)
-        handler(body, statement)
+        try:
+            if handler is None:
+                raise UntranslatableError(type(statement).__name__)
+            handler(body, statement)
+        except UntranslatableError as error:
+            error.line = error.line or statement.lineno
+            raise
 
 
 def _expression(body: Body, node: ast.Expr) -> None:
@@ -52,20 +62,30 @@ def _assign(body: Body, node: ast.Assign) -> None:
 
 
 def _annotated(body: Body, node: ast.AnnAssign) -> None:
-    if node.value is not None and isinstance(node.target, ast.Name):
+    if node.value is None or not isinstance(node.target, ast.Name):
+        return
+    if not body.infers:
         kind = body.unit.annotated(ast.unparse(node.annotation), body.names)
         _declare(body, node.target.id, kind)
-        _put(body, node.target, value_of(body, node.value))
+    _put(body, node.target, value_of(body, node.value))
 
 
 def _declare(body: Body, name: str, kind: Any) -> tuple[Any, str]:
+    """Return the memory of a local name that gets a value of a kind."""
     if name not in body.slots:
-        body.slots[name] = (kind, body.reserve(kind))
+        wide = body.wider.get(name, kind)
+        body.slots[name] = (wide, body.reserve(wide))
+    before = body.slots[name][0]
+    if before in NUMBERS and kind in NUMBERS and joined(before, kind) != before:
+        body.wider[name] = joined(before, kind)
+        raise WiderError
     return body.slots[name]
 
 
 def _put(body: Body, target: ast.expr, value: Value) -> None:
     """Assign a value to a name, a field, an item, or each element of a tuple to its own target."""
+    if value.kind is None:
+        raise UntranslatableError("a call without a result")
     if isinstance(target, ast.Name):
         body.put(_declare(body, target.id, value.kind), value)
     elif isinstance(target, ast.Tuple):
@@ -79,7 +99,7 @@ def _place(body: Body, target: ast.expr) -> tuple[Any, str]:
     """Return annotation and address of a field or an item."""
     if isinstance(target, ast.Attribute):
         record = value_of(body, target.value)
-        return record.kind.kinds()[target.attr], field(body, record, target.attr)
+        return kind_of_field(record, target.attr), field(body, record, target.attr)
     if isinstance(target, ast.Subscript):
         rows = value_of(body, target.value)
         return item_of(rows.kind), item(body, rows, value_of(body, target.slice))
@@ -88,9 +108,8 @@ def _place(body: Body, target: ast.expr) -> tuple[Any, str]:
 
 def _augmented(body: Body, node: ast.AugAssign) -> None:
     if isinstance(node.target, ast.Name):
-        slot = body.slots[node.target.id]
-        before = body.get(slot)
-        body.put(slot, binary(body, type(node.op), before, value_of(body, node.value)))
+        before = value_of(body, ast.Name(node.target.id, ast.Load()))
+        _put(body, node.target, binary(body, type(node.op), before, value_of(body, node.value)))
         return
     annotation, address = _place(body, node.target)
     before = read(body, annotation, address)
@@ -187,6 +206,12 @@ def _break(body: Body, node: ast.Break) -> None:
 
 def _return(body: Body, node: ast.Return) -> None:
     kind = body.returns
+    if body.returned is not None:
+        is_empty = node.value is None or ast.unparse(node.value) == "None"
+        found = None if is_empty else value_of(body, node.value).kind  # type: ignore[arg-type]
+        body.returned.append(found)
+        body.leave()
+        return
     if node.value is None or kind is None:
         if node.value is not None and not isinstance(node.value, ast.Constant):
             value_of(body, node.value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from functools import cache
-from pathlib import Path
+import textwrap
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
-from kvsim.compiled.translation.body import Body
+from kvsim.compiled.translation.body import Body, WiderError, joined
+from kvsim.compiled.translation.checks import check_fault
 from kvsim.compiled.translation.kinds import (
     NUMBERS,
     POINTER,
@@ -37,6 +38,7 @@ class Unit:
     text_of : returns the function to translate for a rule, None if the variant never calls it; its
         second argument is False for a rule over numbers, which all variants share
     is_inlined : returns True for a rule that its callers contain
+    checked : every index is compared with the length of its list
     """
 
     pointer = POINTER
@@ -48,12 +50,15 @@ class Unit:
         records: Mapping[str, type[Record]],
         text_of: Callable[[Any, bool], Any],
         is_inlined: Callable[[Any], bool],
+        *,
+        checked: bool = False,
     ) -> None:
         self.variant, self.constants, self.records = variant, constants, records
+        self.checked = checked
         self._text_of, self._is_inlined = text_of, is_inlined
         self._declared: dict[str, None] = {}
         self._functions: dict[str, str] = {}
-        self._returns: dict[str, Any] = {}
+        self._returns: dict[Any, Any] = {}
         self._missing: list[tuple[str, Any, Any, list[Any]]] = []
 
     def text(self) -> str:
@@ -62,25 +67,45 @@ class Unit:
             self._define(*self._missing.pop())
         return "\n".join([*self._declared, *self._functions.values()])
 
-    def entry(self, name: str, rule: Any) -> str:
-        """Return the module with a function over numbers that calls a rule by its name."""
+    def entry(self, name: str, kind: Any, write: Callable[[Body, list[Value]], Value]) -> None:
+        """Define a function over three words that returns an int or a float.
+
+        Parameters
+        ----------
+        write : writes the function of its words; returns the result, which may have kind None
+        """
+        body = Body(self, {}, kind)
+        found = write(body, [Value(int, f"%a{place}") for place in range(3)])
+        found = constant(0) if found.kind is None else body.cast(found, kind)
+        body.do(f"ret {type_of(kind)} {found.text}")
+        head = f'define {type_of(kind)} @"{name}"(i64 %a0, i64 %a1, i64 %a2)'
+        self._functions[name] = f"{head} {{\n{body.text()}\n}}"
+
+    def entry_of(self, name: str, rule: Any, first: int = 0) -> str:
+        """Return the module with a function over three words that calls a rule.
+
+        For a record, its address is given. The rule takes the words from ``first`` on.
+        """
         code = rule.__code__
         named = code.co_varnames[: code.co_argcount]
         kinds = [self.annotated(rule.__annotations__[one], rule.__globals__) for one in named]
-        function = self.named(rule, rule, kinds)
-        lines = [f'define i64 @"{name}"(i64 %a0, i64 %a1, i64 %a2) {{']
-        given = []
-        for place, kind in enumerate(kinds):
-            if kind is int:
-                given.append(f"i64 %a{place}")
-            else:
-                lines.append(f"%r{place} = inttoptr i64 %a{place} to {POINTER}")
-                given.append(f"{POINTER} %r{place}")
-        lines += [f"%found = call i64 {function}({', '.join(given)})", "ret i64 %found", "}"]
-        return self.text() + "\n" + "\n".join(lines)
+
+        def write(body: Body, words: list[Value]) -> Value:
+            given = [record_at(body, *one) for one in zip(words[first:], kinds, strict=False)]
+            return self.call(body, rule, given)
+
+        self.entry(name, int, write)
+        return self.text()
 
     def declare(self, line: str) -> None:
         self._declared[line] = None
+
+    def method(self, record: Any, name: str) -> Any:
+        """Return a method of a record; None if it has none."""
+
+    def infers(self, rule: Any) -> bool:
+        """Return True for a rule whose kinds follow from its text, not from annotations."""
+        return bool(rule.__annotations__.get("return") == "Any")
 
     def derived(self, record: type[Record], name: str) -> Any:
         """Return the getter of a property of a record."""
@@ -98,28 +123,53 @@ class Unit:
     def call(self, body: Body, rule: Any, arguments: list[Value]) -> Value:
         """Write a call of a rule; translate the rule if this is its first call."""
         text = self._text_of(rule, any(one.kind not in NUMBERS for one in arguments))
-        returns = self._kind_returned(rule)
-        if text is None:  # a rule that this variant never calls
-            return Value(None, "") if returns is None else _zero(returns)
-        kinds = self._kinds(rule, arguments)
-        given = [body.cast(*one) for one in zip(arguments, kinds, strict=True)]
-        name = self.named(rule, text, [one.kind for one in given])
+        if text is not None and self.infers(rule):
+            name, returns = self._inferred(rule, [one.kind for one in arguments])
+            given = arguments
+        else:
+            returns = self._kind_returned(rule)
+            if text is None:  # a rule that this variant never calls
+                return Value(None, "") if returns is None else _zero(returns)
+            kinds = self._kinds(rule, arguments)
+            given = [body.cast(*one) for one in zip(arguments, kinds, strict=True)]
+            name = self.named(rule, text, [one.kind for one in given])
         operands = ", ".join(f"{type_of(one.kind)} {one.text}" for one in given)
         called = f"call {type_of(returns)} {name}({operands})"
         if returns is None:
             body.do(called)
-            return Value(None, "")
-        return Value(returns, body.write(called))
+            found = Value(None, "")
+        else:
+            found = Value(returns, body.write(called))
+        check_fault(body)
+        return found
 
     def named(self, rule: Any, text: Any, kinds: list[Any]) -> str:
         """Return the name of a rule's function for arguments of these kinds."""
         fixed = self._parameters(rule)
         free = [_short(one) for one, kind in zip(kinds, fixed, strict=True) if kind is None]
-        name = f'@"{".".join(["kvsim", self.variant, rule.__module__, rule.__qualname__, *free])}"'
+        name = self._name(rule, free)
         if name not in self._functions:
             self._functions[name] = ""
             self._missing.append((name, text, self._kind_returned(rule), kinds))
         return name
+
+    def _name(self, rule: Any, kinds: list[str]) -> str:
+        return f'@"{".".join(["kvsim", self.variant, rule.__module__, rule.__qualname__, *kinds])}"'
+
+    def _inferred(self, rule: Any, kinds: list[Any]) -> tuple[str, Any]:
+        """Return the name of a rule's function, and the kind of its results by its text."""
+        name = self._name(rule, [_short(one) for one in kinds])
+        if name not in self._functions:
+            self._functions[name] = ""
+            first = self._define(name, rule, None, kinds, infers=True)
+            found = [*(first.returned or ()), *([None] if first.is_open else ())]
+            if None in found and found != [None] * len(found):
+                raise UntranslatableError("a path without a result")
+            self._returns[name] = reduce(joined, found)
+            self._define(name, rule, self._returns[name], kinds)
+        if name not in self._returns:
+            raise UntranslatableError("a function that calls itself")
+        return name, self._returns[name]
 
     def _kind_returned(self, rule: Any) -> Any:
         if rule not in self._returns:
@@ -144,29 +194,54 @@ class Unit:
             one.kind if kind is None else kind for one, kind in zip(arguments, fixed, strict=True)
         ]
 
-    def _define(self, name: str, text: Any, returns: Any, kinds: list[Any]) -> None:
-        """Write a function."""
+    def _define(
+        self, name: str, text: Any, returns: Any, kinds: list[Any], *, infers: bool = False
+    ) -> Body:
+        """Write a function; without the kind of its results, note what kinds they have."""
         definition = definition_of(text)
-        body = Body(self, text.__globals__, returns)
-        parameters = [one.arg for one in definition.args.args]
-        for parameter, kind in zip(parameters, kinds, strict=True):
-            body.slots[parameter] = (kind, body.reserve(kind))
-            body.put(body.slots[parameter], Value(kind, f"%a.{parameter}"))
-        try:
-            if isinstance(definition.body, list):
-                block(body, definition.body)
-            else:
-                block(body, [ast.Return(definition.body)])
-        except UntranslatableError as error:
-            raise UntranslatableError(f"{name}: {error}") from None
-        if body.is_open:
-            body.do("ret void" if returns is None else "unreachable")
-        head = ", ".join(f"{type_of(k)} %a.{p}" for p, k in zip(parameters, kinds, strict=True))
+        given = dict(zip((one.arg for one in definition.args.args), kinds, strict=True))
+        body, wider = None, dict[str, Any]()
+        while body is None:
+            body = Body(self, text.__globals__, returns, f"{text.__module__}.{text.__qualname__}")
+            body.infers, body.wider = self.infers(text), wider
+            body.returned = [] if infers else None
+            try:
+                _write(body, definition, given)
+            except WiderError:
+                body = None
+            except UntranslatableError as error:
+                if error.file is not None:
+                    raise
+                error.file = text.__code__.co_filename
+                raise
+        head = ", ".join(f"{type_of(kind)} %a.{one}" for one, kind in given.items())
         options = "alwaysinline " if self._is_inlined(text) else ""
         self._functions[name] = (
             f"define linkonce_odr hidden {type_of(returns)} {name}({head}) {options}"
             f"{{\n{body.text()}\n}}"
         )
+        return body
+
+
+def _write(body: Body, definition: Any, kinds: Mapping[str, Any]) -> None:
+    """Write the parameters and statements of a function."""
+    for parameter, kind in kinds.items():
+        wide = body.wider.get(parameter, kind)
+        body.slots[parameter] = (wide, body.reserve(wide))
+        body.put(body.slots[parameter], Value(kind, f"%a.{parameter}"))
+    if isinstance(definition.body, list):
+        block(body, definition.body)
+    else:
+        block(body, [ast.Return(definition.body)])
+    if body.is_open and body.returned is None:
+        body.do("ret void" if body.returns is None else "unreachable")
+
+
+def record_at(body: Body, address: Value, kind: Any) -> Value:
+    """Return the record at an address; a number stays what it is."""
+    if kind in NUMBERS:
+        return address
+    return Value(kind, body.write(f"inttoptr i64 {address.text} to {POINTER}"))
 
 
 def _zero(kind: Any) -> Value:
@@ -182,17 +257,8 @@ def _short(kind: Any) -> str:
 
 
 @cache
-def _definitions(path: str) -> dict[int, Any]:
-    """Return the functions of a file by their first line."""
-    found: dict[int, Any] = {}
-    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            first = node.decorator_list[0] if node.decorator_list else node
-            found[first.lineno] = node
-    return found
-
-
 def definition_of(function: Any) -> Any:
-    """Return the syntax tree of a function."""
-    code = function.__code__
-    return _definitions(code.co_filename)[code.co_firstlineno]
+    """Return the syntax tree of a function, with the lines of its file."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    return ast.increment_lineno(tree, first - 1).body[0]

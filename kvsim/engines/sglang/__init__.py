@@ -127,11 +127,6 @@ class Sglang(Engine):
 
         return variants(specialized)
 
-    def entries(self) -> dict[str, Any]:
-        from kvsim.engines.sglang.compiled import ENTRIES
-
-        return ENTRIES
-
     def copied_tokens(self, state: Replica) -> list[int]:
         from kvsim.engines.sglang.kv.radix_check import nodes_of_copies
 

@@ -79,9 +79,9 @@ class RuleRouter(Router):
 
     def entry_address(self) -> int:
         """Return the address of the rule's machine code; 0 if it has none."""
-        from kvsim.compiled.cache import load_routers
+        from kvsim.compiled.cache import load_entry
 
-        return int(load_routers().address_of(self.rule))
+        return int(load_entry().router_address(self.rule))
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
         """Write a request and its cached prefixes into the placement. Mutates."""

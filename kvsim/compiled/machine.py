@@ -1,0 +1,118 @@
+"""Machine code of translated rules: compiled once, kept in files, called by its address."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import pickle
+import sys
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_binding: Any = import_module("llvmlite.binding")
+_lock: Any = import_module("numba.core.compiler_lock").global_compiler_lock
+
+#: Every index of a list is compared with its length.
+CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
+#: Address of the text of the first index out of bounds, which checked code writes; 0 for none.
+FAULT = ctypes.c_int64()
+_binding.add_symbol("kvsim_fault", ctypes.addressof(FAULT))
+
+_libraries: dict[str, Any] = {}  # keeps machine code alive, by the name of its function
+
+
+@cache
+def _codegen() -> Any:
+    return import_module("numba.core.registry").cpu_target.target_context.codegen()
+
+
+def file_of(name: str, folder: Path) -> Path:
+    """Return the file with the machine code of a function for this processor."""
+    processor = hashlib.sha256(repr(_codegen().magic_tuple()).encode()).hexdigest()[:8]
+    return folder / f"{name}.{processor}.code"
+
+
+def library_of(name: str, folder: Path, text_of: Callable[[], str]) -> Any:
+    """Return machine code that is loaded or compiled; a damaged file is replaced.
+
+    If its file cannot be written, the code serves this process only, with a note.
+
+    Parameters
+    ----------
+    name : name of the code and of its file
+    folder : the cache
+    text_of : returns a module in LLVM's language
+    """
+    if name not in _libraries:
+        file = file_of(name, folder)
+        with alone(folder / f"{name}.lock"), _lock:
+            _libraries[name] = _loaded(file) or _compiled(name, text_of(), file)
+    return _libraries[name]
+
+
+def address_in(library: Any, function: str) -> int:
+    with _lock:
+        return int(library.get_pointer_to_function(function))
+
+
+def _loaded(file: Path) -> Any:
+    """Return the code of a file; None if it is absent or damaged."""
+    try:
+        digest, code = file.read_bytes().split(b"\n", 1)
+    except (OSError, ValueError):
+        return None
+    if digest != hashlib.sha256(code).hexdigest().encode():
+        return None
+    return _codegen().unserialize_library(pickle.loads(code))
+
+
+def _compiled(name: str, text: str, file: Path) -> Any:
+    codegen = _codegen()
+    library = codegen.create_library(name)
+    library.enable_object_caching()
+    head = f'target triple = "{codegen._tm.triple}"\ntarget datalayout = "{codegen._data_layout}"\n'
+    library._final_module.link_in(_binding.parse_assembly(head + text))
+    library.finalize()
+    code = pickle.dumps(library.serialize_using_object_code())
+    new = file.with_suffix(f".{os.getpid()}")
+    try:
+        new.write_bytes(hashlib.sha256(code).hexdigest().encode() + b"\n" + code)
+        new.replace(file)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        say(f"note: compiled code is not cached: {file.parent}: {error.strerror}")
+    return library
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Let one process at a time compile; a process that waits prints a line.
+
+    If no lock file can be made, as on a full disk, every process compiles.
+    """
+    held = FileLock(lock)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        say("waiting for another process to compile the code of this run ...")
+        held.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def say(text: str) -> None:
+    print(f"kvsim: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a first run is silent
