@@ -67,7 +67,7 @@ OF_RUNS = frozenset(
 
 
 def all_records() -> list[type[Record]]:
-    found: list[type[Record]] = []
+    found: list[Any] = []
     for package in (records, *map(import_module, engines.packages("records"))):
         for module in iter_modules(package.__path__, package.__name__ + "."):
             for _, value in inspect.getmembers(import_module(module.name), inspect.isclass):
