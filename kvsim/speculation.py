@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -230,6 +230,11 @@ class SpeculativeConfig:
         if self.method not in LACK_THE_NEXT or self.disable_lookahead_block_hashes:
             return 0
         return 0 if self.disable_eagle_block_drop else self.num_prefill_lookahead_tokens
+
+    @property
+    def with_connector(self) -> Self:
+        """The settings beside a KV connector, whose keys cover no later tokens."""
+        return replace(self, disable_lookahead_block_hashes=True)
 
     @property
     def drops_last_block(self) -> bool:

@@ -102,6 +102,9 @@ def like(name: str, **changes: Any) -> Any:
 WINDOWED = tuple(like(m, window=w) for m in ("gpt-oss-20b", "gemma-3-27b") for w in (5, 16, 33))
 
 
+SMALL_STATES = like("falcon-h1-0.5b", state_num_heads=1, state_head_dim=16, state_size=16)
+
+
 def other_scheduler(draw: random.Random) -> Options:
     """Return options of a scheduler that is not vLLM's of today."""
     scheduler = draw.choice(["vllm-v0", "orca", "static"])
@@ -163,6 +166,20 @@ def offloading(draw: random.Random) -> Options:
             "kv_connector_extra_config": {"eviction_policy": policy, **extra},
         },
     }
+
+
+def offloading_states(draw: random.Random) -> Options:
+    """Return options of native offloading for a model with states, every 16 tokens one."""
+    options = offloading(draw) | {"model": SMALL_STATES, "enable_prefix_caching": True}
+    options |= {"block_size": 16, "num_lookahead_tokens": 0}
+    if draw.random() < 0.5:
+        options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 2}
+    return options
+
+
+def offloading_drafts(draw: random.Random) -> Options:
+    """Return options of native offloading beside drafts."""
+    return speculation(draw) | offloading(draw) | {"num_lookahead_tokens": 0}
 
 
 def sglang(draw: random.Random) -> Options:
@@ -370,6 +387,8 @@ KINDS: dict[str, Callable[[random.Random], Options]] = {
     "samples": samples,
     "speculation": speculation,
     "offloading": offloading,
+    "offloading drafts": offloading_drafts,
+    "offloading states": offloading_states,
     "adapters": lambda draw: vllm(draw) | {"enable_lora": True, "max_loras": draw.randint(1, 2)},
     "images": lambda draw: vllm(draw) | {
         "model": like("gemma-3-4b", window=draw.choice([5, 16])),

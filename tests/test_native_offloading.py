@@ -177,6 +177,100 @@ def test_a_prompt_whose_only_token_was_loaded_goes_on() -> None:
     assert (found["completed"], found["num_kv_loads"]) == (3, 1)
 
 
+# -- drafters and states --------------------------------------------------------------------------
+
+#: A hybrid of full attention and states, both in blocks of 800 tokens.
+HYBRID = SMALL | {
+    **{"model": "falcon-h1-0.5b", "max_model_len": 8192, "max_num_batched_tokens": 8192},
+    "enable_prefix_caching": True,
+}
+HYBRID_BLOCK = 14_745_600
+EAGLE: dict[str, Any] = {"method": "eagle3", "num_speculative_tokens": 3}
+
+
+def visits(*lengths_by_content: tuple[int, int], tokens: int = 4) -> Trace:
+    """Prompts of (content, tokens), one after another."""
+    count = len(lengths_by_content)
+    return Trace.from_arrays(
+        [20.0 * k for k in range(count)],
+        [length for _, length in lengths_by_content],
+        [tokens] * count,
+        segments=[[(content, 0, length)] for content, length in lengths_by_content],
+    )
+
+
+def both(trace: Trace, **options: Any) -> Any:
+    """Return a checked run, which is the same in both engines."""
+    runs = [
+        kvsim.simulate(trace, **options | {"backend": backend}, check_invariants=True)
+        for backend in ("python", "compiled")
+    ]
+    equal_tables(runs[0].requests, runs[1].requests)
+    assert runs[0].summary == runs[1].summary
+    return runs[0]
+
+
+def test_a_drafter_drops_a_block_that_the_host_has() -> None:
+    """Of 100 blocks on the GPU, the one with the last token and the one before are loaded."""
+    found = both(visits((7, 1600), (7, 1600)), **SMALL, **native(), speculative_config=EAGLE)
+    assert found.requests["num_cached_tokens"].tolist() == [0, 1599]
+    assert found.summary["external_prefix_cache_hit_rate"] == 32 / (1600 + 32)
+    assert found.summary["kv_cache"]["fetched_bytes"] == 2 * BLOCK * 33 // 32
+
+
+def test_a_drafter_that_drops_no_block_loads_the_last_one() -> None:
+    drafter = EAGLE | {"disable_eagle_block_drop": True}
+    found = both(visits((7, 1600), (7, 1600)), **SMALL, **native(), speculative_config=drafter)
+    assert found.summary["kv_cache"]["fetched_bytes"] == BLOCK * 33 // 32
+
+
+@pytest.mark.parametrize(("tokens", "cached"), [(3300, 3200), (3200, 2400), (700, 0)])
+def test_a_hit_ends_with_a_state(tokens: int, cached: int) -> None:
+    """A chunk of a prompt ends at the last whole block before its end, where the state is kept."""
+    trace = visits((7, tokens), (8, 3300), (9, 3300), (7, tokens))
+    found = both(trace, **HYBRID | {"num_gpu_blocks_override": 13}, **native(8.0))
+    assert found.requests["num_cached_tokens"].tolist() == [0, 0, 0, cached]
+    loaded = cached // 800 + (cached > 0)  # KV, and one state
+    assert found.summary["kv_cache"]["fetched_bytes"] == loaded * HYBRID_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("blocks", "cached", "loaded"),
+    [(12, 4800, 5), (13, 4800, 4), (15, 4800, 2), (16, 0, 0), (17, 4800, 0)],
+)
+def test_states_are_loaded_behind_attention_that_is_on_the_gpu(
+    blocks: int, cached: int, loaded: int
+) -> None:
+    """Blocks leave the GPU from the end of a prompt on; the state comes with those of attention.
+
+    With 16 blocks only the state has left. vLLM asks for tokens after those of attention, of which
+    there are none, and falls back to the states on the GPU.
+    """
+    trace = visits((7, 4900), (8, 4900), (7, 4900))
+    found = both(trace, **HYBRID | {"num_gpu_blocks_override": blocks}, **native(8.0))
+    assert found.requests["num_cached_tokens"].tolist() == [0, 0, cached]
+    assert found.summary["kv_cache"]["fetched_bytes"] == loaded * HYBRID_BLOCK
+
+
+def test_of_a_chunk_of_states_the_last_one_is_stored() -> None:
+    """Of 4900 tokens three chunks of two blocks; the states at 1600, 3200 and 4800 end them."""
+    options = HYBRID | {"num_gpu_blocks_override": 40, "max_num_batched_tokens": 1600}
+    found = both(visits((7, 4900)), **options, **native(8.0, blocks_per_chunk=2))
+    assert found.summary["kv_cache"]["stored_bytes"] == (6 + 3) * HYBRID_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (HYBRID | {"enable_prefix_caching": False}, "set enable_prefix_caching"),
+        (HYBRID | {"prefix_match_unit": 16}, "leave prefix_match_unit unset"),
+    ],
+)
+def test_what_vllm_cannot_offload_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        kvsim.simulate(returning(), **SMALL | {"gpu": "b200"} | options, **native())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

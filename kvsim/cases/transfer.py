@@ -83,12 +83,12 @@ def offloading_conflicts(config: CaseConfig) -> Iterator[str]:
         if group.type not in OFFLOADED or group.replay:
             kind = f"{group.type} with replay" if group.replay else group.type
             yield (
-                f"connector: offloading of {kind} groups is not modelled; that of "
-                f"{', '.join(OFFLOADED)} is"
+                f"connector: offloading of {kind} groups is in no recorded case; that "
+                f"of {', '.join(OFFLOADED)} is"
             )
     speculation = config.speculation
     if speculation is not None and speculation.drops_last_block:
         yield (
             f"connector: offloading under {speculation.method}, which drops a block of each hit, "
-            "is not modelled; under draft_model, ngram, or with disable_eagle_block_drop it is"
+            "is in no recorded case; with draft_model, ngram, disable_eagle_block_drop it is"
         )

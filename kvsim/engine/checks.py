@@ -25,10 +25,14 @@ MOST_DRAWN = 2**24
 OF_THE_FRONT_END = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
+def is_tiered(config: Config) -> bool:
+    """Return True if a size of host memory turns the allocator into a tiered one."""
+    return config.kv_offloading_size is not None and config.kv_offloading_backend is None
+
+
 def called(config: Config) -> str:
     """Return the allocator's name for errors, with the option that adds host memory to it."""
-    is_tiered = config.kv_offloading_size is not None and config.kv_offloading_backend is None
-    return f"{config.allocator!r}{' with kv_offloading_size' if is_tiered else ''}"
+    return f"{config.allocator!r}{' with kv_offloading_size' if is_tiered(config) else ''}"
 
 
 def tells_events(config: Config) -> bool:
@@ -70,10 +74,11 @@ def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> No
         return
     kind = ALLOCATORS.get(allocator.base)
     keeps = allocator.base == "paged" or getattr(kind, "keeps_states", False)
-    if not keeps or config.kv_offloading_size is not None or allocator.swap:
+    if not keeps or is_tiered(config) or allocator.swap:
         raise ValueError(
-            f"allocator {config.allocator!r}: {memory.model.name} has Mamba or "
-            "linear-attention states; only paged and radix without host memory keep them"
+            f"allocator {called(config)}: {memory.model.name} has Mamba or linear-attention "
+            "states; only paged and radix without host memory keep them, and paged with "
+            "kv_offloading_backend native"
         )
     schedulers = ("vllm", getattr(kind, "needs_scheduler", None))
     if config.scheduler not in (None, *schedulers):

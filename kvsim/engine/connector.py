@@ -9,11 +9,10 @@ from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.records.connector import OFFLOADING
-from kvsim.records.paged import FULL, SLIDING
+from kvsim.records.paged import FULL, MAMBA, MAMBA_ALIGN, SLIDING
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.sched.connector import make_connector
 from kvsim.sched.offloading import make_offloading
-from kvsim.speculation import LACK_THE_NEXT
 
 if TYPE_CHECKING:
     from kvsim.config import Config
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
     from kvsim.kv_transfer import OffloadingOptions
     from kvsim.records.offloading import Offloading
     from kvsim.sched.scheduler import Scheduler
+
+
+def has_offloading(config: Config) -> bool:
+    """Return True if a server keeps chunks in host memory by vLLM's connector."""
+    return config.kv_transfer_config is not None or config.kv_offloading_backend is not None
 
 
 def connector_settings(
@@ -41,17 +45,28 @@ def connector_settings(
         raise ValueError(f"{flag}: scheduler {scheduler!r} has no KV connectors; vllm has")
     if type(kv) is not PagedManager:
         raise ValueError(f"{flag}: allocator {config.allocator!r} cannot be offloaded; paged can")
-    if any(spec.kind not in (FULL, SLIDING) for spec in kv.groups):
-        raise ValueError(f"{flag}: only the KV of full and sliding-window attention is offloaded")
-    spec = config.speculative_config
-    if spec is not None and spec.method in LACK_THE_NEXT:
-        raise ValueError(
-            f"{flag}: {spec.method} is not modelled with offloading; ngram and draft_model are"
-        )
+    _check_groups(flag, kv)
     return {
         "kv_transfer": make_connector(OFFLOADING, given.kv_role, given.kv_load_failure_policy),
         "offloading": _offloading(config, given.kv_connector_extra_config, kv),
     }
+
+
+def _check_groups(flag: str, kv: PagedManager) -> None:
+    """Refuse groups that cannot be offloaded."""
+    if any(spec.kind == MAMBA for spec in kv.groups):
+        raise ValueError(
+            f"{flag}: without prefix caching states cannot be offloaded; set enable_prefix_caching"
+        )
+    if any(spec.kind not in (FULL, SLIDING, MAMBA_ALIGN) for spec in kv.groups):
+        raise ValueError(
+            f"{flag}: only the KV of full and sliding-window attention and states are offloaded"
+        )
+    if kv.config.prefix_match_unit and any(spec.kind == MAMBA_ALIGN for spec in kv.groups):
+        raise ValueError(
+            f"{flag}: hits that end inside a block are not modelled with offloading; leave "
+            "prefix_match_unit unset"
+        )
 
 
 def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) -> Offloading:

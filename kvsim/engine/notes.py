@@ -120,6 +120,11 @@ def _of_stores(setup: Setup) -> Iterator[str]:
             "loaded), 6 % with a copy kernel, 6.5 % (vLLM 0.17.1) and 40 % (0.19.1) "
             "where 50 requests share a prefix"
         )
+        if setup.kv_config.drops_last_block or setup.memory.model.num_state_layers:
+            yield (
+                "native offloading with drafters that drop a block of each hit, and of states: "
+                "as read in vLLM's public code, in no recorded schedule"
+            )
 
 
 def _not_priced(setup: Setup) -> Iterator[str]:

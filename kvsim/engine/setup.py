@@ -20,7 +20,7 @@ from kvsim.engine.checks import (
     step_tokens,
     tells_events,
 )
-from kvsim.engine.connector import connector_settings
+from kvsim.engine.connector import connector_settings, has_offloading
 from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SCHEDULED_IN_PYTHON, VLLM
@@ -233,6 +233,9 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     if allocator.speculation is not None:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
+    if has_offloading(config) and config.speculative_config is not None:
+        spec = config.speculative_config.with_connector
+        config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
     check_states(config, memory, allocator)
     limits, what_if = memory.limits, allocator.what_if
@@ -272,7 +275,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     if config.speculative_config is not None and not kv.speculates:
         raise ValueError(
             f"speculative_config: allocator {called(config)} has no slots for draft "
-            "tokens; paged has"
+            "tokens; paged has, also with kv_offloading_backend native"
         )
     check_events(config, kv)
     connector = connector_settings(config, kv, kind, scheduler)

@@ -25,6 +25,7 @@ class OffloadGroup(Record):
     run: int = 0  # chunks of a window that a hit needs before its end
     blocks_per_segment: int = 0  # blocks between possible ends of later hits, 0 for none
     keeps_all: bool = True  # a later hit may need any block
+    is_state: bool = False  # a hit needs the state at its end alone
 
 
 @dataclass(slots=True)

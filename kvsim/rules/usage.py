@@ -62,7 +62,9 @@ def measure_paged(kv: KV) -> None:
         group = kv.groups[g]
         size, slot = group.block_size, group.slot_bytes
         if group.kind >= RING:  # a state is live as long as a request holds it
-            tokens += group.num_used * group.state_bytes
+            pinned = group.num_pinned if kv.pool.tracks_pins else 0
+            tokens += (group.num_used - pinned) * group.state_bytes
+            reserved += pinned * group.state_bytes
             external += group.num_used * (kv.bytes_per_block - group.state_bytes)
             continue
         unfilled = group.num_table_blocks * size - kv.num_filled

@@ -80,6 +80,8 @@ def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: in
     if found == 0:
         return need
     block = table.blocks[found - 1]
+    if block == NULL_BLOCK:
+        return need
     if is_new(kv, block):
         return kv.pool.num_usable + 1
     return need + (kv.pool.blocks[block].ref_cnt == 0)

@@ -153,6 +153,28 @@ def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     return find_together(kv, request, own_blocks, limit, hashed * size)
 
 
+def find_by_attention(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
+    """Return a hit of full attention to which states are to be loaded, or NONE.
+
+    With a KV connector, vLLM keeps this hit although the states end before it. The entries of
+    states are null, as no later token sees them.
+    """
+    limit, size = request.num_tokens - 1, kv.hash_block_size
+    if kv.num_specs != 2 or kv.specs[0].kind != FULL or limit < kv.alignment:
+        return NONE
+    hashed = (request.num_tokens if kv.drops_last_block else limit) // size
+    extend_keys(own_blocks, request, hashed, size, 0)
+    hit = find_spec(kv, own_blocks, kv.specs[0], limit, kv.specs[0].drops_last_block)
+    states = kv.specs[1]
+    if find_spec(kv, own_blocks, states, limit, False) >= hit:
+        return NONE
+    for k in range(states.num_groups):
+        for place in range(cdiv(hit, states.block_size)):
+            own_blocks.tables[states.groups[k]].blocks[place] = NULL_BLOCK
+    request.shared_prefix_boundary = 0
+    return hit
+
+
 def find_together(
     kv: KV, request: Request, own_blocks: RequestBlocks, limit: int, hashed: int
 ) -> int:

@@ -18,6 +18,7 @@ from kvsim.records.connector import (
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
+from kvsim.rules.blocks.prefix import find_by_attention
 from kvsim.rules.blocks.window import drop_out_of_window
 from kvsim.rules.connector.loading import (
     admit_loaded,
@@ -111,6 +112,14 @@ def notify_host(state: Replica, request: Request) -> None:
     connector.num_begun += 1
 
 
+def find_attention(state: Replica, request: Request) -> int:
+    """Return a hit on the GPU whose states offloading may load, or NONE."""
+    kv = state.kv
+    if not kv.has_states or state.connector.kind != OFFLOADING or skips_reading(state, request):
+        return NONE
+    return find_by_attention(kv, request, next_own_blocks(kv))
+
+
 def find_computed(state: Replica, request: Request) -> int:
     """Return the number of tokens of a waiting request that need no computation, or UNKNOWN.
 
@@ -122,7 +131,10 @@ def find_computed(state: Replica, request: Request) -> int:
     connector.is_async = False
     if request.num_computed_tokens > 0 or request.own_blocks != NONE:  # it already has KV or blocks
         return request.num_computed_tokens
-    hit = read_cache(state, request)
+    hit = find_attention(state, request)
+    ahead = hit != NONE
+    if not ahead:
+        hit = read_cache(state, request)
     tail = hit % connector.block_size
     external = query_connector(state, request, hit - tail)
     if skips_reading(state, request):
@@ -130,6 +142,9 @@ def find_computed(state: Replica, request: Request) -> int:
     if external == UNKNOWN:
         connector.is_async = False
         return UNKNOWN
+    if ahead and external == 0:
+        hit = read_cache(state, request)
+        tail = 0
     if tail > 0:
         if external > tail:
             hit -= tail

@@ -139,9 +139,14 @@ def run_to(group: OffloadGroup, end: int) -> int:
 def find_end_of_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """As :func:`find_run`, for a window: find the last run of chunks that fills a window."""
+    """As :func:`find_run`, for a window: find the last run of chunks that fills a window.
+
+    A state is a window of one chunk, and the hit ends where that chunk ends.
+    """
     group = offloading.groups[g]
     size = group.chunk_tokens
+    if group.is_state:
+        end = end // size * size
     first = local // size
     run, needed, unknown = 0, run_to(group, end), 0
     place = cdiv(end, size) - 1

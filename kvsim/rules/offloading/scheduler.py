@@ -206,7 +206,8 @@ def set_quiet_until(state: Replica, request: Request) -> None:
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     quiet = kv.max_model_len
     for g in range(offloading.num_groups):
-        quiet = min(quiet, end_within(kv, side.num_known[g] * kv.groups[g].block_size))
+        blocks = side.num_known[g] - kv.groups[g].num_spec_blocks
+        quiet = min(quiet, end_within(kv, blocks * kv.groups[g].block_size))
         end = (side.cursors[g] + 1) * offloading.groups[g].chunk_tokens
         if end <= request.num_prompt_tokens or not offloading.prompt_only:
             quiet = min(quiet, end - 1)

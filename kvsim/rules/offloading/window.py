@@ -43,10 +43,15 @@ def is_near(offloading: Offloading, group: OffloadGroup, boundary: int, block: i
 def worth_storing(
     offloading: Offloading, state: OffloadState, g: int, place: int, horizon: int
 ) -> bool:
-    """Return True if a chunk is worth storing, and all blocks of it that a hit needs are known."""
+    """Return True if a chunk is worth storing, and all blocks of it that a hit needs are known.
+
+    Of a chunk of states a hit needs the last one.
+    """
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     if known_block(offloading, state, group, place * size + size - 1) == NULL_BLOCK:
         return False
+    if group.is_state:
+        return True
     found = group.keeps_all
     for block in range(place * size, (place + 1) * size):
         if is_reachable(offloading, state, group, block, horizon):
