@@ -173,7 +173,8 @@ def offloading_states(draw: random.Random) -> Options:
     options = offloading(draw) | {"model": SMALL_STATES, "enable_prefix_caching": True}
     options |= {"block_size": 16, "num_lookahead_tokens": 0}
     if draw.random() < 0.5:
-        options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 2}
+        drafts = {"method": "ngram", "num_speculative_tokens": 2}
+        options |= {"speculative_config": drafts, "async_scheduling": False}
     return options
 
 

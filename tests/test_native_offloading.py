@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_runs import drawn
 
 import kvsim
 from kvsim.catalog import get_gpu
@@ -250,6 +251,13 @@ def test_states_are_loaded_behind_attention_that_is_on_the_gpu(
     found = both(trace, **HYBRID | {"num_gpu_blocks_override": blocks}, **native(8.0))
     assert found.requests["num_cached_tokens"].tolist() == [0, 0, cached]
     assert found.summary["kv_cache"]["fetched_bytes"] == loaded * HYBRID_BLOCK
+
+
+def test_a_load_that_a_step_waits_for_leaves_room_for_the_state_behind_it() -> None:
+    """Of seven blocks none is free for the state in which the step ends: the request waits."""
+    one = drawn("offloading states", 137)
+    found = both(one.trace, **one.options)
+    assert found.summary["completed"] == len(one.trace)
 
 
 def test_of_a_chunk_of_states_the_last_one_is_stored() -> None:

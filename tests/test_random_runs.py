@@ -20,7 +20,7 @@ from random_runs import KINDS, Drawn, drawn
 import kvsim
 from kvsim.testing import check_result, equal_tables
 
-#: Runs of a kind, always and in the long test: 23 kinds make 2,438.
+#: Runs of a kind, always and in the long test: 28 kinds make 2,968.
 FEW, MANY = 8, 106
 #: Most seconds of a run.
 LIMIT = 120

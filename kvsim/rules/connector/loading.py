@@ -66,6 +66,18 @@ def allocate_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: 
         append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, start, end), end)
 
 
+def loaded_states(kv: KV, start: int, end: int) -> int:
+    """Return the number of states that are loaded besides those in which a step ends.
+
+    vLLM does not count them, and fails if they are missing.
+    """
+    count = 0
+    for g in range(kv.num_groups):
+        size = kv.groups[g].block_size
+        count += kv.groups[g].kind == MAMBA_ALIGN and cdiv(end, size) > cdiv(start, size)
+    return count
+
+
 def watermark(state: Replica) -> int:
     """Return the number of blocks that an admission must leave free."""
     return state.kv.watermark_blocks if state.num_running > 0 else 0
@@ -89,7 +101,8 @@ def allocate_external(
             return False
     end = start + num_tokens
     slots = num_slots(kv, request, end) if computes else start
-    if need_to_admit(kv, own_blocks, slots, end, hit, start, False) > free - reserved:
+    need = need_to_admit(kv, own_blocks, slots, end, hit, start, False)
+    if need + loaded_states(kv, start, end) > free - reserved:
         return False
     record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
