@@ -26,3 +26,11 @@ class ClientOptions(BaseModel, defer_build=True):
     max_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="longest think_time of the trace, seconds; longer ones are cut [no limit]"
     )
+    tree_idle_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="longest time without a request of a session in flight, seconds: then all its "
+        "pauses shrink until one ends [no limit]",
+    )
+    idle_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="the same for the requests of all sessions together [no limit]"
+    )

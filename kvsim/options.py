@@ -41,6 +41,14 @@ class Options(TypedDict, total=False):
     max_think_time: float | None
     """longest think_time of the trace, seconds; longer ones are cut [no limit]."""
 
+    tree_idle_cap: float | None
+    """longest time without a request of a session in flight, seconds: then all its pauses shrink
+    until one ends [no limit].
+    """
+
+    idle_cap: float | None
+    """the same for the requests of all sessions together [no limit]."""
+
     hf_overrides: str | Mapping[str, Any] | None
     """values to replace in the model's config.json, as vLLM's JSON object."""
 

@@ -128,3 +128,66 @@ def test_options_that_conflict_with_lanes_are_refused(
 def test_a_search_refuses_lanes() -> None:
     with pytest.raises(ValueError, match="lanes: a closed loop sets its own rate"):
         kvsim.search(two_and_one(), slo="p99_ttft_ms<=1000", lanes=2, **MODEL)
+
+
+def chains(*think_times: list[float]) -> Trace:
+    """Sessions that begin together, with pauses between their turns."""
+    before, after, pauses, session = [-1] * len(think_times), [], [], []
+    for turn in range(1 + max(map(len, think_times))):
+        for one, times in enumerate(think_times):
+            if turn > len(times):
+                continue
+            after.append([before[one]] if turn else [])
+            pauses.append(times[turn - 1] if turn else 0.0)
+            session.append(one)
+            before[one] = len(after) - 1
+    number = len(after)
+    arrays = [0] * number, [100] * number, [10] * number
+    return Trace.from_arrays(*arrays, session_id=session, after=after, think_time=pauses)
+
+
+def test_pauses_of_an_idle_session_end_after_the_cap() -> None:
+    table = kvsim.simulate(chains([50, 3], [4]), tree_idle_cap=5.0, **SECONDS).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 6, 5, 10])
+
+
+def test_all_pauses_shrink_equally_while_nothing_is_in_flight() -> None:
+    """The pauses of 50 and 70 s shrink by 45 s; 20 - 1 s of the second remain after an answer."""
+    table = kvsim.simulate(chains([50], [70]), idle_cap=5.0, **SECONDS).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 6, 12])
+    table = kvsim.simulate(chains([50], [53]), idle_cap=5.0, **SECONDS).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 6, 9])
+    table = kvsim.simulate(chains([50, 30], [53]), idle_cap=5.0, **SECONDS).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 6, 9, 15])
+
+
+def test_a_running_sub_agent_keeps_its_session_from_being_idle() -> None:
+    trace = Trace.from_arrays(
+        [0, 0, 1],
+        [100] * 3,
+        [10, 200, 10],
+        session_id=[0, 1, 0],
+        after=[[], [[0, "start"]], [0]],
+        think_time=[0, 0, 60],
+    )
+    table = kvsim.simulate(trace, tree_idle_cap=5.0, **SECONDS).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 25])
+
+
+@pytest.mark.parametrize("caps", [{"tree_idle_cap": 1.0}, {"idle_cap": 0.3}])
+def test_replicas_run_ahead_of_capped_pauses_with_the_same_results(caps: dict[str, float]) -> None:
+    options = MODEL | caps | {"data_parallel_size": 3, "router": "session"}
+    ahead = rows(agents(100), **options)
+    assert ahead != rows(agents(100), **options | dict.fromkeys(caps))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fleet, "ahead", lambda _: 0.0)
+        assert ahead == rows(agents(100), backend="python", **options)
+
+
+def test_caps_without_pauses_are_noted() -> None:
+    trace = Trace.from_arrays([0], [100], [10])
+    said = " ".join(
+        kvsim.simulate(trace, tree_idle_cap=1.0, idle_cap=1.0, **SECONDS).provenance["notes"]
+    )
+    assert "tree_idle_cap" in said
+    assert " idle_cap" in said

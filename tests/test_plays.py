@@ -149,6 +149,11 @@ def test_a_session_takes_its_pauses_at_least() -> None:
     assert LEAST_ANSWER < 0.01
 
 
+def test_capped_pauses_need_more_sessions() -> None:
+    capped = in_plays(pair(), 1, 40.0, None, longest=1.0)
+    assert len(sessions_of(capped)) == 40
+
+
 def test_a_warm_start_does_not_play_sessions_again(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="conflicts with lanes and a horizon"):
         kvsim.simulate(pair(), lanes=1, horizon=9, save_cache=tmp_path / "cache", **SECONDS)

@@ -32,7 +32,8 @@ ENGINE_SECTIONS = {
 SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
-        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time", "seed"),
+        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
+        *("tree_idle_cap", "idle_cap", "seed"),
     ),
     "Model and GPU": (
         "model",

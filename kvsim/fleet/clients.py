@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.fleet.admission.idle import pauses_of
 from kvsim.fleet.admission.lanes import Lanes
 from kvsim.fleet.waits import waits_of
 from kvsim.fleet.world import Phase
@@ -34,6 +35,9 @@ class Clients:
         None sends every request at its planned time. A trace may have waits of its own instead
     lanes : number of sessions at a time, None for no limit. A session's planned times then count
         from the time at which a lane begins it
+    tree_idle_cap : longest time without a request of a session, sub-agents included, in flight
+        while requests of it pause; all its pauses then shrink. None for no limit
+    idle_cap : the same for the requests of all sessions together
 
     Attributes
     ----------
@@ -49,6 +53,8 @@ class Clients:
         max_concurrency: int | None = None,
         think_time: float | None = None,
         lanes: int | None = None,
+        tree_idle_cap: float | None = None,
+        idle_cap: float | None = None,
     ) -> None:
         self._world = world
         self._planned = trace.arrival_time
@@ -56,6 +62,7 @@ class Clients:
         self._places = math.inf if max_concurrency is None else max_concurrency
         self._waits = waits_of(trace, think_time)
         self._lanes = None if lanes is None else Lanes(trace, lanes)
+        self._idle = pauses_of(trace, tree_idle_cap, idle_cap)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
         self._pauses: dict[int, float] = {}  # least seconds after each request in flight
@@ -115,6 +122,8 @@ class Clients:
                 session_end = self._lanes.ended(row, answered)
                 if session_end is not None:
                     self._call_at(session_end, self._begin_session)
+            if self._idle is not None:
+                self._call_at(answered, partial(self._rest, row))
         if self._places < math.inf and ended:
             self._call_at(answered, lambda: self._free(ended))
 
@@ -140,7 +149,22 @@ class Clients:
 
     def _later(self, row: int, time: float) -> None:
         """Send a request at a time, or now if the time is past."""
-        self._call_at(time, partial(self._queue, row))
+        if self._idle is None or time <= self._world.now:
+            self._call_at(time, partial(self._queue, row))
+        else:
+            self._idle.begin(row, time)
+            self._call_at(time, partial(self._wake, row))
+
+    def _wake(self, row: int) -> None:
+        assert self._idle is not None
+        if self._idle.is_due(row, self._world.now):
+            self._queue(row)
+
+    def _rest(self, row: int) -> None:
+        """Shrink pauses if nothing is in flight after a request's end."""
+        assert self._idle is not None
+        for other, time in self._idle.ended(row, self._world.now):
+            self._call_at(time, partial(self._wake, other))
 
     def _call_at(self, time: float, action: Callable[[], None]) -> None:
         """Call an action at a time, or now if the time is past."""
@@ -160,6 +184,8 @@ class Clients:
             self._places -= 1
             self._num_sent += 1
             self.sent_time[row] = self._world.now
+            if self._idle is not None:
+                self._idle.sent(row)
             if self._waits is not None or self._lanes is not None:
                 self._pauses[row] = self._least_pause(row)
                 heappush(self._by_pause, (self._pauses[row], row))
@@ -171,5 +197,6 @@ class Clients:
     def _least_pause(self, row: int) -> float:
         """Return the least seconds from a request's end until another one is sent."""
         pause = math.inf if self._waits is None else self._waits.least_pause(row)
+        pause = pause if self._idle is None else min(pause, self._idle.shortest)
         # A request that no other waits for may be the last of its session.
         return 0.0 if self._lanes is not None and math.isinf(pause) else pause

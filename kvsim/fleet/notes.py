@@ -83,6 +83,9 @@ def _unread(
         found.append(("session_think_time", "no session of the trace has a second turn"))
     if not has_waits:
         found.append(("max_think_time", "no request of the trace waits for another"))
+    if not has_waits and config.session_think_time is None:
+        reason = "no request waits for another"
+        found += [(name, reason) for name in ("tree_idle_cap", "idle_cap")]
     if config.lanes is None:
         found.append(("shuffle_sessions", "lanes is not given"))
     if config.lanes is None or math.isinf(config.horizon):

@@ -65,6 +65,8 @@ def serve_fleet(
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
         lanes=config.lanes,
+        tree_idle_cap=config.tree_idle_cap,
+        idle_cap=config.idle_cap,
     )
     clients = make_for(fleet.send) if family is None else Parents(family, fleet.send, make_for)
     fleet.run(clients)

@@ -180,7 +180,8 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
     if config.lanes is not None:
         seed = config.seed if config.shuffle_sessions else None
         shared = config.shared_prefix_tokens
-        trace = in_plays(trace, config.lanes, config.horizon, seed, shared)
+        caps = [one for one in (config.tree_idle_cap, config.idle_cap) if one is not None]
+        trace = in_plays(trace, config.lanes, config.horizon, seed, shared, min([math.inf, *caps]))
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     ttl = program_ttl(config.session_policy)

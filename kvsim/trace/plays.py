@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import fields
 from heapq import heapify, heapreplace
@@ -48,7 +49,14 @@ def sessions_of(trace: Trace) -> list[list[int]]:
     return list(found.values())
 
 
-def in_plays(trace: Trace, lanes: int, horizon: float, seed: int | None, shared: int = 0) -> Trace:
+def in_plays(
+    trace: Trace,
+    lanes: int,
+    horizon: float,
+    seed: int | None,
+    shared: int = 0,
+    longest: float = math.inf,
+) -> Trace:
     """Return a trace of the sessions as ``lanes`` lanes take them.
 
     Parameters
@@ -57,13 +65,14 @@ def in_plays(trace: Trace, lanes: int, horizon: float, seed: int | None, shared:
     horizon : seconds for which no lane may be empty: sessions begin again as often as needed
     seed : seed of the order of the sessions, drawn anew each time all have begun; None keeps it
     shared : first tokens of a prompt with the same content in every play; other contents are new
+    longest : time to which clients may shorten a pause, seconds
     """
     sessions = sessions_of(trace)
     order = _order(len(sessions), seed)
     number = len(sessions)
     if np.isfinite(horizon):
         most = max(number, number * (MOST_REQUESTS // len(trace)))
-        number = _num_plays(_least_seconds(trace, sessions), lanes, horizon, order, most)
+        number = _num_plays(_least_seconds(trace, sessions, longest), lanes, horizon, order, most)
         order = _order(len(sessions), seed)
     if number <= len(sessions) and seed is None:
         return trace
@@ -78,10 +87,10 @@ def _order(number: int, seed: int | None) -> Iterator[int]:
         yield from range(number) if draw is None else draw.permutation(number).tolist()
 
 
-def _least_seconds(trace: Trace, sessions: Sequence[Sequence[int]]) -> list[float]:
+def _least_seconds(trace: Trace, sessions: Sequence[Sequence[int]], longest: float) -> list[float]:
     """Return a time that each session takes at least: planned times and pauses on its path."""
     end = np.zeros(len(trace))
-    times, pauses = trace.arrival_time.tolist(), trace.think_time.tolist()
+    times, pauses = trace.arrival_time.tolist(), np.minimum(trace.think_time, longest).tolist()
     offsets, after = trace.after_offsets.tolist(), trace.after.tolist()
     for rows in sessions:
         for row in rows:
