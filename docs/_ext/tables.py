@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvsim.report.listing import REGISTRIES, registry_of
+from kvsim.report.listing import REGISTRIES, kv_bytes, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,13 +111,12 @@ def _training(section: str) -> Rows:
 
 
 def _models() -> Rows:
-    from kvsim.budget.layout import kv_dtype, kv_layout
     from kvsim.catalog import get_model, model_names
 
     rows: Rows = [("name", "Hugging Face id", "10⁹ parameters", "KV KiB/token", "longest")]
     for name in model_names():
         model = get_model(name)
-        kv = kv_layout(model, kv_dtype("bf16")).bytes_per_token / 1024
+        kv = kv_bytes(model) / 1024
         size, longest = model.num_params / 1e9, model.max_position_embeddings
         rows.append((f"`{name}`", model.hf_id, f"{size:,.2f}", f"{kv:g}", f"{longest:,}"))
     return rows

@@ -32,7 +32,7 @@ def _table(headings: Sequence[str], rows: Iterable[Row], caption: str | None = N
     return plain_table(headings, rows, "Ll", padding=(0, 1), overflow="fold", caption=caption)
 
 
-def _kv_bytes(model: ModelSpec) -> int:
+def kv_bytes(model: ModelSpec) -> int:
     """Return the bytes of KV per token in 16 bits; compressed KV has only FP8."""
     from kvsim.budget.layout import kv_dtype, kv_layout
 
@@ -48,7 +48,7 @@ def _models() -> Table:
             model.name,
             model.hf_id,
             number(model.num_params / 1e9, 2),
-            f"{_kv_bytes(model) / 1024:g}",
+            f"{kv_bytes(model) / 1024:g}",
             number(model.max_position_embeddings),
         )
         for model in map(get_model, model_names())
