@@ -235,7 +235,9 @@ class Options(TypedDict, total=False):
     schedule_conservativeness: float
     """sglang: factor on the output tokens that admission reserves."""
 
-    radix_eviction_policy: Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
+    radix_eviction_policy: Literal[
+        "lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru", "hpt"
+    ]
     """sglang: order in which leaves of the radix tree are evicted."""
 
     radix_eviction_policy_config: str | None

@@ -103,7 +103,9 @@ def settings_of_sglang(draw: st.DrawFn) -> dict[str, Any]:
         ),
         "schedule_conservativeness": draw(st.sampled_from([0.05, 0.3, 1.0])),
         "radix_eviction_policy": draw(
-            st.sampled_from(["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"])
+            st.sampled_from(
+                ["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru", "hpt"]
+            )
         ),
         "disable_overlap_schedule": draw(st.booleans()),
         "disable_radix_cache": draw(st.sampled_from([False, False, True])),

@@ -257,6 +257,15 @@ def test_a_split_keeps_how_far_inserts_went() -> None:
     assert evicted("tlru", *ops, threshold=10, next_prompt_estimate=0) == [8, 30]
 
 
+def test_hpt_evicts_the_leaf_with_fewest_hits_per_token() -> None:
+    """A hit on 40 tokens is less than one on 30, two are more; a split leaf has fewer tokens."""
+    ops = insert(2, 30), insert(1, 40), ["e", 1], ["e", 1]
+    assert evicted("hpt", *ops) == [40, 30]
+    assert evicted("hpt", *ops[:2], insert(1, 40), *ops[2:]) == [30, 40]
+    # The last 8 of the 40 have more hits per token than the 30, and the first 32 fewer.
+    assert evicted("hpt", *ops[:2], match(1, 32), *ops[2:], ["e", 1]) == [30, 8, 32]
+
+
 def test_the_longest_unused_leaf_goes_whole() -> None:
     """And the one used last stays, though it was made first."""
     ops = insert(1, 40), insert(2, 30), match(1, 40), ["e", 1], ["e", 1]

@@ -26,7 +26,7 @@ SchedulePolicy = Literal[
     "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
 ]
 #: Order in which leaves of the radix tree are evicted.
-RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
+RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru", "hpt"]
 
 
 class SglangOptions(BaseModel, defer_build=True):

@@ -29,9 +29,10 @@ class Rank(IntEnum):
     SLRU = 5
     PRIORITY = 6
     TLRU = 7
+    HPT = 8
 
 
-LRU, LFU, FIFO, MRU, FILO, SLRU, PRIORITY, TLRU = map(int, Rank)
+LRU, LFU, FIFO, MRU, FILO, SLRU, PRIORITY, TLRU, HPT = map(int, Rank)
 
 
 class WritePolicy(IntEnum):

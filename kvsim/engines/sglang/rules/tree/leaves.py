@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.records.radix import (
     FIFO,
     FILO,
+    HPT,
     LFU,
     LRU,
     MRU,
@@ -21,6 +22,9 @@ from kvsim.engines.sglang.records.radix import (
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Leaves, Radix
+
+#: Hits per token, which sglang#30300 divides as floats, are integers times this.
+HITS_SCALE = 1 << 32
 
 
 def rank_of(tree: Radix, k: int) -> int:
@@ -43,6 +47,8 @@ def rank_of(tree: Radix, k: int) -> int:
     if tree.rank == TLRU:
         needed = max(node.reach + tree.next_prompt_estimate - tree.tail_threshold, 0)
         return -1 if node.start >= needed else 0
+    if tree.rank == HPT:
+        return node.num_hits * HITS_SCALE // (node.end - node.start)
     return 0
 
 
