@@ -186,7 +186,7 @@ def test_every_model_and_card_of_the_catalogue_has_a_step_time() -> None:
     """Compressed attention has none, and is refused with what to use instead."""
     for model in model_names():
         if get_model(model).compress_ratios:
-            with pytest.raises(ValueError, match="compressed attention of .* give cost_model"):
+            with pytest.raises(ValueError, match=r"compressed attention of .* give cost_model"):
                 kvsim.simulate(
                     Trace.from_arrays([0.0], [10], [2]),
                     model=model,
