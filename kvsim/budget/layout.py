@@ -234,6 +234,14 @@ def _check_shape(model: ModelSpec, num_stages: int, num_kv_heads: int | None) ->
         )
 
 
+def _compressed_layout(
+    model: ModelSpec, dtype: KVDtype, num_layers: int, *, changed: bool
+) -> KVLayout:
+    if changed:
+        raise ValueError(f"{model.name}: compressed attention cannot be changed to another")
+    return KVLayout(tuple(compressed_layers(model, dtype, num_layers)), dtype, 0, compressed=True)
+
+
 def kv_layout(
     model: ModelSpec,
     dtype: KVDtype,
@@ -266,11 +274,8 @@ def kv_layout(
     _check_shape(model, pipeline_parallel_size, num_kv_heads)
     per_stage = -(-model.num_layers // pipeline_parallel_size)
     if model.compress_ratios:
-        if (num_kv_heads, window, kv_lora_rank) != (None, None, None):
-            raise ValueError(f"{model.name}: compressed attention cannot be changed to another")
-        return KVLayout(
-            tuple(compressed_layers(model, dtype, per_stage)), dtype, 0, compressed=True
-        )
+        changed = (num_kv_heads, window, kv_lora_rank) != (None, None, None)
+        return _compressed_layout(model, dtype, per_stage, changed=changed)
     placed, scales = [], 0
     indexed = iter(model.indexed)
     what_if = num_kv_heads is not None or kv_lora_rank is not None
@@ -292,8 +297,7 @@ def kv_layout(
         if padded:
             layer = layer._replace(num_kv_heads=model.num_heads, num_vectors=2, head_dim=PADDED_DIM)
         has_index = next(indexed) and not what_if
-        shared = model.num_kv_shared_layers
-        if shared and place >= model.num_layers - shared:
+        if place >= model.num_layers - model.num_kv_shared_layers:
             continue  # reads the KV of an earlier layer
         kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
         if not what_if and not padded:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kvsim.config import Config
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.results.result import Result
@@ -169,7 +170,7 @@ class WarmStart:
 
 def _refused(setup: Setup, trace: Trace) -> str | None:
     """Return why a cache cannot be saved or loaded, or None."""
-    return _refused_setup(setup) or _refused_trace(trace)
+    return _refused_setup(setup) or _refused_options(setup.config) or _refused_trace(trace)
 
 
 def _refused_setup(setup: Setup) -> str | None:
@@ -181,6 +182,10 @@ def _refused_setup(setup: Setup) -> str | None:
         return "needs allocator paged with prefix caching"
     if setup.kv.eviction.rules_of != LRU:
         return "needs eviction lru: other policies know more of a block than its content"
+    return None
+
+
+def _refused_options(config: Config) -> str | None:
     if config.kv_offloading_size or config.kv_transfer_config or config.kv_store:
         return "conflicts with KV in other memory, whose content is not saved"
     if config.lanes is not None and config.horizon < math.inf:

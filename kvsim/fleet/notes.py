@@ -28,7 +28,8 @@ def fleet_notes(
     """
     config = plan.config
     reasons = [
-        *_unread(plan, summary, has_turns=has_turns, has_waits=has_waits),
+        *_unread(plan, summary),
+        *_unread_by_sessions(plan, has_turns=has_turns, has_waits=has_waits),
         *_unread_values(plan, num_readers),
     ]
     said = [
@@ -59,9 +60,7 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _unread(
-    plan: Plan, summary: Mapping[str, Any], *, has_turns: bool, has_waits: bool
-) -> list[tuple[str, str]]:
+def _unread(plan: Plan, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the options that the run does not read, each with the reason."""
     config, apart = plan.config, plan.prefill is not None
     by_itself, moves = engine_for(config).reads_store_itself, config.migration is not None
@@ -76,6 +75,16 @@ def _unread(
         found.append(("kv_transfer_fabric", "no KV is transferred between replicas"))
     if not plan.changes:
         found.append(("cold_start", "no replica starts during the run"))
+    if not (by_itself and config.kv_store):
+        reason = "no host tier reads from a store"
+        found.append(("hicache_storage_prefetch_policy", reason))
+    if len(summary["replicas"]) == 1:
+        found.append(("migration", "there is one replica"))
+    return found
+
+
+def _unread_by_sessions(plan: Plan, *, has_turns: bool, has_waits: bool) -> list[tuple[str, str]]:
+    found, config = [], plan.config
     if has_waits:
         reason = "the trace names the requests that each request waits for (after)"
         found.append(("session_think_time", reason))
@@ -91,11 +100,6 @@ def _unread(
     if config.lanes is None or math.isinf(config.horizon):
         reason = "sessions are played again only with lanes and a horizon"
         found.append(("shared_prefix_tokens", reason))
-    if not (by_itself and config.kv_store):
-        reason = "no host tier reads from a store"
-        found.append(("hicache_storage_prefetch_policy", reason))
-    if len(summary["replicas"]) == 1:
-        found.append(("migration", "there is one replica"))
     return found
 
 
