@@ -234,6 +234,12 @@ def _check_shape(model: ModelSpec, num_stages: int, num_kv_heads: int | None) ->
         )
 
 
+def _reads_earlier_kv(model: ModelSpec, place: int) -> bool:
+    # Places exceed the layers if a layer has both keys and a state; no such model shares KV.
+    shared = model.num_kv_shared_layers
+    return shared > 0 and place >= model.num_layers - shared
+
+
 def _compressed_layout(
     model: ModelSpec, dtype: KVDtype, num_layers: int, *, changed: bool
 ) -> KVLayout:
@@ -297,8 +303,8 @@ def kv_layout(
         if padded:
             layer = layer._replace(num_kv_heads=model.num_heads, num_vectors=2, head_dim=PADDED_DIM)
         has_index = next(indexed) and not what_if
-        if place >= model.num_layers - model.num_kv_shared_layers:
-            continue  # reads the KV of an earlier layer
+        if _reads_earlier_kv(model, place):
+            continue
         kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
         if not what_if and not padded:
             kv, scale = sparse_on_rank(model, kv, scale, dtype)
