@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvsim.compiled import machine
 from kvsim.compiled.translate import unit_of
+from kvsim.compiled.translation.calls import call_float, call_int, float_at
 from kvsim.compiled.translation.kinds import UntranslatableError
 from kvsim.compiled.variants import CONSTANTS
 from kvsim.rules import engine
@@ -168,6 +169,30 @@ small = st.integers(-12, 12)
 @example(a=5, b=3, c=4)
 def test_translated_rules_give_what_python_gives(rule, a, b, c):
     assert COMPILED[rule](a, b, c) == rule(a, b, c)
+
+
+def called_by_address(entry: int, a: int, b: int) -> int:
+    return call_int(entry, a, b, 7)
+
+
+def called_for_a_float(entry: int, a: int, b: int) -> int:
+    return int(call_float(entry, a, b, 7) * 8)
+
+
+def read_by_address(address: int, b: int, c: int) -> int:
+    return int(float_at(address) * 8) + b - c
+
+
+def test_calls_and_reads_by_address_give_what_python_gives():
+    whole = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(lambda a, b, c: a - b * c)
+    part = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_int64] * 3)(lambda a, b, c: a / 8 - b * c)
+    value = ctypes.c_double(2.5)
+    for rule, address, expected in (
+        (called_by_address, ctypes.cast(whole, ctypes.c_void_p).value, 3 - 4 * 7),
+        (called_for_a_float, ctypes.cast(part, ctypes.c_void_p).value, 3 - 4 * 7 * 8),
+        (read_by_address, ctypes.addressof(value), 20 + 3 - 4),
+    ):
+        assert rule(address, 3, 4) == compiled(rule)(address, 3, 4) == expected
 
 
 def test_a_division_by_zero_gives_zero():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import inspect
 import math
 from functools import reduce
@@ -203,23 +204,29 @@ def _float_at(body: Body, address: Value) -> Value:
     return Value(float, body.load("double", pointer))
 
 
+def _function_at(result: Any, address: int) -> Any:
+    return ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * 3)(address)
+
+
 def call_int(entry: int, own: int, first: int, second: int) -> int:
-    """Call a user's rule, of which compiled code knows the address."""
-    raise NotImplementedError
+    """Call a user's rule at an address in this process."""
+    return int(_function_at(ctypes.c_int64, entry)(own, first, second))
 
 
 def call_float(entry: int, own: int, first: int, second: int) -> float:
-    """Call a user's rule, of which compiled code knows the address."""
-    raise NotImplementedError
+    """Call a user's rule at an address in this process."""
+    return float(
+        ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_int64] * 3)(entry)(own, first, second)
+    )
 
 
-def address_of(record: object) -> int:
-    """Return the address of a record."""
-    raise NotImplementedError
+def address_of(record: Any) -> int:
+    """Return the address of a record in flat memory."""
+    return int(record.address)
 
 
 def float_at(address: int) -> float:
-    raise NotImplementedError
+    return ctypes.c_double.from_address(address).value
 
 
 #: The writer of each function that is no rule.
