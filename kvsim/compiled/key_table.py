@@ -32,6 +32,13 @@ def find(keys, key):
 
 
 @njit(cache=True)
+def copy_row(source, row, target, place):
+    """Copy a row of values, one by one: a slice brings code for shapes that differ."""
+    for column in range(source.shape[1]):
+        target[place, column] = source[row, column]
+
+
+@njit(cache=True)
 def drop(keys, values, row):
     """Empty a row, and move rows that probing would otherwise no longer find."""
     last = len(keys) - 1
@@ -40,11 +47,12 @@ def drop(keys, values, row):
         home = keys[probe] & last
         if ((probe - home) & last) >= ((probe - gap) & last):
             keys[gap] = keys[probe]
-            values[gap] = values[probe]
+            copy_row(values, probe, values, gap)
             gap = probe
         probe = (probe + 1) & last
     keys[gap] = EMPTY
-    values[gap] = 0
+    for column in range(values.shape[1]):
+        values[gap, column] = 0
 
 
 @njit(cache=True)
@@ -55,7 +63,7 @@ def refill(keys, values, new_keys, new_values):
         if keys[row] != EMPTY and values[row].any():
             place = find(new_keys, keys[row])
             new_keys[place] = keys[row]
-            new_values[place] = values[row]
+            copy_row(values, row, new_values, place)
             number += 1
     return number
 
