@@ -83,6 +83,14 @@ kvsim.fleet.simulate.choose_backend = lambda setup: "asked for"
 """
 
 
+class Place(NamedTuple):
+    """Where code stands in a syntax tree: a field, or a slice of one."""
+
+    node: ast.AST
+    field: str
+    where: slice | None
+
+
 class Mutant(NamedTuple):
     """A rule (section of the scheduler's rules), where it stands, and its code with and without it.
 
@@ -102,17 +110,31 @@ class Mutant(NamedTuple):
         base = Path(*self.where.partition(":")[0].split("."))
         return base / "__init__.py" if (ROOT / base).is_dir() else base.with_suffix(".py")
 
+    @property
+    def is_expression(self) -> bool:
+        """Return whether its code with and without the rule is an expression alone."""
+        codes = [ast.parse(code).body for code in (self.code, self.broken)]
+        return all(len(code) == 1 and isinstance(code[0], ast.Expr) for code in codes)
+
+    def places(self, tree: ast.AST) -> list[Place]:
+        """Return where its code stands in the tree of its module."""
+        names = [name for name in self.where.partition(":")[2].split(".") if name]
+        old = ast.parse(self.code).body
+        find = expressions_like if self.is_expression else statements_like
+        return [place for scope in scopes_in(tree, names) for place in find(scope, old)]
+
     def source(self) -> str:
         """Return the module with the rule broken; ValueError unless the code is there once."""
         tree = ast.parse((ROOT / self.path).read_text())
-        scopes = scopes_in(tree, [name for name in self.where.partition(":")[2].split(".") if name])
-        old, new = ast.parse(self.code).body, ast.parse(self.broken).body
-        if is_expression(old) and is_expression(new):
-            count = sum(replace_expression(s, old[0].value, new[0].value) for s in scopes)
+        places = self.places(tree)
+        if len(places) != 1:
+            raise ValueError(f"{self.rule}: {len(places)} times in {self.where}: {self.code}")
+        [(node, field, where)] = places
+        new = ast.parse(self.broken).body
+        if where is None:
+            setattr(node, field, new[0].value)
         else:
-            count = sum(replace_statements(scope, old, new) for scope in scopes)
-        if count != 1:
-            raise ValueError(f"{self.rule}: {count} times in {self.where}: {self.code}")
+            getattr(node, field)[where] = [new[0].value] if self.is_expression else new
         return ast.unparse(tree)
 
 
@@ -129,45 +151,33 @@ def scopes_in(tree: ast.AST, names: list[str]) -> list[ast.AST]:
     return scopes
 
 
-def is_expression(code: list[ast.stmt]) -> bool:
-    """Return whether code is an expression alone."""
-    return len(code) == 1 and isinstance(code[0], ast.Expr)
-
-
-def replace_expression(scope: ast.AST, old: ast.expr, new: ast.expr) -> int:
-    """Replace an expression wherever it stands; return how often that is."""
-    count, wanted = 0, ast.dump(old)
-    for node in list(ast.walk(scope)):
+def expressions_like(scope: ast.AST, code: list[ast.stmt]) -> list[Place]:
+    """Return where an expression stands."""
+    old = code[0].value
+    kind, wanted = type(old), ast.dump(old)
+    found: list[Place] = []
+    for node in ast.walk(scope):
         for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                places = [k for k, one in enumerate(value) if is_like(one, wanted)]
-                for k in places:
-                    value[k] = new
-                count += len(places)
-            elif is_like(value, wanted):
-                setattr(node, name, new)
-                count += 1
-    return count
+            several = isinstance(value, list)
+            for k, one in enumerate(value if several else [value]):
+                if type(one) is kind and ast.dump(one) == wanted:
+                    found.append(Place(node, name, slice(k, k + 1) if several else None))
+    return found
 
 
-def is_like(node: object, wanted: str) -> bool:
-    """Return whether a node is written like another one."""
-    return isinstance(node, ast.expr) and ast.dump(node) == wanted
-
-
-def replace_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]) -> int:
-    """Replace statements that follow each other; return how often they do."""
-    count, wanted = 0, [ast.dump(one) for one in old]
-    for node in list(ast.walk(scope)):
-        for _, value in ast.iter_fields(node):
-            if not isinstance(value, list) or not value or not isinstance(value[0], ast.stmt):
-                continue
-            written = [ast.dump(one) for one in value]
-            for k in range(len(value) - len(old), -1, -1):
-                if written[k : k + len(old)] == wanted:
-                    value[k : k + len(old)] = new
-                    count += 1
-    return count
+def statements_like(scope: ast.AST, code: list[ast.stmt]) -> list[Place]:
+    """Return where statements follow each other."""
+    kinds, wanted = [type(one) for one in code], [ast.dump(one) for one in code]
+    found: list[Place] = []
+    for node in ast.walk(scope):
+        for name, value in ast.iter_fields(node):
+            for k in range(len(value) - len(code) + 1 if isinstance(value, list) else 0):
+                where = slice(k, k + len(code))
+                if [type(one) for one in value[where]] != kinds:
+                    continue
+                if [ast.dump(one) for one in value[where]] == wanted:
+                    found.append(Place(node, name, where))
+    return found
 
 
 def read_mutants(path: Path) -> list[Mutant]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import kvsim
 from kvsim.engines import room_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,9 +101,31 @@ def folders(layer: str) -> list[Path]:
     return [ROOT / "kvsim" / layer, *room_paths(layer)]
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Return all statements below a node; what they compute, which is most of it, is left out."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, field, ()):
+            yield node
+            yield from statements(node)
+
+
+@cache
+def imports_of(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return the imports of a file, and of each whether it is for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types: set[ast.AST] = set()
+    found = []
+    for node in statements(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for_types |= set(statements(node))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, node in for_types))
+    return found
+
+
 def imported_layers(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node, _ in imports_of(path):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] + [f"{node.module}.{a.name}" for a in node.names]
@@ -143,13 +170,9 @@ def test_nothing_outside_its_folder_names_an_engine() -> None:
 
 def names_imported(path: Path, *, typing: bool = True) -> set[str]:
     """Return the top-level packages a file imports, without those for type checkers only."""
-    tree, skipped = ast.parse(path.read_text(encoding="utf-8")), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing:
-            skipped |= set(ast.walk(node))
     found = set()
-    for node in ast.walk(tree):
-        if node in skipped:
+    for node, for_types in imports_of(path):
+        if for_types and not typing:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
@@ -167,7 +190,7 @@ def test_rules_need_nothing_but_records(path: Path) -> None:
     """What both engines run: plain functions, without NumPy or Numba."""
     assert names_imported(path, typing=False) <= {"__future__", "typing", "math", "kvsim"}
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert not [node for node in statements(tree) if isinstance(node, ast.ClassDef)]
 
 
 def test_a_rule_has_one_name() -> None:

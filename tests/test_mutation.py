@@ -9,13 +9,19 @@ from mutation import COMPILED, MUTANTS, ROOT
 
 
 @cache
-def unchanged(path: Path) -> str:
-    return ast.dump(ast.parse((ROOT / path).read_text()))
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.rule)
 def test_a_mutant_changes_one_place(mutant):
-    assert ast.dump(ast.parse(mutant.source())) != unchanged(mutant.path)
+    assert len(mutant.places(tree_of(mutant.path))) == 1
+    assert ast.dump(ast.parse(mutant.code)) != ast.dump(ast.parse(mutant.broken))
+
+
+def test_its_source_is_the_module_with_the_place_changed():
+    for mutant in MUTANTS[::50]:
+        assert ast.unparse(tree_of(mutant.path)) != mutant.source()
 
 
 def test_those_that_are_compiled_are_mutants():
