@@ -144,6 +144,20 @@ def test_what_cannot_compile_is_one_line_with_its_place(lines, said, tmp_path):
     assert str(caught.value).startswith("Mine.evict: ")
 
 
+def test_a_class_without_source_runs_as_python_and_does_not_compile(tmp_path):
+    """As defined at a prompt: inspect raised an OSError or a KeyError."""
+    policy_with("return self.order[0]", tmp_path)
+    found = {"__name__": "prompt"}
+    exec((tmp_path / "mine.py").read_text(), found)
+    mine = found["Mine"]
+    trace = workloads.sharegpt(num_requests=2, request_rate=1, seed=0)
+    options = {"model": "llama-3-8b", "gpu": "l4", "eviction": mine()}
+    assert len(kvsim.simulate(trace, **options, backend="python").requests["request_id"]) == 2
+    said = r"^Mine\.\w+: its source is not available to the compiler; save it in a file, or run it"
+    with pytest.raises(ValueError, match=said):
+        kvsim.simulate(trace, **options, backend="compiled")
+
+
 def test_what_an_operation_returns_needs_no_annotation(tmp_path):
     """The victim was lost where the method did not say that it returns an int."""
     from kvsim.compiled.cache import load_user_rules

@@ -264,7 +264,8 @@ def _annotated(cls: type) -> dict[str, Any]:
     if "OPERATIONS" in vars(cls):
         given = {n: k for n, k in given.items() if n in vars(cls).get("_sized", {})}
     one: Any = type(cls.__name__, (), {"__annotations__": given})  # which may have a ClassVar
-    names = {**vars(sys.modules[cls.__module__]), **vars(cls)}
+    module = sys.modules.get(cls.__module__)  # none if defined by exec
+    names = {**getattr(module, "__dict__", {}), **vars(cls)}
     try:
         hints = get_type_hints(one, names, include_extras=True)
     except NameError as error:

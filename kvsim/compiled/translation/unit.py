@@ -259,6 +259,12 @@ def _short(kind: Any) -> str:
 @cache
 def definition_of(function: Any) -> Any:
     """Return the syntax tree of a function, with the lines of its file."""
-    lines, first = inspect.getsourcelines(function)
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):  # defined at a prompt or by exec
+        raise ValueError(
+            f"{function.__qualname__}: its source is not available to the compiler; "
+            "save it in a file, or run it with backend python"
+        ) from None
     tree = ast.parse(textwrap.dedent("".join(lines)))
     return ast.increment_lineno(tree, first - 1).body[0]
