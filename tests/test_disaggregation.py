@@ -56,6 +56,20 @@ def one(prompt: int = 1000, output: int = 20) -> Trace:
     return workloads.fixed(prompt=prompt, output=output, num_requests=1, request_rate=1.0)
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize(("apart", "cached"), [({}, 1584), (ONE_EACH, 1568)])
+def test_beside_a_connector_a_drafter_drops_the_last_block_of_a_hit(
+    backend: str, apart: dict[str, int], cached: int
+) -> None:
+    """Vllm uses lookahead hashes only without a connector: of 99 blocks, the last is dropped."""
+    prompt = [[(1, 0, 1600)]] * 2
+    trace = Trace.from_arrays([0.0, 9.0], [1600] * 2, [4] * 2, segments=prompt)
+    drafter = {"method": "eagle", "num_speculative_tokens": 2}
+    options = {**H100, **apart, "speculative_config": drafter, "backend": backend}
+    found = kvsim.simulate(trace, **options)
+    assert found.requests["num_cached_tokens"].tolist() == [0, cached]
+
+
 def test_one_request_takes_its_prefill_its_transfer_and_one_step_more() -> None:
     plain = kvsim.simulate(one(), **H100)
     apart = kvsim.simulate(one(), **ONE_EACH, proxy_latency=0.004, **H100)

@@ -38,13 +38,14 @@ from kvsim.sched.scheduler import (
     scheduler_factory,
     scheduler_type,
 )
-from kvsim.speculation import SPECULATION_FLAGS
+from kvsim.speculation import SPECULATION_FLAGS, DraftSlots
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.cost.model import CostConfig, CostModel
     from kvsim.engines.engine import Engine
+    from kvsim.records.connector import Connector
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,19 @@ def with_events(setup: Setup) -> Setup:
         return setup
     kv_config = replace(setup.kv_config, events=True)
     return replace(setup, kv_config=kv_config, kv=make_kv(setup.allocator, kv_config))
+
+
+def with_connector(setup: Setup, connector: Connector) -> Setup:
+    """Return the setup beside a KV connector, with which no key covers tokens after its block."""
+    spec, kv_config = setup.scheduler_config.speculation, setup.kv_config
+    given = replace(setup.scheduler_config, kv_transfer=connector)
+    if spec is None or spec.num_hash_lookahead_tokens == 0:
+        return replace(setup, scheduler_config=given)
+    spec = spec.with_connector
+    kv_config = replace(kv_config, **by_name(DraftSlots, spec))
+    kv = make_kv(setup.allocator, kv_config)
+    scheduler_config = replace(given, speculation=spec)
+    return replace(setup, scheduler_config=scheduler_config, kv_config=kv_config, kv=kv)
 
 
 def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvsim.engine.checks import called
+from kvsim.engine.setup import with_connector
 from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
@@ -64,5 +64,4 @@ def connected(
         "recompute" if reads_store or recomputes else "fail",
         kv_recompute_threshold,
     )
-    scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)
-    return replace(setup, scheduler_config=scheduler_config)
+    return with_connector(setup, connector)
