@@ -184,6 +184,16 @@ def test_replicas_run_ahead_of_capped_pauses_with_the_same_results(caps: dict[st
         assert ahead == rows(agents(100), backend="python", **options)
 
 
+def test_a_replica_does_not_run_beyond_a_pause_that_ends_early() -> None:
+    """The second turn comes to a busy replica, which has 40 s of work and no news to wait for."""
+    waits: dict[str, Any] = {"after": [[], [], [1]], "think_time": [0, 0, 50]}
+    trace = Trace.from_arrays([0] * 3, [100] * 3, [400, 10, 10], session_id=[0, 1, 1], **waits)
+    options = SECONDS | {"tree_idle_cap": 5.0, "data_parallel_size": 2}
+    table = kvsim.simulate(trace, router="round-robin", **options).requests
+    assert table["arrival_time"] == pytest.approx([0, 0, 6])
+    assert table["first_token_time"][2] < 7
+
+
 def test_caps_without_pauses_are_noted() -> None:
     trace = Trace.from_arrays([0], [100], [10])
     said = " ".join(
