@@ -302,3 +302,17 @@ def test_a_published_policy_is_better_above_the_knee_and_nothing_below():
     assert below.low <= retention.change_of(below)[0] <= below.high
     change, half = retention.change_of(above)
     assert change + half < 0.0
+
+
+def test_knowing_the_next_use_helps_agents_in_turn_unless_all_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under LRU every prompt is evicted before its next use."""
+    monkeypatch.setattr(retention, "SEEDS", 2)
+    shorter = {"num_requests": 40}
+    fits, turns = (
+        one for one in retention.CLAIMS if one.load in (retention.FITTING, retention.AGENTS)
+    )
+    assert retention.change_of(fits._replace(load=fits.load | shorter)) == (0.0, 0.0)
+    change, half = retention.change_of(turns._replace(load=turns.load | shorter))
+    assert change + half < turns.high

@@ -19,9 +19,12 @@ from experiments.validation.trust import RECORDS
 from kvsim.api.requests import requests_of
 from kvsim.cliffs.cliffs import find_cliffs
 from kvsim.trace import Trace
+from workloads.lengths import around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 FILE = "cliffs.csv"
 RUNS = 20
@@ -224,18 +227,24 @@ def in_turn(
     prefix: int = 1000,
     suffix: int = 64,
     output: int = 32,
+    sigma: float = 0.0,
 ) -> Trace:
     """Generate sessions that send one after another, each its prompt and new tokens every round.
 
     Parameters
     ----------
-    num_requests, request_rate, seed : how many, and how often; nothing is drawn
+    num_requests, request_rate, seed : how many, how often, and the seed of what is drawn
     sessions : number of sessions
     prefix, suffix, output : tokens of a session's prompt, of what is new, and of an answer
+    sigma : log-normal width of suffix and output; 0 fixes them
     """
-    rows = range(num_requests)
-    segments = [[(row % sessions, 0, prefix), (sessions + row, 0, suffix)] for row in rows]
-    return _trace(request_rate, segments, output)
+    draw = np.random.default_rng(seed)
+    own, outputs = (around(mean, sigma).sample(draw, num_requests) for mean in (suffix, output))
+    segments = [
+        [(row % sessions, 0, prefix), (sessions + row, 0, tokens)]
+        for row, tokens in enumerate(own.tolist())
+    ]
+    return _trace(request_rate, segments, outputs)
 
 
 def branches(
@@ -260,10 +269,14 @@ def branches(
     return _trace(request_rate, [*whole, branch, *whole], 8)
 
 
-def _trace(request_rate: float, segments: list[list[tuple[int, int, int]]], output: int) -> Trace:
+def _trace(
+    request_rate: float, segments: list[list[tuple[int, int, int]]], output: int | NDArray[np.int64]
+) -> Trace:
     times = np.arange(len(segments)) / request_rate
     prompts = np.array([sum(piece[2] for piece in pieces) for pieces in segments])
-    return Trace.from_arrays(times, prompts, np.full(len(segments), output), segments=segments)
+    return Trace.from_arrays(
+        times, prompts, np.broadcast_to(output, len(segments)), segments=segments
+    )
 
 
 class Step(NamedTuple):
