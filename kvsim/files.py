@@ -165,6 +165,13 @@ def write_whole(
         raise
 
 
+def write_json(path: Path, value: object) -> None:
+    """Write standard JSON; NaN and infinity are refused."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    with writing(path):
+        write_whole(path, lambda f: f.write(text.encode()))
+
+
 @contextmanager
 def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
     """Yield an empty folder to fill; afterwards all its entries appear in ``folder``, or none.

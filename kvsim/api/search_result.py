@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsim.display import Tabular, in_seconds, structured
-from kvsim.files import whole_folder, writing
+from kvsim.files import whole_folder, write_json, writing
 from kvsim.report.search import sheet
 from kvsim.results.flat import squared
-from kvsim.results.result import make_directory, write_json
+from kvsim.results.result import make_directory
 from kvsim.study.table import save_csv
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def print_answer(
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
         return
     if json_file is not None:
-        from kvsim.results.result import write_json
+        from kvsim.files import write_json
 
         write_json(Path(json_file), answer)
     show(render())
@@ -157,10 +157,10 @@ def save_named(
     runs: Mapping[str, Result | Comparison], out: str | None, answers: Mapping[str, Any]
 ) -> None:
     """Write runs with their figures into folders by name, and the answers as files next to them."""
-    from kvsim.files import whole_folder
+    from kvsim.files import whole_folder, write_json
     from kvsim.report.files import save_with_figures
     from kvsim.results.comparison import directory_name
-    from kvsim.results.result import make_directory, write_json
+    from kvsim.results.result import make_directory
 
     if out is None:
         return

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.engine.contents import Contents
-from kvsim.fleet.prefix_index.working_set import Spans
 from kvsim.hits.rules.naming import name_blocks
+from kvsim.trace.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +66,8 @@ def paths_of(
     else:
         num_used = num_lookups = -(-prompts // block_size)
     starts = np.append(0, np.cumsum(num_used))
-    salts = Contents.of(trace).lists["cache_salt"]  # numbers of salt and adapter together
-    roots = np.unique(salts, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    kept_apart = np.stack([trace.cache_salt, trace.lora_id], axis=1)
+    roots = np.unique(kept_apart, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     num_roots = int(roots.max()) + 1
     nodes = np.empty((num_roots + int(starts[-1]) + len(content) + 1, 4), np.int64)
     nodes[:num_roots] = -1

@@ -22,9 +22,8 @@ from kvsim.cost.hierarchy import Level, hierarchy
 from kvsim.cost.model import CostConfig
 from kvsim.display import Tabular, structured
 from kvsim.errors import FieldError
-from kvsim.files import whole_folder, writing
+from kvsim.files import whole_folder, write_json, writing
 from kvsim.intensity.uniform import MOST_FITTED_TOKENS, UniformSteps
-from kvsim.results.result import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.files import whole_folder, writing
-from kvsim.results.result import OWNED, Result, write_json
+from kvsim.files import whole_folder, write_json, writing
+from kvsim.results.result import OWNED, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,10 +6,9 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.files import whole_folder, writing
+from kvsim.files import whole_folder, write_json, writing
 from kvsim.report.narrow import plain_table
 from kvsim.report.text import percent
-from kvsim.results.result import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

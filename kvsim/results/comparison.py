@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kvsim.display import Tabular, in_seconds, structured
-from kvsim.files import whole_folder, writing
+from kvsim.files import whole_folder, write_json, writing
 from kvsim.results.flat import flat, squared
-from kvsim.results.result import make_directory, write_json
+from kvsim.results.result import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 
 from kvsim.config import Config, RunConfig
 from kvsim.display import Displayed
-from kvsim.files import whole_folder, write_whole, writing
+from kvsim.files import whole_folder, write_json, writing
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.results.run_metrics import RunMetrics, metrics_of
 from kvsim.results.tables import MEMORY, REQUESTS, SAMPLES, STEPS, TOKEN_GAPS, FinishReason
@@ -206,10 +205,3 @@ def make_directory(directory: str | Path) -> Path:
     except OSError as error:
         raise ValueError(f"{directory}: cannot create this directory: {error.strerror}") from None
     return folder
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write standard JSON; NaN and infinity are refused."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    with writing(path):
-        write_whole(path, lambda f: f.write(text.encode()))

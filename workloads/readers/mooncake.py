@@ -8,9 +8,13 @@ stand. Outputs have no ids, so a prompt that repeats an earlier output does so u
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from workloads.draft import Draft, Piece
+import numpy as np
+
+from kvsim.trace.slices import Slices
+from workloads.draft import Draft
 from workloads.readers.formats import reader, without_failed
 
 if TYPE_CHECKING:
@@ -73,17 +77,19 @@ def hashed(
         If a prompt has not one id per block.
     """
     lengths = table.tokens("input_length")
-    segments: list[list[Piece]] = []
-    for row, (length, size, blocks) in enumerate(zip(lengths, block_sizes, ids, strict=True)):
-        if len(blocks) != -(-length // size):
-            raise table.error(
-                row,
-                f"hash_ids has {len(blocks)} entries, must have {-(-length // size)}: "
-                f"one per {size} tokens of input_length {length}",
-            )
-        pieces = [(block, 0, size) for block in blocks]
-        pieces[-1] = (blocks[-1], 0, length - size * (len(blocks) - 1))
-        segments.append(pieces)
+    size, counts = np.asarray(block_sizes), np.array([len(blocks) for blocks in ids])
+    expected = -(-np.array(lengths) // size)
+    if (counts != expected).any():
+        row = int(np.argmax(counts != expected))
+        raise table.error(
+            row,
+            f"hash_ids has {counts[row]} entries, must have {expected[row]}: "
+            f"one per {size[row]} tokens of input_length {lengths[row]}",
+        )
+    end = np.cumsum(counts)
+    content, tokens = np.fromiter(chain.from_iterable(ids), np.int64), np.repeat(size, counts)
+    tokens[end - 1] = lengths - size * (counts - 1)
+    segments = Slices(content, tokens, end - counts, end, np.zeros_like(end))
     return Draft(lengths, outputs, segments=segments, places=table.places, ends_by="eos")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvsim.engine.contents import Contents
 from kvsim.fleet.prefix_index.prompt_keys import fold_in
 from kvsim.rules.blocks.keys import FIRST_KEY
+from kvsim.trace.spans import Spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,35 +48,3 @@ def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) ->
         fold_in(keys, length[at].astype(np.uint64))
         at += 1
     return total
-
-
-class Spans(NamedTuple):
-    """The spans of prompts; a segment that continues the previous one is part of the same span.
-
-    ``content``, ``start`` and ``length`` have one value per span. ``first`` is the index of each
-    prompt's first span, ``stop`` the index after its last one.
-    """
-
-    content: NDArray[np.uint64]
-    start: NDArray[np.uint64]
-    length: NDArray[np.int64]
-    first: NDArray[np.intp]
-    stop: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, trace: Trace) -> Spans:
-        """Merge the segments of a trace, which must have segments."""
-        offsets, content = trace.segment_offsets, trace.segment_content_id
-        start, length = trace.segment_start, np.asarray(trace.segment_num_tokens, np.int64)
-        fresh = np.ones(len(content), bool)
-        fresh[1:] = (content[1:] != content[:-1]) | (start[1:] != start[:-1] + length[:-1])
-        fresh[offsets[:-1]] = True
-        kept = np.flatnonzero(fresh)
-        places = np.searchsorted(kept, offsets)
-        return cls(
-            content[kept].astype(np.uint64),
-            start[kept].astype(np.uint64),
-            np.add.reduceat(length, kept),
-            places[:-1],
-            places[1:],
-        )
