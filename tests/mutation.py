@@ -78,6 +78,7 @@ ALONE = {
     "translation": ("translation",),
     "machine code": ("backends",),
     "DeepSeek-V4": ("compressed",),
+    "kvaware": ("routers",),
 }
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.

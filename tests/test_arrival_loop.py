@@ -46,6 +46,8 @@ TEXTS = (
     "vllm-kv-aware",
     "production-stack",
     "production-stack+policy=loadaware",
+    "production-stack+policy=kvaware",
+    "production-stack+policy=kvaware+relief=3+threshold=300",
 )
 #: Runs by default; the others are long.
 FEW = ("vllm-dp", "sglang-cache-aware", "llm-d+index=precise")
@@ -110,7 +112,7 @@ def test_the_loop_chooses_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_rule_of_a_router_is_translated() -> None:
-    names = [*ROUTERS.names(), "production-stack+policy=loadaware"]
+    names = [*ROUTERS.names(), *(text for text in TEXTS if text.startswith("production-stack+"))]
     rules = {r.rule for n in names if isinstance(r := make_router(n), RuleRouter)}
     for rule in rules:
         assert "define i64" in unit_of("").entry_of("entry", rule, 2 - rule.__code__.co_argcount)

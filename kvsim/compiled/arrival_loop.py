@@ -307,9 +307,16 @@ def predict(placement, fleet, source, its, path, size, now, known, index, moment
 
 
 @njit(cache=True)
-def describe(placement, row, prompt, path, num_pieces):
-    """Write a request into the placement; its ring key covers the first entries of the prompt."""
+def describe(placement, row, prompt, path, num_pieces, sessions):
+    """Write a request into the placement.
+
+    Its ring key covers the session if the rule hashes sessions, or else the first entries of the
+    prompt.
+    """
     placement.request_id, placement.num_prompt_tokens = row, prompt
+    if len(sessions) > 0:
+        placement.ring_key = mix(POINT, sessions[row])
+        return
     pieces = min(num_pieces, len(path))
     placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
 
@@ -383,7 +390,7 @@ def route(
     expected : by request, the prompt tokens that were predicted as not cached, and the seconds
         until the first token of a request alone; no seconds if the rule predicts none
     prompts : content, start and length of all segments; by request the offset of its segments, its
-        salt and its prompt tokens
+        salt, its prompt tokens and, if the rule hashes it, its session
     known : number of known events of each log, guesses of hits, the delay of events, the replicas
         to which each content was sent
     index : the prefixes that were sent; see :mod:`kvsim.compiled.sent_index`
@@ -403,7 +410,7 @@ def route(
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     entries, addresses, times, _, rooms, heard = fleet
-    contents, starts, lengths, offsets, salts, num_prompt_tokens = prompts
+    contents, starts, lengths, offsets, salts, num_prompt_tokens, sessions = prompts
     rows, planned, outputs, start = arrivals
     best, stride = noted[1], noted[3]
     source, size, most_entries, block_size, is_simple, watches, num_pieces = kinds
@@ -459,7 +466,7 @@ def route(
         )
         if stride > 0 and at % stride == 0:
             best[row] = best_hit(held, fleet, is_simple, its, salts[row], block_size, row, prompt)
-        describe(placement, row, prompt, path, num_pieces)
+        describe(placement, row, prompt, path, num_pieces, sessions)
         place = call_entry(router[0], router[1], router[2], 0)
         if place < 0 or place >= len(addresses):
             cursor[2] = place

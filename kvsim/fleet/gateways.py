@@ -210,6 +210,10 @@ class Gateways:
     def num_prompt_tokens(self) -> NDArray[Any]:
         return self._trace.num_prompt_tokens
 
+    @property
+    def session_ids(self) -> NDArray[Any]:
+        return self._trace.session_id
+
     def scrape_times(self) -> tuple[float, float]:
         """Return the time of the first scrape and the seconds between two; zeros for no scrapes."""
         for interval, scraper in self._scrapers.items():

@@ -54,7 +54,7 @@ class Placement(Record):
     entry_tokens: int = 1  # tokens of an entry
     least_held: int = 0  # tokens of the shortest and the longest match of any replica
     most_held: int = 0
-    ring_key: int = 0  # position of the request on a hash ring
+    ring_key: int = 0  # position of the request on a hash ring; NONE without a session
     candidates: list[Candidate] = field(default_factory=list)
     num_candidates: int = 0
     costs: list[float] = field(default_factory=list)  # scratch, by candidate
@@ -89,6 +89,16 @@ class BoundedRing(Record):
     points: list[int] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
     num_points: int = 0
+
+
+@dataclass(slots=True)
+class Lookups(Record):
+    """State of production-stack's kvaware policy."""
+
+    threshold: int = 0  # tokens by which a match may be shorter than the prompt
+    relief: int = NONE  # difference of requests in flight from which the fewest win; NONE for never
+    ring: BoundedRing = field(default_factory=BoundedRing)  # the owners of sessions
+    recent: list[int] = field(default_factory=list)  # requests in the window, by replica
 
 
 @dataclass(slots=True)

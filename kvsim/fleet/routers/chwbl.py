@@ -55,12 +55,9 @@ class BoundedLoads(RuleRouter):
         self._points = points
 
     def make_state(self, memory: Memory) -> BoundedRing:
-        state, ring = memory.one(BoundedRing), HashRing(self.facts.num_replicas, self._points)
+        state = memory.one(BoundedRing)
         state.epsilon = self._epsilon
-        state.points, state.owners = (
-            memory.list_of(list(one)) for one in zip(*ring.points, strict=True)
-        )
-        state.num_points = len(ring.points)
+        HashRing(self.facts.num_replicas, self._points).lay_out(state, memory)
         return state
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:

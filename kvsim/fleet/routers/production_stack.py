@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from kvsim.fleet.parameters import Count, Delay, Weight, Whole, refuse_unread
-from kvsim.fleet.routing.choice import argmin, queues
 from kvsim.fleet.routing.hash_ring import HashRing
 from kvsim.fleet.routing.prefix_affinity import CHARS_PER_TOKEN, EVENT_DELAY, PrefixAffinity
 from kvsim.fleet.routing.request_rate import RequestRate
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter
-from kvsim.records.routing import Balance
-from kvsim.rules.routing.by_match import choose_load_aware
+from kvsim.records.record import NONE
+from kvsim.records.routing import Balance, Lookups
+from kvsim.rules.blocks.keys import mix
+from kvsim.rules.routing.by_load import POINT
+from kvsim.rules.routing.by_match import choose_kvaware, choose_load_aware
 from kvsim.rules.routing.pick import any_longest_match
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
@@ -29,6 +31,12 @@ CHUNK = 128
 THRESHOLD = 2000
 #: Points of each replica on the hash ring, and seconds over which requests count, as in `session`.
 POINTS, WINDOW = 160, 60.0
+#: By policy: the rule and its branches.
+RULES: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
+    "prefixaware": (any_longest_match, ("anybody", "matched")),
+    "kvaware": (choose_kvaware, ("relieved", "matched", "session", "request rate")),
+    "loadaware": (choose_load_aware, ("weighed",)),
+}
 
 
 @ROUTERS.register("production-stack")
@@ -72,10 +80,8 @@ class ProductionStack(RuleRouter):
         chunk_tokens: Count | None = None,
     ) -> None:
         self._policy = policy
-        if policy == "prefixaware":
-            self.rule, self.branches = any_longest_match, ("anybody", "matched")
-        else:
-            self.rule, self.branches = choose_load_aware, ("weighed",)
+        self.rule, self.branches = RULES[policy]
+        self.hashes_sessions = policy == "kvaware"
         why = f"with policy={policy}"
         if policy != "kvaware":
             refuse_unread(why, threshold=threshold, relief=relief)
@@ -97,48 +103,35 @@ class ProductionStack(RuleRouter):
         super().start(facts)
         kind = "approximate" if self._policy == "prefixaware" else "precise"
         self.prefixes = PrefixAffinity(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
-        self._ring = HashRing(facts.num_replicas, POINTS)
-        self._rate = RequestRate(facts.num_replicas, WINDOW)
 
-    def make_state(self, memory: Memory) -> Balance | None:
+    def make_state(self, memory: Memory) -> Balance | Lookups | None:
         if self._policy == "prefixaware":
             return None
+        if self._policy == "kvaware":
+            return self._make_lookups(memory)
         state = memory.one(Balance)
         state.ratio = self._beta
         return state
 
-    @property
-    def is_plain(self) -> bool:
-        return self._policy != "kvaware"
+    def _make_lookups(self, memory: Memory) -> Lookups:
+        state = memory.one(Lookups)
+        state.threshold = self._threshold
+        state.relief = NONE if self._relief is None else self._relief
+        HashRing(self.facts.num_replicas, POINTS).lay_out(state.ring, memory)
+        self._rate = RequestRate(self.facts.num_replicas, WINDOW)
+        state.recent = memory.list_of(self._rate.counts)
+        return state
+
+    def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
+        super().describe(request, cached)
+        if self.hashes_sessions:
+            session = request.session_id
+            self.placement.ring_key = mix(POINT, session) if session >= 0 else NONE
+            self._rate.forget(request.arrival_time)
+            self.state.recent = self._rate.counts
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        if self.is_plain:
-            return super().choose(request, replicas)
-        cached = self.prefixes.cached_tokens(request)
-        choice = self._relieve(replicas)
-        if choice is None:
-            choice = self._look_up(request, cached)
-        self.prefixes.sent(request, choice)
-        self._rate.count(choice, request.arrival_time)
-        self.predicted_tokens = cached[choice]
+        choice = super().choose(request, replicas)
+        if self.hashes_sessions:
+            self._rate.count(choice, request.arrival_time)
         return choice
-
-    def _relieve(self, replicas: Sequence[ReplicaView]) -> int | None:
-        """Return the replica with the fewest in flight if ``relief`` applies, else None."""
-        if self._relief is None:
-            return None
-        loads = queues(replicas)
-        if max(loads) - min(loads) < self._relief:
-            return None
-        self.branch = "relieved"
-        return argmin(loads)
-
-    def _look_up(self, request: IncomingRequest, cached: Sequence[int]) -> int:
-        if max(cached) and max(cached) >= request.num_prompt_tokens - self._threshold:
-            self.branch = "matched"
-            return cached.index(max(cached))
-        if request.session_id >= 0:
-            self.branch = "session"
-            return self._ring.owner(request.session_id)
-        self.branch = "request rate"
-        return self._rate.lowest(request.arrival_time)

@@ -43,6 +43,8 @@ def can_route(gateways: Gateways, replicas: Sequence[Replica]) -> bool:
         return False
     if not router.is_plain or not all(one.entry_address for one in replicas):
         return False
+    if router.hashes_sessions and gateways.session_ids.min(initial=0) < 0:
+        return False  # it chooses by the time of requests
     return _reads_known(router, reader) and router.entry_address() != 0
 
 
@@ -162,7 +164,8 @@ class ArrivalLoop:
     def _prompts(self) -> tuple[NDArray[Any], ...]:
         columns = self._gateways.prompts()
         tokens = np.ascontiguousarray(self._gateways.num_prompt_tokens, np.int64)
-        return *columns, tokens
+        sessions = self._gateways.session_ids if self._router.hashes_sessions else tokens[:0]
+        return *columns, tokens, np.ascontiguousarray(sessions, np.int64)
 
     def _known(self, number: int) -> tuple[Any, ...]:
         affinity = affinity_of(self._router)

@@ -11,6 +11,9 @@ from kvsim.rules.routing.by_load import POINT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvsim.records.memory import Memory
+    from kvsim.records.routing import BoundedRing
+
 
 class HashRing:
     """A ring of 63-bit numbers on which each replica has several points."""
@@ -22,6 +25,13 @@ class HashRing:
             for replica in range(num_replicas)
             for number in range(num_points)
         )
+
+    def lay_out(self, state: BoundedRing, memory: Memory) -> None:
+        """Write the points into a record. Mutates."""
+        state.points, state.owners = (
+            memory.list_of(list(one)) for one in zip(*self.points, strict=True)
+        )
+        state.num_points = len(self.points)
 
     def walk(self, key: int) -> Iterator[int]:
         """Yield every replica once, in the order of the ring, starting at a key."""

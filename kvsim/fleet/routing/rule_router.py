@@ -37,6 +37,7 @@ class RuleRouter(Router):
     branches : names of the branches that the rule numbers
     follows_prompts : the rule reads the number of different blocks in each replica's prompts
     reads_sizes : the rule reads the number of entries of each replica's tree
+    hashes_sessions : the rule reads the position of the session on a hash ring
     predicts_seconds : the rule writes ``own_seconds`` of a candidate, and reads ``queued_seconds``
     state : the router's own record, None for none
     placement : the request, the candidates and the random draws of the next choice
@@ -47,6 +48,7 @@ class RuleRouter(Router):
     branches: tuple[str, ...] = ("",)
     follows_prompts: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
+    hashes_sessions: bool = False
     predicts_seconds: ClassVar[bool] = False
     prefixes: PrefixAffinity | TextTree | None = None
     state: Any = None

@@ -59,6 +59,18 @@ def choose_aibrix_throughput(router: TokenRates, placement: Placement) -> int:
     return any_least_cost(placement.costs, placement.num_candidates, placement.draws)
 
 
+def first_point(ring: BoundedRing, key: int) -> int:
+    """Return the place of the first point that is not below a key."""
+    first, stop = 0, ring.num_points
+    while first < stop:
+        middle = (first + stop) // 2
+        if ring.points[middle] < key:
+            first = middle + 1
+        else:
+            stop = middle
+    return first
+
+
 def choose_chwbl(router: BoundedRing, placement: Placement) -> int:
     """Return the first replica clockwise from the key whose load is within the bound.
 
@@ -66,13 +78,7 @@ def choose_chwbl(router: BoundedRing, placement: Placement) -> int:
     """
     total = num_outstanding(placement)[2]
     bound = math.ceil((1 + router.epsilon) * total / placement.num_candidates - 1e-9)  # 1.1 * 10
-    first, stop = 0, router.num_points
-    while first < stop:
-        middle = (first + stop) // 2
-        if router.points[middle] < placement.ring_key:
-            first = middle + 1
-        else:
-            stop = middle
+    first = first_point(router, placement.ring_key)
     owner = router.owners[first % router.num_points]
     choice = owner
     while placement.candidates[choice].num_outstanding > bound:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.record import NONE
+from kvsim.rules.routing.by_load import first_point
 from kvsim.rules.routing.pick import (
     any_least_cost,
     least_cost,
@@ -16,11 +18,13 @@ from kvsim.rules.routing.pick import (
 )
 
 if TYPE_CHECKING:
-    from kvsim.records.routing import Balance, Placement, TokenBound
+    from kvsim.records.routing import Balance, Lookups, Placement, TokenBound
 
 #: Branches of the routers with prefix trees; aibrix's third branch is NO_MATCH.
 BALANCED, MATCHED, SMALLEST_TREE = 0, 1, 2
 NO_MATCH = 2
+#: Branches of kvaware; the first is MATCHED.
+RELIEVED, SESSION, REQUEST_RATE = 0, 2, 3
 #: Branches of llm-d's token-aware routing: the candidates are all replicas, only the warm ones, or
 #: all replicas because the warm ones are busy.
 ALL, STICKY, SPILLED = 0, 1, 2
@@ -116,6 +120,33 @@ def choose_load_aware(router: Balance, placement: Placement) -> int:
         rate = one.cached_tokens / placement.num_prompt_tokens
         placement.costs[k] = router.ratio * (one.num_outstanding - mean) / max(1.0, mean) - rate
     return least_cost(placement.costs, number)
+
+
+def choose_kvaware(router: Lookups, placement: Placement) -> int:
+    """Return the candidate with the longest match, the first on a tie, if little is missing.
+
+    Else return the owner of the session or, without a session, the candidate with the fewest recent
+    requests. If the loads differ too much, return the least loaded candidate. All replicas must be
+    candidates, in the order of their indices.
+    """
+    if router.relief != NONE:
+        fewest, most, _ = num_outstanding(placement)
+        if most - fewest >= router.relief:
+            placement.branch = RELIEVED
+            return least_loaded(placement)
+    longest = longest_match(placement)
+    matched = placement.candidates[longest].cached_tokens
+    if matched > 0 and matched >= placement.num_prompt_tokens - router.threshold:
+        placement.branch = MATCHED
+        return longest
+    if placement.ring_key != NONE:
+        placement.branch, ring = SESSION, router.ring
+        return ring.owners[first_point(ring, placement.ring_key) % ring.num_points]
+    placement.branch, best = REQUEST_RATE, 0
+    for k in range(1, placement.num_candidates):
+        if router.recent[k] < router.recent[best]:
+            best = k
+    return best
 
 
 def choose_token_aware(router: TokenBound, placement: Placement) -> int:
