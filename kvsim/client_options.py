@@ -26,6 +26,11 @@ class ClientOptions(BaseModel, defer_build=True):
     max_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="longest think_time of the trace, seconds; longer ones are cut [no limit]"
     )
+    start_gap_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="longest recorded time between starts of a session's requests, seconds; "
+        "pauses shrink by what is cut [no limit]",
+    )
     tree_idle_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="longest time without a request of a session in flight, seconds: then all its "

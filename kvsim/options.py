@@ -41,6 +41,11 @@ class Options(TypedDict, total=False):
     max_think_time: float | None
     """longest think_time of the trace, seconds; longer ones are cut [no limit]."""
 
+    start_gap_cap: float | None
+    """longest recorded time between starts of a session's requests, seconds; pauses shrink by
+    what is cut [no limit].
+    """
+
     tree_idle_cap: float | None
     """longest time without a request of a session in flight, seconds: then all its pauses shrink
     until one ends [no limit].

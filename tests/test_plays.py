@@ -9,6 +9,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.trace import Trace
+from kvsim.trace.gaps import with_start_gaps_cut
 from kvsim.trace.plays import LEAST_ANSWER, in_plays, sessions_of
 
 #: Ten output tokens take a second.
@@ -157,3 +158,45 @@ def test_capped_pauses_need_more_sessions() -> None:
 def test_a_warm_start_does_not_play_sessions_again(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="conflicts with lanes and a horizon"):
         kvsim.simulate(pair(), lanes=1, horizon=9, save_cache=tmp_path / "cache", **SECONDS)
+
+
+def gapped() -> Trace:
+    """Starts at 0, 5 and 100 s with a sub-agent at 40 s, and another session at 1 and 30 s."""
+    return Trace.from_arrays(
+        [0, 1, 5, 30, 40, 100],
+        [10, 11, 12, 13, 14, 15],
+        [10] * 6,
+        session_id=[0, 1, 0, 1, 2, 0],
+        after=[[], [], [0], [1], [[2, "start"]], [2, 4]],
+        think_time=[0, 0, 4, 28, 35, 59],
+    )
+
+
+def test_gaps_between_starts_are_cut_and_pauses_shrink_with_them() -> None:
+    """The sub-agent comes 10 s after its parent, which resumes 10 s later: 50 s fewer than 59."""
+    trace = with_start_gaps_cut(gapped(), 10.0)
+    assert trace.num_prompt_tokens.tolist() == [10, 11, 12, 13, 14, 15]
+    assert trace.arrival_time.tolist() == [0, 1, 5, 11, 15, 25]
+    assert trace.think_time.tolist() == [0, 0, 4, 9, 10, 9]
+    assert trace.after.tolist() == gapped().after.tolist()
+
+
+def test_a_session_without_its_gaps_overtakes_another() -> None:
+    waits: dict[str, Any] = {"after": [[], [], [0], [[2, "start"]]], "think_time": [0, 0, 99, 30]}
+    trace = Trace.from_arrays(
+        [0, 50, 99, 129], [1, 2, 3, 4], [1] * 4, session_id=[0, 1, 0, 0], **waits
+    )
+    cut = with_start_gaps_cut(trace, 9.0)
+    assert cut.num_prompt_tokens.tolist() == [1, 3, 4, 2]
+    assert cut.arrival_time.tolist() == [0, 9, 18, 50]
+    assert cut.after.tolist() == [0, -2]
+    assert cut.after_offsets.tolist() == [0, 0, 1, 2, 2]
+
+
+def test_what_a_limit_of_gaps_leaves_is_noted() -> None:
+    result = kvsim.simulate(gapped(), start_gap_cap=10, **SECONDS)
+    said = "start_gap_cap = 10: 3 of 4 gaps between starts are cut, 27.1 % of their time is left"
+    assert said in result.provenance["notes"]
+    assert result.provenance["trace_digest"] == gapped().digest
+    alone = kvsim.simulate(gapped()[:2], start_gap_cap=10, **SECONDS)
+    assert "start_gap_cap = 10.0 has no effect" in " ".join(alone.provenance["notes"])

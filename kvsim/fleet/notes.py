@@ -92,6 +92,8 @@ def _unread_by_sessions(plan: Plan, *, has_turns: bool, has_waits: bool) -> list
         found.append(("session_think_time", "no session of the trace has a second turn"))
     if not has_waits:
         found.append(("max_think_time", "no request of the trace waits for another"))
+    if not (has_waits or has_turns):
+        found.append(("start_gap_cap", "no session of the trace has a second request"))
     if not has_waits and config.session_think_time is None:
         reason = "no request waits for another"
         found += [(name, reason) for name in ("tree_idle_cap", "idle_cap")]

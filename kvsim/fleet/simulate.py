@@ -31,6 +31,7 @@ from kvsim.results.comparison import Comparison
 from kvsim.results.cost import add_cost, prices_of
 from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
+from kvsim.trace.gaps import start_gaps_note, with_start_gaps_cut
 from kvsim.trace.plays import in_plays
 from kvsim.trace.turns import by_program, pauses_note, with_pauses_cut
 
@@ -166,15 +167,25 @@ def serve(
         raise too_large(error) from None
     if given is not trace:
         result.provenance["trace_digest"] = given.digest
-    if setup.config.max_think_time is not None and given.has("think_time"):
-        note = pauses_note(given, setup.config.max_think_time)
-        result.provenance["notes"] = [*result.provenance["notes"], note]
+    result.provenance["notes"] = [*result.provenance["notes"], *_cuts(setup.config, given)]
     refuse_unfinished(result)
     return result if recorder is None else with_block_events(result, recorder, trace)
 
 
+def _cuts(config: Config, trace: Trace) -> list[str]:
+    """Return notes on what limits of pauses cut from a trace."""
+    notes = []
+    if config.start_gap_cap is not None:
+        notes.append(start_gaps_note(trace, config.start_gap_cap))
+    if config.max_think_time is not None and trace.has("think_time"):
+        notes.append(pauses_note(trace, config.max_think_time))
+    return notes
+
+
 def requests_asked(config: Config, trace: Trace) -> Trace:
     """Return a trace with the request settings of a configuration."""
+    if config.start_gap_cap is not None:
+        trace = with_start_gaps_cut(trace, config.start_gap_cap)
     if config.max_think_time is not None and trace.has("think_time"):
         trace = with_pauses_cut(trace, config.max_think_time)
     if config.lanes is not None:

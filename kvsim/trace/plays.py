@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import fields
 from heapq import heapify, heapreplace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.trace.cuts import with_columns
+from kvsim.trace.rows import columns_of
 from kvsim.trace.waits import roots_of
 
 if TYPE_CHECKING:
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 1_000_000
 #: Seconds that an answer takes at least, to limit the number of plays.
 LEAST_ANSWER = 0.005
-#: Columns with several entries per request, by their offsets; those of waits apart.
-LISTS = {
-    "segment_offsets": ("segment_content_id", "segment_start", "segment_num_tokens"),
-    "accept_offsets": ("accepted_drafts",),
-    "item_offsets": ("item_start", "item_num_tokens"),
-    "sample_offsets": ("sample_output_tokens",),
-    "after_offsets": ("after",),
-}
 
 
 def sessions_of(trace: Trace) -> list[list[int]]:
@@ -133,38 +125,19 @@ def _joined(
     begin = trace.arrival_time[rows[first]]
     span = trace.arrival_time[rows[first + size - 1]] - begin
     base = trace.arrival_time[0] + np.concatenate(([0.0], np.cumsum(np.ceil(span) + 1.0)[:-1]))
-    columns = {name: getattr(trace, name)[rows] for name in _plain(trace)}
+    columns = columns_of(trace, rows)
     columns["arrival_time"] = trace.arrival_time[rows] + np.repeat(base - begin, size)
-    for offsets, names in LISTS.items():
-        columns |= _lists(trace, offsets, names, rows)
     place = np.zeros(len(trace), np.int64)  # of a request in its session
     place[rows] = np.arange(len(rows)) - np.repeat(first, size)
     begin_of = np.repeat(np.repeat(first, size), np.diff(columns["after_offsets"]))
-    code = columns["after"]
+    code: Ints = columns["after"]
     columns["after"] = np.where(
         code < 0, -(begin_of + place[-code - 1]) - 1, begin_of + place[code]
     )
-    session = columns["session_id"]
+    conversation: Ints = columns["session_id"]
     more = int(trace.session_id.max()) + 1
-    columns["session_id"] = np.where(session < 0, session, session + again * more)
+    columns["session_id"] = np.where(conversation < 0, conversation, conversation + again * more)
     return with_columns(trace, **columns | _contents(trace, columns, again, shared))
-
-
-def _plain(trace: Trace) -> list[str]:
-    """Return the names of the columns with one entry per request."""
-    others = {"tenant_names", *LISTS, *(name for names in LISTS.values() for name in names)}
-    return [field.name for field in fields(trace) if field.name not in others]
-
-
-def _lists(trace: Trace, offsets: str, names: Sequence[str], rows: Ints) -> dict[str, NDArray[Any]]:
-    """Return columns with several entries per request, for some rows, and their offsets."""
-    start = getattr(trace, offsets)
-    number = np.diff(start)[rows]
-    stop = np.cumsum(number)
-    entries = np.arange(int(stop[-1])) + np.repeat(start[rows] - (stop - number), number)
-    return {offsets: np.concatenate(([0], stop))} | {
-        name: getattr(trace, name)[entries] for name in names
-    }
 
 
 def _contents(
