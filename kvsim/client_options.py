@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, Field
+
+from kvsim.errors import FieldError
 
 
 class ClientOptions(BaseModel, defer_build=True):
@@ -26,6 +29,11 @@ class ClientOptions(BaseModel, defer_build=True):
     max_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="longest think_time of the trace, seconds; longer ones are cut [no limit]"
     )
+    session_start: str | None = Field(
+        None,
+        description="LO:HI, parts of its recorded time within which each lane begins its first "
+        "session, drawn by the seed [at the session's first request]",
+    )
     start_gap_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="longest recorded time between starts of a session's requests, seconds; "
@@ -39,3 +47,19 @@ class ClientOptions(BaseModel, defer_build=True):
     idle_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="the same for the requests of all sessions together [no limit]"
     )
+
+
+def read_start(text: str) -> tuple[float, float]:
+    """Return the parts of a session's recorded time within which it begins.
+
+    Raises
+    ------
+    FieldError
+        For a text that is not LO:HI, or numbers out of order.
+    """
+    number = r"(\d*\.?\d+)"
+    found = re.fullmatch(f"{number}:{number}", text)
+    low, high = (float(one) for one in found.groups()) if found else (1.0, 0.0)
+    if not low <= high <= 1.0:
+        raise FieldError("session_start", f"is {text!r}: must be LO:HI, from 0:0 to 1:1")
+    return low, high

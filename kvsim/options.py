@@ -41,6 +41,11 @@ class Options(TypedDict, total=False):
     max_think_time: float | None
     """longest think_time of the trace, seconds; longer ones are cut [no limit]."""
 
+    session_start: str | None
+    """LO:HI, parts of its recorded time within which each lane begins its first session, drawn
+    by the seed [at the session's first request].
+    """
+
     start_gap_cap: float | None
     """longest recorded time between starts of a session's requests, seconds; pauses shrink by
     what is cut [no limit].

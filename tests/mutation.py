@@ -23,6 +23,7 @@ TESTS = (
     "forked",
     "lanes",
     "plays",
+    "session_start",
     "samples",
     "endings",
     "sglang_rules",

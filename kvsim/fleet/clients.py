@@ -35,6 +35,7 @@ class Clients:
         None sends every request at its planned time. A trace may have waits of its own instead
     lanes : number of sessions at a time, None for no limit. A session's planned times then count
         from the time at which a lane begins it
+    is_begun : the first session of each lane is begun: the rest of its pause is planned
     tree_idle_cap : longest time without a request of a session, sub-agents included, in flight
         while requests of it pause; all its pauses then shrink. None for no limit
     idle_cap : the same for the requests of all sessions together
@@ -53,6 +54,7 @@ class Clients:
         max_concurrency: int | None = None,
         think_time: float | None = None,
         lanes: int | None = None,
+        is_begun: bool = False,
         tree_idle_cap: float | None = None,
         idle_cap: float | None = None,
     ) -> None:
@@ -61,7 +63,7 @@ class Clients:
         self._send = send
         self._places = math.inf if max_concurrency is None else max_concurrency
         self._waits = waits_of(trace, think_time)
-        self._lanes = None if lanes is None else Lanes(trace, lanes)
+        self._lanes = None if lanes is None else Lanes(trace, lanes, is_begun=is_begun)
         self._idle = pauses_of(trace, tree_idle_cap, idle_cap)
         self._line: deque[int] = deque()  # sent as soon as a slot is free
         self._num_sent = 0
@@ -129,9 +131,12 @@ class Clients:
 
     def _begin_session(self) -> None:
         assert self._lanes is not None
-        begin = self._world.now
-        for row, offset in self._lanes.take():
-            if self._has_plan(row):
+        begin, is_begun = self._world.now, self._lanes.takes_begun
+        rows = self._lanes.take()
+        for row, offset in rows:
+            if is_begun and row == rows[0][0]:
+                self._later(row, begin + offset)
+            elif self._has_plan(row):
                 self._call_at(begin + offset, partial(self._come, row))
 
     def _has_plan(self, row: int) -> bool:

@@ -65,6 +65,7 @@ def serve_fleet(
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
         lanes=config.lanes,
+        is_begun=config.session_start is not None,
         tree_idle_cap=config.tree_idle_cap,
         idle_cap=config.idle_cap,
     )

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
+from kvsim.client_options import read_start
 from kvsim.config import Config
 from kvsim.engine.given import given as given_by
 from kvsim.engine.history.block_recorder import BlockRecorder
@@ -33,6 +34,7 @@ from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
 from kvsim.trace.gaps import start_gaps_note, with_start_gaps_cut
 from kvsim.trace.plays import in_plays
+from kvsim.trace.starts import Limits, begin_sessions, from_starts
 from kvsim.trace.turns import by_program, pauses_note, with_pauses_cut
 
 if TYPE_CHECKING:
@@ -172,6 +174,11 @@ def serve(
     return result if recorder is None else with_block_events(result, recorder, trace)
 
 
+def _limits(config: Config) -> Limits:
+    given = config.max_think_time, config.tree_idle_cap, config.idle_cap
+    return Limits(*(math.inf if one is None else one for one in given))
+
+
 def _cuts(config: Config, trace: Trace) -> list[str]:
     """Return notes on what limits of pauses cut from a trace."""
     notes = []
@@ -191,8 +198,12 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
     if config.lanes is not None:
         seed = config.seed if config.shuffle_sessions else None
         shared = config.shared_prefix_tokens
-        caps = [one for one in (config.tree_idle_cap, config.idle_cap) if one is not None]
-        trace = in_plays(trace, config.lanes, config.horizon, seed, shared, min([math.inf, *caps]))
+        given = config.lanes, config.horizon, seed, shared, min(_limits(config)[1:])
+        is_begun = config.session_start is not None
+        trace = in_plays(trace, *given, is_begun=is_begun)
+    if config.lanes is not None and config.session_start is not None:
+        begun = begin_sessions(trace, config.lanes, read_start(config.session_start), config.seed)
+        trace = from_starts(trace, begun, _limits(config))
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     ttl = program_ttl(config.session_policy)

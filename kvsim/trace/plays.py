@@ -48,6 +48,8 @@ def in_plays(
     seed: int | None,
     shared: int = 0,
     longest: float = math.inf,
+    *,
+    is_begun: bool = False,
 ) -> Trace:
     """Return a trace of the sessions as ``lanes`` lanes take them.
 
@@ -58,13 +60,18 @@ def in_plays(
     seed : seed of the order of the sessions, drawn anew each time all have begun; None keeps it
     shared : first tokens of a prompt with the same content in every play; other contents are new
     longest : time to which clients may shorten a pause, seconds
+    is_begun : lanes begin their first sessions anywhere, so that these may take no time
     """
     sessions = sessions_of(trace)
     order = _order(len(sessions), seed)
     number = len(sessions)
     if np.isfinite(horizon):
         most = max(number, number * (MOST_REQUESTS // len(trace)))
-        number = _num_plays(_least_seconds(trace, sessions, longest), lanes, horizon, order, most)
+        number = min(lanes, most) if is_begun else 0
+        for _ in range(number):
+            next(order)
+        seconds = _least_seconds(trace, sessions, longest)
+        number += _num_plays(seconds, lanes, horizon, order, most - number)
         order = _order(len(sessions), seed)
     if number <= len(sessions) and seed is None:
         return trace
