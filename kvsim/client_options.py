@@ -34,6 +34,11 @@ class ClientOptions(BaseModel, defer_build=True):
         description="LO:HI, parts of its recorded time within which each lane begins its first "
         "session, drawn by the seed [at the session's first request]",
     )
+    primers: bool = Field(
+        False,
+        description="before the run, each conversation that a lane begins in the middle sends its "
+        "last earlier prompt, for one output token",
+    )
     start_gap_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="longest recorded time between starts of a session's requests, seconds; "

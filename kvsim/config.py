@@ -376,6 +376,8 @@ class Config(Validated, EngineOptions, ServerOptions, ClientOptions):
             read_start(self.session_start)
             if self.lanes is None:
                 raise FieldError("session_start", "needs lanes, whose first sessions it begins")
+        elif self.primers:
+            raise FieldError("primers", "needs session_start, which says what lies before the run")
 
     def to_toml(self) -> str:
         """Return the fields that differ from their defaults, as TOML."""

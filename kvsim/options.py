@@ -46,6 +46,11 @@ class Options(TypedDict, total=False):
     by the seed [at the session's first request].
     """
 
+    primers: bool
+    """before the run, each conversation that a lane begins in the middle sends its last earlier
+    prompt, for one output token.
+    """
+
     start_gap_cap: float | None
     """longest recorded time between starts of a session's requests, seconds; pauses shrink by
     what is cut [no limit].

@@ -9,7 +9,7 @@ from refused import refused
 import kvsim
 import workloads
 from kvsim.fleet.fleet import Fleet
-from kvsim.fleet.simulate import requests_asked
+from kvsim.fleet.simulate import parts_asked, requests_asked
 from kvsim.trace import Trace
 from kvsim.trace.waits import roots_of
 
@@ -142,3 +142,82 @@ def test_a_start_that_cannot_be_drawn_is_refused(
 ) -> None:
     said = refused(capsys, f"run llama-3-8b --gpu h100-sxm {line}")
     assert reason in said.replace("--session-start", "session_start").replace("--lanes", "lanes")
+
+
+def growing() -> Trace:
+    """A session with prompts of 64, 96 and 160 tokens at 0, 10 and 100 s; one with 80 and 128."""
+    first, other = [(1, 0, 64)], [(7, 0, 80)]
+    second = [*first, (2, 0, 32)]
+    return Trace.from_arrays(
+        [0, 5, 10, 25, 100],
+        [64, 80, 96, 128, 160],
+        [10] * 5,
+        segments=[first, other, second, [*other, (8, 0, 48)], [*second, (3, 0, 64)]],
+        session_id=[0, 1, 0, 1, 0],
+        after=[[], [], [0], [1], [2]],
+        think_time=[0, 0, 9, 19, 89],
+    )
+
+
+def cached(**options: Any) -> list[int]:
+    """Cached tokens of each request of two lanes."""
+    result = kvsim.simulate(growing(), lanes=2, **SECONDS | options)
+    return list(result.requests["num_cached_tokens"].tolist())
+
+
+def test_primers_leave_their_prompts_in_the_cache() -> None:
+    """At 5 s the next prompts are those of 96 and 128 tokens, at 60 s the last ones."""
+    assert cached(session_start="0.05:0.05") == [0, 0, 96]
+    assert cached(session_start="0.05:0.05", primers=True) == [64, 80, 96]
+    assert cached(session_start="0.6:0.6", primers=True) == [80, 96]
+
+
+def test_requests_after_the_primers_advance_the_sessions() -> None:
+    """One more request a lane leaves the last one of each: the second has no more to send."""
+    table = kvsim.simulate(
+        growing(), lanes=2, session_start="0.05:0.05", primers=True, warmup_requests=1, **SECONDS
+    )
+    assert table.requests["num_cached_tokens"].tolist() == [80, 96]
+    assert table.requests["arrival_time"] == pytest.approx([19, 90])
+    said = "primers: 3 requests before the run are in no table"
+    assert said in table.provenance["notes"]
+    assert table.provenance["trace_digest"] == growing().digest
+
+
+def test_each_conversation_that_goes_on_has_a_primer() -> None:
+    """At 25 s both sub-agents and the parent go on; at 45 s only the parent does."""
+    for start, tokens in (("0.25:0.25", [4, 2, 3]), ("0.45:0.45", [4])):
+        config = kvsim.Config.build(**SECONDS, lanes=1, session_start=start, primers=True)
+        first, rest = parts_asked(config, with_agents())
+        assert first is not None
+        assert sorted(first.num_prompt_tokens.tolist()) == sorted(tokens)
+        assert first.num_output_tokens.tolist() == [1] * len(tokens)
+        assert len(rest) == {3: 3, 1: 1}[len(tokens)]
+
+
+def test_sessions_that_begin_at_their_start_have_no_primers() -> None:
+    assert cached(session_start="0:0", primers=True) == cached()
+
+
+def test_sessions_that_begin_again_have_primers_only_at_first() -> None:
+    options = SECONDS | {"lanes": 2, "session_start": "0.6:0.6", "horizon": 300.0}
+    warm = kvsim.simulate(growing(), primers=True, **options).requests["num_cached_tokens"]
+    cold = kvsim.simulate(growing(), **options).requests["num_cached_tokens"]
+    assert (warm[:2].tolist(), cold[:2].tolist()) == ([80, 96], [0, 0])
+    assert warm[2:].tolist() == cold[2:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--primers", "needs session_start, which says what lies before the run"),
+        ("--lanes 1 --session-start 0:1 --primers --save-cache x", "conflicts with load_cache"),
+        ("--lanes 1 --session-start 0:1 --primers --record x", "conflicts with a recorded"),
+        ("--lanes 1 --session-start 0:1 --primers --data-parallel-size 2", "needs one replica"),
+        ("--lanes 1 --session-start 0:1 --primers", "the trace names no contents"),
+    ],
+)
+def test_primers_that_cannot_be_sent_are_refused(
+    line: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reason in refused(capsys, f"run llama-3-8b --gpu h100-sxm {line}")

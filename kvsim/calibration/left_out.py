@@ -18,5 +18,5 @@ LEFT_OUT = (
     *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
     "session_think_time",
     *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-    *("session_start", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+    *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
 )

@@ -59,6 +59,9 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     """
     loaded, is_other = _loaded(warm, trace)
     field = "save_cache" if warm.load is None else "load_cache"
+    if setup.config.lanes is not None and setup.config.horizon < math.inf:
+        said = "conflicts with lanes and a horizon, which play sessions again with new contents"
+        raise FieldError("warmup_requests" if warm.requests else field, said)
     if (warm.load or warm.save) is not None and trace.has("cache_salt"):
         raise FieldError(field, "does not take salts, whose texts are numbered in each trace")
     if warm.requests:
@@ -78,6 +81,29 @@ def serve_warm(serve: Callable[..., Result], setup: Setup, trace: Trace, warm: W
     result.provenance["notes"] = [*result.provenance["notes"], *notes, *start.notes]
     if warm.save is not None:
         write_cache(warm.save, start.saved())
+    return result
+
+
+def serve_primed(
+    serve: Callable[..., Result], setup: Setup, first: Trace | None, trace: Trace
+) -> Result:
+    """Serve a trace after the requests of ``first``, which warm the cache and are in no table.
+
+    Raises
+    ------
+    FieldError
+        As :class:`WarmStart` does.
+    """
+    cache = None
+    if first is not None:
+        before = WarmStart(setup, first, "primers")
+        serve(before.requests(), on_start=before.begin)
+        cache = before.saved()
+    start = WarmStart(setup, trace, "primers", cache)
+    result = serve(start.requests(), on_start=start.begin)
+    number = 0 if first is None else len(first)
+    said = f"primers: {number:,} requests before the run are in no table"
+    result.provenance["notes"] = [*result.provenance["notes"], said, *start.notes]
     return result
 
 
@@ -188,8 +214,6 @@ def _refused_setup(setup: Setup) -> str | None:
 def _refused_options(config: Config) -> str | None:
     if config.kv_offloading_size or config.kv_transfer_config or config.kv_store:
         return "conflicts with KV in other memory, whose content is not saved"
-    if config.lanes is not None and config.horizon < math.inf:
-        return "conflicts with lanes and a horizon, which play sessions again with new contents"
     if config.kv_events_config is not None or config.record_block_events:
         return "conflicts with KV events, which would not report the loaded blocks"
     return None

@@ -26,7 +26,7 @@ OF_THE_FLEET = frozenset(
         *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
         *("check_invariants", "tenant_weights"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
     )
 )
 

@@ -16,10 +16,10 @@ from kvsim.engine.observers import together
 from kvsim.engine.own_parts import errors_in_parts
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.setup import of_engine
-from kvsim.engine.warm_start import COLD, Warmth, serve_warm
+from kvsim.engine.warm_start import COLD, Warmth, serve_primed, serve_warm
 from kvsim.engines.policies import VLLM
 from kvsim.engines.registry import all_engines
-from kvsim.errors import too_large
+from kvsim.errors import FieldError, too_large
 from kvsim.fleet.admission.admissibility import check_columns, check_trace
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.clients import Clients
@@ -34,7 +34,7 @@ from kvsim.results.notes import ASKED
 from kvsim.trace.family import family_of
 from kvsim.trace.gaps import start_gaps_note, with_start_gaps_cut
 from kvsim.trace.plays import in_plays
-from kvsim.trace.starts import Limits, begin_sessions, from_starts
+from kvsim.trace.starts import Limits, begin_sessions, from_starts, warming
 from kvsim.trace.turns import by_program, pauses_note, with_pauses_cut
 
 if TYPE_CHECKING:
@@ -119,8 +119,11 @@ def run(
     """
     config = of_engine(config)
     setup = resolve_fleet(config)
-    if warm == COLD:
-        return serve(setup, trace, on_progress=on_progress, config=config)
+    if config.primers and (warm.load or warm.save) is not None:
+        raise FieldError("primers", "conflicts with load_cache and save_cache")
+    if warm == COLD or config.primers:
+        num_more = warm.requests
+        return serve(setup, trace, on_progress=on_progress, config=config, num_more=num_more)
     serve_one = partial(serve, setup, on_progress=on_progress, config=config)
     return serve_warm(serve_one, setup, trace, warm)
 
@@ -135,15 +138,26 @@ def serve(
     on_start: Callable[[Replica], object] | None = None,
     config: Config | None = None,
     make_clients: Callable[..., Clients] = Clients,
+    num_more: int = 0,
+    given: Trace | None = None,
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` is called with a replica after each of its steps, ``on_start`` before its first
     step. ``config`` is the run's configuration; give it if ``setup`` has the options of one pool.
-    ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`.
+    ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`. ``num_more`` is
+    the number of requests that each session sends after its primers. ``given`` is the trace before
+    :func:`requests_asked` if ``trace`` is what that has returned.
     """
     check_trace(trace)
-    given, trace = trace, requests_asked(setup.config, trace)
+    if setup.config.primers and given is None:
+        if on_start is not None:
+            raise FieldError("primers", "conflicts with a recorded schedule")
+        one: dict[str, Any] = {"on_progress": on_progress, "observer": observer, "config": config}
+        serve_one = partial(serve, setup, make_clients=make_clients, given=trace, **one)
+        return serve_primed(serve_one, setup, *parts_asked(setup.config, trace, num_more))
+    if given is None:
+        given, trace = trace, requests_asked(setup.config, trace)
     setup, family = with_samples(setup, trace)
     trace = trace if family is None else family.children
     check_columns(setup, trace)
@@ -191,6 +205,15 @@ def _cuts(config: Config, trace: Trace) -> list[str]:
 
 def requests_asked(config: Config, trace: Trace) -> Trace:
     """Return a trace with the request settings of a configuration."""
+    return parts_asked(config, trace)[1]
+
+
+def parts_asked(config: Config, trace: Trace, num_more: int = 0) -> tuple[Trace | None, Trace]:
+    """Return the requests that warm the cache, if any, and a trace with the request settings.
+
+    ``num_more`` requests of each session are sent after its primers.
+    """
+    first = None
     if config.start_gap_cap is not None:
         trace = with_start_gaps_cut(trace, config.start_gap_cap)
     if config.max_think_time is not None and trace.has("think_time"):
@@ -202,8 +225,15 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
         is_begun = config.session_start is not None
         trace = in_plays(trace, *given, is_begun=is_begun)
     if config.lanes is not None and config.session_start is not None:
-        begun = begin_sessions(trace, config.lanes, read_start(config.session_start), config.seed)
+        part = read_start(config.session_start)
+        begun = begin_sessions(trace, config.lanes, part, config.seed, num_more)
+        first = warming(trace, begun) if config.primers else None
         trace = from_starts(trace, begun, _limits(config))
+    return None if first is None else _with_settings(config, first), _with_settings(config, trace)
+
+
+def _with_settings(config: Config, trace: Trace) -> Trace:
+    """Return a trace with the samples, priorities and ends of outputs of a configuration."""
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     ttl = program_ttl(config.session_policy)

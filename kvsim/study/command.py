@@ -62,7 +62,7 @@ NOT_SERVING = frozenset(
         *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),
         *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
     )
 )
 

@@ -28,7 +28,7 @@ SHARED = frozenset(
         "goodput",
         *("horizon", "max_concurrency", "kv_events_config"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
         *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),
     )
