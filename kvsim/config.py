@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from kvsim.allowed import field_error, is_optional, takes_whole_numbers, whole_number
 from kvsim.catalog.spec import GpuSpec, ModelSpec
-from kvsim.client_options import ClientOptions, read_start
+from kvsim.client_options import ClientOptions, check_start, with_benchmark
 from kvsim.engines.options import EngineOptions
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
@@ -74,7 +74,7 @@ class Validated(BaseModel, defer_build=True):
         ValueError
             One line that names the field, its value and what is allowed.
         """
-        values = with_names(values)
+        values = with_names(with_benchmark(values))
         for name, value in values.items():
             if name not in cls.model_fields:
                 raise unknown_name("option", name, cls.model_fields)
@@ -372,12 +372,7 @@ class Config(Validated, EngineOptions, ServerOptions, ClientOptions):
                 raise unknown_name("logged part", part, LOGGED_PARTS)
         if self.lanes is not None and self.max_concurrency is not None:
             raise FieldError("lanes", "conflicts with max_concurrency: give one of them")
-        if self.session_start is not None:
-            read_start(self.session_start)
-            if self.lanes is None:
-                raise FieldError("session_start", "needs lanes, whose first sessions it begins")
-        elif self.primers:
-            raise FieldError("primers", "needs session_start, which says what lies before the run")
+        check_start(self)
 
     def to_toml(self) -> str:
         """Return the fields that differ from their defaults, as TOML."""

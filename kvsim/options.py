@@ -25,6 +25,9 @@ class Options(TypedDict, total=False):
     eviction: PartLike
     """eviction policy of the prefix cache, a parameter of the allocator [lru]."""
 
+    clients: Literal["agentx-v1", "aiperf-mvp"] | None
+    """benchmark whose settings of lanes are taken where no others are given."""
+
     lanes: int | None
     """number of sessions at a time: a lane serves one, with its sub-agents, after the other
     [sessions begin as planned].
@@ -50,6 +53,9 @@ class Options(TypedDict, total=False):
     """before the run, each conversation that a lane begins in the middle sends its last earlier
     prompt, for one output token.
     """
+
+    primer_requests: int
+    """requests of each lane that follow its primers, also for one output token."""
 
     start_gap_cap: float | None
     """longest recorded time between starts of a session's requests, seconds; pauses shrink by

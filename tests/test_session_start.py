@@ -175,7 +175,7 @@ def test_primers_leave_their_prompts_in_the_cache() -> None:
 def test_requests_after_the_primers_advance_the_sessions() -> None:
     """One more request a lane leaves the last one of each: the second has no more to send."""
     table = kvsim.simulate(
-        growing(), lanes=2, session_start="0.05:0.05", primers=True, warmup_requests=1, **SECONDS
+        growing(), lanes=2, session_start="0.05:0.05", primers=True, primer_requests=1, **SECONDS
     )
     assert table.requests["num_cached_tokens"].tolist() == [80, 96]
     assert table.requests["arrival_time"] == pytest.approx([19, 90])
@@ -211,13 +211,29 @@ def test_sessions_that_begin_again_have_primers_only_at_first() -> None:
     ("line", "reason"),
     [
         ("--primers", "needs session_start, which says what lies before the run"),
-        ("--lanes 1 --session-start 0:1 --primers --save-cache x", "conflicts with load_cache"),
+        (
+            "--lanes 1 --session-start 0:1 --primers --save-cache x",
+            "conflicts with other warm starts",
+        ),
         ("--lanes 1 --session-start 0:1 --primers --record x", "conflicts with a recorded"),
         ("--lanes 1 --session-start 0:1 --primers --data-parallel-size 2", "needs one replica"),
         ("--lanes 1 --session-start 0:1 --primers", "the trace names no contents"),
+        ("--primer-requests 3", "needs session_start and primers, which they follow"),
+        ("--clients agentx-v1", "needs lanes: the number of sessions at a time"),
+        ("--lanes 1 --clients agentx", "must be agentx-v1 or aiperf-mvp"),
     ],
 )
 def test_primers_that_cannot_be_sent_are_refused(
     line: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reason in refused(capsys, f"run llama-3-8b --gpu h100-sxm {line}")
+
+
+def test_benchmarks_have_their_settings_unless_others_are_given() -> None:
+    config = kvsim.Config.build(**SECONDS, lanes=2, clients="agentx-v1", idle_cap=7.0)
+    assert (config.session_start, config.primers, config.primer_requests) == ("0.25:0.75", True, 10)
+    assert (config.horizon, config.tree_idle_cap, config.idle_cap) == (3600.0, 300.0, 7.0)
+    other = kvsim.Config.build(**SECONDS, lanes=2, clients="aiperf-mvp")
+    assert (other.session_start, other.horizon, other.start_gap_cap) == ("0:1", 1800.0, 10.0)
+    notes = kvsim.simulate(growing(), lanes=2, clients="aiperf-mvp", **SECONDS).provenance["notes"]
+    assert "clients = aiperf-mvp:" in " ".join(notes)

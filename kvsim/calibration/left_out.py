@@ -19,4 +19,5 @@ LEFT_OUT = (
     "session_think_time",
     *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
     *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+    *("clients", "primer_requests"),
 )

@@ -33,7 +33,16 @@ SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap", "seed"),
+        *(
+            "clients",
+            "session_start",
+            "primers",
+            "primer_requests",
+            "start_gap_cap",
+            "tree_idle_cap",
+            "idle_cap",
+            "seed",
+        ),
     ),
     "Model and GPU": (
         "model",

@@ -27,6 +27,7 @@ OF_THE_FLEET = frozenset(
         *("check_invariants", "tenant_weights"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
         *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("clients", "primer_requests"),
     )
 )
 

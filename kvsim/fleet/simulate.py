@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kvsim.client_options import read_start
+from kvsim.client_options import BENCHMARKS, read_start
 from kvsim.config import Config
 from kvsim.engine.given import given as given_by
 from kvsim.engine.history.block_recorder import BlockRecorder
@@ -119,11 +119,10 @@ def run(
     """
     config = of_engine(config)
     setup = resolve_fleet(config)
-    if config.primers and (warm.load or warm.save) is not None:
-        raise FieldError("primers", "conflicts with load_cache and save_cache")
-    if warm == COLD or config.primers:
-        num_more = warm.requests
-        return serve(setup, trace, on_progress=on_progress, config=config, num_more=num_more)
+    if config.primers and warm != COLD:
+        raise FieldError("primers", "conflicts with other warm starts")
+    if warm == COLD:
+        return serve(setup, trace, on_progress=on_progress, config=config)
     serve_one = partial(serve, setup, on_progress=on_progress, config=config)
     return serve_warm(serve_one, setup, trace, warm)
 
@@ -138,16 +137,14 @@ def serve(
     on_start: Callable[[Replica], object] | None = None,
     config: Config | None = None,
     make_clients: Callable[..., Clients] = Clients,
-    num_more: int = 0,
     given: Trace | None = None,
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` is called with a replica after each of its steps, ``on_start`` before its first
     step. ``config`` is the run's configuration; give it if ``setup`` has the options of one pool.
-    ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`. ``num_more`` is
-    the number of requests that each session sends after its primers. ``given`` is the trace before
-    :func:`requests_asked` if ``trace`` is what that has returned.
+    ``make_clients`` takes the parameters of :class:`kvsim.fleet.clients.Clients`.
+    ``given`` is the trace before :func:`requests_asked` if ``trace`` is what that has returned.
     """
     check_trace(trace)
     if setup.config.primers and given is None:
@@ -155,7 +152,7 @@ def serve(
             raise FieldError("primers", "conflicts with a recorded schedule")
         one: dict[str, Any] = {"on_progress": on_progress, "observer": observer, "config": config}
         serve_one = partial(serve, setup, make_clients=make_clients, given=trace, **one)
-        return serve_primed(serve_one, setup, *parts_asked(setup.config, trace, num_more))
+        return serve_primed(serve_one, setup, *parts_asked(setup.config, trace))
     if given is None:
         given, trace = trace, requests_asked(setup.config, trace)
     setup, family = with_samples(setup, trace)
@@ -183,7 +180,10 @@ def serve(
         raise too_large(error) from None
     if given is not trace:
         result.provenance["trace_digest"] = given.digest
-    result.provenance["notes"] = [*result.provenance["notes"], *_cuts(setup.config, given)]
+    result.provenance["notes"] = [
+        *result.provenance["notes"],
+        *_notes_of_clients(setup.config, given),
+    ]
     refuse_unfinished(result)
     return result if recorder is None else with_block_events(result, recorder, trace)
 
@@ -193,9 +193,12 @@ def _limits(config: Config) -> Limits:
     return Limits(*(math.inf if one is None else one for one in given))
 
 
-def _cuts(config: Config, trace: Trace) -> list[str]:
-    """Return notes on what limits of pauses cut from a trace."""
+def _notes_of_clients(config: Config, trace: Trace) -> list[str]:
+    """Return notes on the benchmark of the clients, and on what limits of pauses cut."""
     notes = []
+    if config.clients is not None:
+        settings = (f"{name} = {getattr(config, name)}" for name in BENCHMARKS[config.clients])
+        notes.append(f"clients = {config.clients}: {', '.join(settings)}")
     if config.start_gap_cap is not None:
         notes.append(start_gaps_note(trace, config.start_gap_cap))
     if config.max_think_time is not None and trace.has("think_time"):
@@ -208,11 +211,8 @@ def requests_asked(config: Config, trace: Trace) -> Trace:
     return parts_asked(config, trace)[1]
 
 
-def parts_asked(config: Config, trace: Trace, num_more: int = 0) -> tuple[Trace | None, Trace]:
-    """Return the requests that warm the cache, if any, and a trace with the request settings.
-
-    ``num_more`` requests of each session are sent after its primers.
-    """
+def parts_asked(config: Config, trace: Trace) -> tuple[Trace | None, Trace]:
+    """Return the requests that warm the cache, if any, and a trace with the request settings."""
     first = None
     if config.start_gap_cap is not None:
         trace = with_start_gaps_cut(trace, config.start_gap_cap)
@@ -226,7 +226,7 @@ def parts_asked(config: Config, trace: Trace, num_more: int = 0) -> tuple[Trace 
         trace = in_plays(trace, *given, is_begun=is_begun)
     if config.lanes is not None and config.session_start is not None:
         part = read_start(config.session_start)
-        begun = begin_sessions(trace, config.lanes, part, config.seed, num_more)
+        begun = begin_sessions(trace, config.lanes, part, config.seed, config.primer_requests)
         first = warming(trace, begun) if config.primers else None
         trace = from_starts(trace, begun, _limits(config))
     return None if first is None else _with_settings(config, first), _with_settings(config, trace)

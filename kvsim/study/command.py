@@ -63,6 +63,7 @@ NOT_SERVING = frozenset(
         *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
         *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("clients", "primer_requests"),
     )
 )
 

@@ -29,6 +29,7 @@ SHARED = frozenset(
         *("horizon", "max_concurrency", "kv_events_config"),
         *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
         *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
+        *("clients", "primer_requests"),
         *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),
     )
