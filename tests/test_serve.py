@@ -314,7 +314,8 @@ def test_a_request_beyond_the_limits_of_the_front_end_is_answered_as_by_vllm(tmp
         ("max_num_queued_tokens", 130, "prefill token backlog limit"),
     ]:
         path = f"{record}.{limit}.jsonl"
-        found, metrics = served(body, deployment={name: limit}, record=path, clock="1")
+        # Slow steps, so that requests queue even where the client is slow.
+        found, metrics = served(body, deployment={name: limit}, record=path, clock="0.1")
         refused = [text for status, text in found if status == 503]
         assert 0 < len(refused) < 30
         assert all(said in text for text in refused)
