@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import kvsim
 import workloads
-from kvsim.compiled.cache import load_arrival_loop
+from kvsim.compiled import path_set
+from kvsim.compiled.cache import load_loops
 from kvsim.config import Config
 from kvsim.fleet import fleet
 from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
@@ -224,15 +225,16 @@ def test_different_blocks_are_counted_without_keys(
         segments=prompts,
         cache_salt=salts[:number],
     )
-    keys, code = PromptKeys(trace, compiled=True), load_arrival_loop()
+    keys = PromptKeys(trace, compiled=True)
     columns = keys.columns()
+    add, remove = map(load_loops().translated, (path_set.add_prompt, path_set.remove_prompt))
     there, counts, known = np.zeros((1, number), np.int32), np.zeros(1, np.int64), PathSet()
     for row in range(number):
         path = keys.of(row, size).tobytes()
-        assert code.add_prompt(columns, there, counts, 0, row, size) == known.add(path)
+        assert add(columns, there, counts, 0, row, size) == known.add(path)
     rows = list(range(number))
     order.shuffle(rows)
     for row in rows:
         path = keys.of(row, size).tobytes()
-        assert code.remove_prompt(columns, there, counts, 0, row, size) == known.remove(path)
+        assert remove(columns, there, counts, 0, row, size) == known.remove(path)
     assert counts[0] == 0

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.compiled import sent
+from kvsim.compiled.cache import load_loops
 
 SIZE = 4
+
+record_sent, bound_depths, row_of = (
+    load_loops().translated(one) for one in (sent.record_sent, sent.bound_depths, sent.row_of)
+)
 
 prompts = st.lists(
     st.tuples(st.integers(-9, 9), st.integers(1, 11)), min_size=1, max_size=5
@@ -44,20 +49,20 @@ def test_it_is_a_bound(
     for place, sent_there, output in past:
         if place < num_places:
             contents = np.array([content for content, _ in sent_there])
-            sent.record_sent(table, contents, output, place)
+            record_sent(table, contents, output, place)
             held[place] |= {*contents.tolist(), output}
     columns = np.array(prompt, np.int64).T.copy()
-    sent.bound_depths(table, columns[0], columns[1], SIZE, most)
+    bound_depths(table, columns[0], columns[1], SIZE, most)
     true = np.array([depths(one, prompt) for one in held])
     assert (most >= true).all()
     if num_places == 64 and num_rows > 2:
-        rows = {sent.row_of(table, content) for content in range(-99, 10)}
+        rows = {row_of(table, content) for content in range(-99, 10)}
         assert len(rows) == 109
         assert (most == true).all()
 
 
 def test_an_output_is_known_to_who_makes_it() -> None:
     table, most = np.zeros(64, np.int64), np.zeros(3, np.int64)
-    sent.record_sent(table, np.array([1]), -5, 2)
-    sent.bound_depths(table, np.array([1, -5, 7]), np.array([8, 8, 8]), SIZE, most)
+    record_sent(table, np.array([1]), -5, 2)
+    bound_depths(table, np.array([1, -5, 7]), np.array([8, 8, 8]), SIZE, most)
     assert most.tolist() == [0, 0, 4]

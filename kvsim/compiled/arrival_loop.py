@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numba import njit
-
-from kvsim.compiled.key_table import EMPTY, match, name_path
+from kvsim.compiled.key_table import match, name_path
 from kvsim.compiled.live_blocks import match_live, num_blocks
 from kvsim.compiled.path_set import add_prompt, remove_prompt
 from kvsim.compiled.replica_set import (
@@ -44,11 +41,8 @@ SCRAPED, TARGET, EVICTION = range(3)
 FEWEST_WORDS = 64
 
 _placement = record_at(Placement)
-last_scrape_of = njit(cache=True)(last_scrape)
-eviction_after = njit(cache=True)(next_eviction)
 
 
-@njit(cache=True)
 def write_keys(kv, row, path, lengths, rest):
     """Write a request's keys into the record of the next admission, as ``extend_keys`` does.
 
@@ -65,7 +59,6 @@ def write_keys(kv, row, path, lengths, rest):
     own_blocks.segment, own_blocks.offset = segment, -rest
 
 
-@njit(cache=True)
 def submit(entry, address, room, row, now):
     """Submit a request to a replica; False if the replica's list of arrivals is full."""
     state = _replica(address)
@@ -80,19 +73,16 @@ def submit(entry, address, room, row, now):
     return True
 
 
-@njit(cache=True)
 def is_known(state, place, seen, counts):
     """Return True if no request of a replica got a first token or ended since the last poll."""
     return state.num_outstanding == counts[place, 0] and state.num_started == seen[place, 1]
 
 
-@njit(cache=True)
 def num_rest(prompts, row, size):
     """Return 1 if a prompt's last block is partly filled, and so not shared, else 0."""
-    return np.int64(prompts[5][row] % size > 0)
+    return int(prompts[5][row] % size > 0)
 
 
-@njit(cache=True)
 def queued_seconds(place, seconds, waits, lines):
     """Return the sum of ``seconds`` of a replica's requests without a first token, in order."""
     total, at = 0.0, lines[0][place]
@@ -103,7 +93,6 @@ def queued_seconds(place, seconds, waits, lines):
     return total
 
 
-@njit(cache=True)
 def observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told):
     """Update the candidates to the current state of the replicas that have advanced."""
     _, addresses, times, _, _, heard = fleet
@@ -132,7 +121,6 @@ def observe(placement, fleet, watches, tracker, expected, prompts, paths, size, 
                 one.num_blocks -= num_rest(prompts, row, size)
 
 
-@njit(cache=True)
 def scrape(placement, addresses, place, time):
     """Copy a replica's published metrics to its candidate."""
     state, one = _replica(addresses[place]), placement.candidates[place]
@@ -144,7 +132,6 @@ def scrape(placement, addresses, place, time):
     one.generation_tokens = state.num_generated_tokens
 
 
-@njit(cache=True)
 def scrape_idle(placement, fleet, time):
     """Scrape replicas that have no further event since their last scrape."""
     addresses, times = fleet[1], fleet[2]
@@ -153,7 +140,6 @@ def scrape_idle(placement, fleet, time):
             scrape(placement, addresses, place, time)
 
 
-@njit(cache=True)
 def most_held(addresses, path, number):
     """Return the largest number of leading keys of a path that any replica's pool holds."""
     most = 0
@@ -166,8 +152,7 @@ def most_held(addresses, path, number):
     return most
 
 
-@njit(cache=True)
-def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
+def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt, blocks):
     """Return the longest current prefix hit of a prompt on any replica, in tokens.
 
     ``held`` is the most leading blocks of the prompt in any pool; negative if unknown.
@@ -177,12 +162,11 @@ def best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt):
     if held < 0 and not is_simple:
         return look_up(entries, addresses, LOOK_UP, row)
     if held < 0:
-        path = name_path(its[0], its[1], its[2], block_size, FIRST_KEY, salt)
-        held = most_held(addresses, path, number)
+        name_path(its[0], its[1], its[2], block_size, FIRST_KEY, salt, blocks)
+        held = most_held(addresses, blocks, number)
     return block_size * min(held, number)
 
 
-@njit(cache=True)
 def show_matches(placement, matched, number, size):
     """Set the predicted hits of the candidates from ``matched``, in entries of ``size`` tokens."""
     least, most = 0, 0
@@ -196,26 +180,23 @@ def show_matches(placement, matched, number, size):
     placement.least_held, placement.most_held = least, most
 
 
-@njit(cache=True)
 def show_sizes(placement, sizes):
     """Set the candidates' numbers of entries in the prefix index."""
     for place in range(len(sizes)):
         placement.candidates[place].num_entries = sizes[place]
 
 
-@njit(cache=True)
 def evict_due(index, moments, now, limits):
     """If an eviction is due, evict from the prefix trees that exceed their limit."""
     interval, most, target = limits[1], limits[2], limits[3]
     if interval <= 0 or now < moments[EVICTION]:
         return
-    moments[EVICTION] = eviction_after(now, moments[EVICTION], interval)
+    moments[EVICTION] = next_eviction(now, moments[EVICTION], interval)
     for place in range(len(index[7])):
         if index[7][place] > most:
             shrink(index, place, target)
 
 
-@njit(cache=True)
 def reach(fleet, cursor, moments, time, steps):
     """Advance all replicas to a time; False if the host must first advance one of them."""
     entries, addresses, times, ended = fleet[0], fleet[1], fleet[2], fleet[3]
@@ -225,11 +206,10 @@ def reach(fleet, cursor, moments, time, steps):
     return place < 0
 
 
-@njit(cache=True)
 def scrape_if_due(placement, fleet, cursor, moments, scrapes, before, now, steps):
     """Scrape all replicas if a scrape is due; False if the host must first advance one of them."""
     start, interval = scrapes
-    time = start + last_scrape_of(now, start, interval) * interval
+    time = start + last_scrape(now, start, interval) * interval
     if time <= max(before, moments[SCRAPED]):
         return True
     if not reach(fleet, cursor, moments, time, steps):
@@ -240,7 +220,13 @@ def scrape_if_due(placement, fleet, cursor, moments, scrapes, before, now, steps
     return True
 
 
-@njit(cache=True)
+def largest(numbers):
+    most = 0
+    for place in range(len(numbers)):
+        most = max(most, numbers[place])
+    return most
+
+
 def catch_up(
     placement,
     fleet,
@@ -272,41 +258,40 @@ def catch_up(
     if not reach(fleet, cursor, moments, now, steps):
         return ADVANCE_ONE
     observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told)
-    if paths[0] and paths[2].max() == paths[1].shape[1]:
+    if paths[0] and largest(paths[2]) == paths[1].shape[1]:
         return MAKE_PLACES
     if interval > 0:
-        time = start + last_scrape_of(now, start, interval) * interval
+        time = start + last_scrape(now, start, interval) * interval
         scrape_idle(placement, fleet, time)
     return LATER
 
 
-@njit(cache=True)
-def entries_of(is_read, its, size, salt, most):
+def entries_of(is_read, its, size, salt, most, keys):
     """Return at most ``most`` keys of a prompt's entries; none if the router does not read them."""
     if not is_read:
-        return np.zeros(0, np.int64)
-    return name_path(its[0], its[1], its[2], size, FIRST_KEY, salt)[:most]
+        return keys[:0]
+    return keys[: min(name_path(its[0], its[1], its[2], size, FIRST_KEY, salt, keys), most)]
 
 
-@njit(cache=True)
 def predict(placement, fleet, source, its, path, size, now, known, index, moments, limits, found):
     """Set the candidates' predicted hits; return the most blocks that any pool holds, or -1."""
     logs, _, delay, sent = known
-    bounds, looked, matched = found
+    matched, bounds, left, places, looked = found
     held = -1
     if source == LIVE:
         bound_depths(sent, its[0], its[2], size, bounds)
-        held = match_live(fleet[1], fleet[2], logs, now - delay, path, bounds, looked, matched)
+        held = match_live(
+            fleet[1], fleet[2], logs, now - delay, path, bounds, looked, matched, places
+        )
     elif source == SENT:
         evict_due(index, moments, now, limits)
-        match(index[0], index[1], path, matched)
+        match(index[0], index[1], path, matched, left)
         show_sizes(placement, index[7])
     if source != NOTHING:
         show_matches(placement, matched, len(path), size)
     return held
 
 
-@njit(cache=True)
 def describe(placement, row, prompt, path, num_pieces, sessions):
     """Write a request into the placement.
 
@@ -321,7 +306,6 @@ def describe(placement, row, prompt, path, num_pieces, sessions):
     placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
 
 
-@njit(cache=True)
 def record_choice(
     placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
 ):
@@ -346,7 +330,6 @@ def record_choice(
         one.num_blocks += num_rest(prompts, row, size)
 
 
-@njit(cache=True)
 def enter_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
     """Record the replica of a prefix; if no request waits there, pass it the prefix's keys, too."""
     if source == SENT:
@@ -359,7 +342,6 @@ def enter_path(source, place, row, prompt, its, path, size, known, outputs, inde
             write_keys(state.kv, row, path, its[2], prompt % size)
 
 
-@njit(cache=True)
 def route(
     fleet,
     router,
@@ -376,6 +358,7 @@ def route(
     kinds,
     cursor,
     moments,
+    scratch,
     steps,
     most,
 ):
@@ -407,6 +390,9 @@ def route(
         reads
     cursor : the next arrival, the replica from which to advance, and a value for the host
     moments : times, by the columns ``SCRAPED``, ``TARGET`` and ``EVICTION``
+    scratch : memory for the keys of a prompt's entries and blocks, for what ``poll`` tells, and for
+        ``predict``: by replica matches and their bounds, words of 64 replicas, replicas, and the
+        arrays ``looked`` of :func:`kvsim.compiled.live_blocks.match_live`, with no known times
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     entries, addresses, times, _, rooms, heard = fleet
@@ -416,11 +402,8 @@ def route(
     source, size, most_entries, block_size, is_simple, watches, num_pieces = kinds
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
-    lines = 2 * (tracker[5][:, 0].max() + most)
-    told = np.empty(lines), np.empty((lines, 3), np.int64)
-    matched, bounds = np.zeros(len(addresses), np.int64), np.zeros(len(addresses), np.int64)
-    seen, guesses = np.full(len(addresses), math.nan), known[1]
-    looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), seen, seen.copy()
+    keys, blocks, told, found = scratch
+    seen = found[4][3]
     while cursor[0] < last:
         at = cursor[0]
         row, now, before = rows[at], planned[at], planned[at - 1] if at > 0 else start
@@ -446,7 +429,7 @@ def route(
         first, stop, prompt = offsets[row], offsets[row + 1], num_prompt_tokens[row]
         its = contents[first:stop], starts[first:stop], lengths[first:stop]
         is_read = source != NOTHING or num_pieces > 0
-        path = entries_of(is_read, its, size, salts[row], most_entries)
+        path = entries_of(is_read, its, size, salts[row], most_entries, keys)
         if source == SENT and not has_room(index, len(path)):
             cursor[2] = len(path)
             return MAKE_ROOM
@@ -462,10 +445,11 @@ def route(
             index,
             moments,
             limits,
-            (bounds, looked, matched),
+            found,
         )
         if stride > 0 and at % stride == 0:
-            best[row] = best_hit(held, fleet, is_simple, its, salts[row], block_size, row, prompt)
+            salt = salts[row]
+            best[row] = best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt, blocks)
         describe(placement, row, prompt, path, num_pieces, sessions)
         place = call_entry(router[0], router[1], router[2], 0)
         if place < 0 or place >= len(addresses):

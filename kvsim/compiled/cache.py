@@ -27,6 +27,7 @@ REPLICA_SET = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
 USER = "kvsim.compiled.user_rules"
 LOOP = "kvsim.compiled.arrival_loop"
+LOOPS = "kvsim.compiled.loops"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -117,6 +118,11 @@ def load_arrival_loop() -> ModuleType:
     load_replica_set()
     load_live()
     return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
+
+
+def load_loops() -> ModuleType:
+    load_entry()
+    return sys.modules.get(LOOPS) or import_module(LOOPS)
 
 
 def _load(name: str, folder: Path) -> ModuleType:

@@ -13,7 +13,7 @@ from kvsim.compiled import key_rules  # noqa: F401 - registers them
 from kvsim.compiled.types import record_at
 from kvsim.records.engine import Replica
 from kvsim.records.events import REMOVED, STORED, UPDATE
-from kvsim.rules.blocks.keys import mix, mix_span
+from kvsim.rules.blocks.keys import mix, mix_span, times_plus
 
 #: A row without a key; keys are not negative.
 EMPTY = -1
@@ -29,6 +29,14 @@ def find(keys, key):
     while keys[row] != key and keys[row] != EMPTY:
         row = (row + 1) & last
     return row
+
+
+@njit(cache=True)
+def is_empty(values, row):
+    bits = 0
+    for column in range(values.shape[1]):
+        bits |= values[row, column]
+    return bits == 0
 
 
 @njit(cache=True)
@@ -60,7 +68,7 @@ def refill(keys, values, new_keys, new_values):
     """Copy the rows with a nonzero value into an empty table; return their number."""
     number = 0
     for row in range(len(keys)):
-        if keys[row] != EMPTY and values[row].any():
+        if keys[row] != EMPTY and not is_empty(values, row):
             place = find(new_keys, keys[row])
             new_keys[place] = keys[row]
             copy_row(values, row, new_values, place)
@@ -91,9 +99,9 @@ def count(keys, values, key, change):
 @njit(cache=True)
 def of_place(key, place):
     """Return a hash of a key and a replica; it collides as rarely as keys do."""
-    z = (np.uint64(key) ^ np.uint64(place + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30)) ^ np.uint64(place)) * np.uint64(0xBF58476D1CE4E5B9)
-    return np.int64((z ^ (z >> np.uint64(27))) >> np.uint64(1))
+    z = times_plus(key ^ (place + 1), 0x9E3779B97F4A7C15, 0)
+    z = times_plus(z ^ ((z >> 30) & (2**34 - 1)) ^ place, 0xBF58476D1CE4E5B9, 0)
+    return ((z ^ ((z >> 27) & (2**37 - 1))) >> 1) & (2**63 - 1)
 
 
 @njit(cache=True)
@@ -126,7 +134,7 @@ def remove(key, place, keys, holders, more_keys, more, rows):
         return
     holders[row, word] &= ~bit
     rows[2] -= 1
-    if not holders[row].any():
+    if is_empty(holders, row):
         drop(keys, holders, row)
         rows[0] -= 1
 
@@ -197,9 +205,13 @@ def apply_logs(addresses, taken, until, group, keys, holders, more_keys, more, r
 
 
 @njit(cache=True)
-def match(keys, holders, path, matched):
-    """Set ``matched`` to the number of leading keys of a path that each replica holds."""
-    left = np.zeros(holders.shape[1], np.int64)
+def match(keys, holders, path, matched, left):
+    """Set ``matched`` to the number of leading keys of a path that each replica holds.
+
+    ``left`` is scratch memory, a word per 64 replicas.
+    """
+    for word in range(len(left)):
+        left[word] = 0
     for place in range(len(matched)):
         left[place // 64] |= np.int64(1) << np.int64(place % 64)
     for depth in range(len(path)):
@@ -226,10 +238,12 @@ def end_at(matched, word, lost, depth):
 
 
 @njit(cache=True)
-def name_path(contents, starts, lengths, size, key, salt):
-    """Return the keys of the full blocks of a prompt; ``key`` and ``salt`` start the chain."""
+def name_path(contents, starts, lengths, size, key, salt, found):
+    """Write the keys of the full blocks of a prompt to ``found``; return their number.
+
+    ``key`` and ``salt`` start the chain.
+    """
     key = mix(key, salt)
-    found = np.empty(lengths.sum() // size, np.int64)
     number, filled = 0, 0
     content, start, length = np.int64(0), np.int64(0), np.int64(0)  # the open span
     for at in range(len(contents)):
@@ -251,4 +265,4 @@ def name_path(contents, starts, lengths, size, key, salt):
                 key = mix_span(key, content, start, length)
                 found[number] = key
                 number, filled, length = number + 1, 0, np.int64(0)
-    return found
+    return number

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from numba import njit
 
 from kvsim.compiled.key_table import EMPTY, _replica, find_due
@@ -169,7 +168,7 @@ def prefetch_depth(pool, path, most, guess, is_second):
 
 
 @njit(cache=True)
-def match_live(addresses, times, known, until, path, most, looked, matched):
+def match_live(addresses, times, known, until, path, most, looked, matched, places):
     """Count the leading keys of a path that each replica held, by its events up to a time.
 
     Parameters
@@ -183,13 +182,14 @@ def match_live(addresses, times, known, until, path, most, looked, matched):
     looked : five arrays by replica, from the last call: depth by known events, depth now, last key
         of the search, value of ``times``, and time of the next unknown update
     matched : set to the number of leading keys of each replica
+    places : scratch memory, by replica
 
     Returns
     -------
     The most leading keys that any replica holds now.
     """
     depths, depths_now, ends, seen, due = looked
-    places, number = np.empty(len(addresses), np.int64), 0
+    number = 0
     for place in range(len(addresses)):
         address = addresses[place]
         if address == 0:

@@ -5,10 +5,7 @@ The compiled form of ``PathSet``. Prompts are compared by their contents, so no 
 
 from __future__ import annotations
 
-from numba import njit
 
-
-@njit(cache=True)
 def num_shared(prompts, one, other):
     """Return (tokens of the common prefix of two prompts, True if the first one is smaller).
 
@@ -36,7 +33,6 @@ def num_shared(prompts, one, other):
     return number, one < other
 
 
-@njit(cache=True)
 def place_of(prompts, there, count, row):
     """Return the index of a prompt in a sorted list, or the index at which to insert it."""
     low, high = 0, count
@@ -49,17 +45,17 @@ def place_of(prompts, there, count, row):
     return low
 
 
-@njit(cache=True)
 def num_own(prompts, there, count, at, row, size):
     """Return the number of a prompt's full blocks that its neighbours in the list lack."""
     shared = 0
     for beside in range(max(at - 1, 0), min(at + 1, count)):
         shared = max(shared, num_shared(prompts, there[beside], row)[0])
-    lengths, offsets = prompts[2], prompts[3]
-    return lengths[offsets[row] : offsets[row + 1]].sum() // size - shared // size
+    lengths, offsets, tokens = prompts[2], prompts[3], 0
+    for segment in range(offsets[row], offsets[row + 1]):
+        tokens += lengths[segment]
+    return tokens // size - shared // size
 
 
-@njit(cache=True)
 def add_prompt(prompts, there, counts, place, row, size):
     """Add a prompt to a replica's list; return how many of its full blocks the list lacked."""
     count = counts[place]
@@ -72,7 +68,6 @@ def add_prompt(prompts, there, counts, place, row, size):
     return number
 
 
-@njit(cache=True)
 def remove_prompt(prompts, there, counts, place, row, size):
     """Remove a prompt from a replica's list; return how many of its full blocks are gone."""
     count = counts[place] - 1

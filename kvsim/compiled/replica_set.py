@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from kvsim.compiled.translation.calls import PRIMITIVES, call_int
 from kvsim.compiled.types import WORD, prefetch, record_at
 from kvsim.records.engine import DONE, Replica
 from kvsim.records.kv import PAGED
@@ -33,6 +34,9 @@ def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argu
         return builder.call(builder.inttoptr(args[0], kind), args[1:])
 
     return types.int64(*[types.int64] * 4), generate
+
+
+PRIMITIVES[call_entry] = PRIMITIVES[call_int]
 
 
 @njit(cache=True)

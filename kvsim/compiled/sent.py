@@ -7,16 +7,14 @@ table, and replicas share bits, so the result may contain too many replicas but 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from kvsim.rules.blocks.keys import times_plus
 
 
-@njit(cache=True)
 def row_of(sent, content):
-    mixed = np.uint64(content) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed >> np.uint64(32)) & (len(sent) - 1)
+    return (times_plus(content, 0x9E3779B97F4A7C15, 0) >> 32) & (len(sent) - 1)
 
 
-@njit(cache=True)
 def record_sent(sent, contents, output, place):
     """Record that a prompt's contents, and the content of its output, were sent to a replica.
 
@@ -28,7 +26,6 @@ def record_sent(sent, contents, output, place):
     sent[row_of(sent, output)] |= bit
 
 
-@njit(cache=True)
 def bound_depths(sent, contents, lengths, size, most):
     """Set ``most`` to the most leading blocks of a prompt that each replica can hold.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kvsim.compiled.key_table import EMPTY, drop, find, of_place
+from kvsim.compiled.key_table import EMPTY, drop, find, is_empty, of_place
 
 #: Columns of a link: its key, the link before it, the link after it; 0 is no link.
 #: Counters: rows of both tables, links made, and the first free link.
@@ -78,7 +78,7 @@ def evict_first(index, place):
     counters[NUM_NAMED] -= 1
     row = find(keys, key)
     holders[row, place // 64] &= ~(np.int64(1) << np.int64(place % 64))
-    if not holders[row].any():
+    if is_empty(holders, row):
         drop(keys, holders, row)
         counters[NUM_HELD] -= 1
     sizes[place] -= 1

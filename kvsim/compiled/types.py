@@ -29,6 +29,8 @@ from numba.extending import (
 
 from kvsim.compiled.cache import check_caching
 from kvsim.compiled.machine import CHECKED
+from kvsim.compiled.translation.calls import PRIMITIVES, prefetch_line
+from kvsim.compiled.translation.unit import record_at as translated_at
 from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
 
 check_caching()  # every module with compiled functions imports this one first
@@ -195,6 +197,9 @@ def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
     return types.none(rows, types.int64, types.int64), generate
 
 
+PRIMITIVES[prefetch] = prefetch_line
+
+
 def record_at(record: type[Record]) -> Any:
     """Return a compiled function that turns an address into a record."""
 
@@ -205,4 +210,5 @@ def record_at(record: type[Record]) -> Any:
 
         return Ref(record)(types.int64), generate
 
+    PRIMITIVES[at] = lambda body, word: translated_at(body, word, record)
     return at

@@ -9,6 +9,9 @@ import math
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kvsim.compiled.translation.arrays import length_of
 from kvsim.compiled.translation.checks import check_fault
 from kvsim.compiled.translation.kinds import (
     IS_OPAQUE,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 def call(body: Body, node: ast.Call, value_of: Any, global_of: Any) -> Value:
     """Write a call; return its result."""
     called = global_of(body, node.func)
+    called = getattr(called, "py_func", called)  # of a function that Numba compiles, too
     if called is None:
         return _method(body, node, value_of)
     primitive = PRIMITIVES.get(called)
@@ -164,15 +168,21 @@ def _times_plus(body: Body, a: Value, b: Value, c: Value) -> Value:
     return Value(int, body.write(f"add i64 {product}, {z}"))
 
 
+def prefetch_line(body: Body, rows: Value, place: Value, line: Value) -> Value:
+    """Write a prefetch of 64 bytes of an item of a list; the index may be out of range."""
+    name = "llvm.prefetch.p0" if IS_OPAQUE else "llvm.prefetch.p0i8"
+    body.unit.declare(f"declare void @{name}({POINTER}, i32, i32, i32)")
+    index = f"{body.cast(place, int).text}, {size_of(item_of(rows.kind))}"
+    address = body.offset(rows.text, body.write(f"mul nsw i64 {index}"))
+    at = body.offset(address, body.write(f"mul nsw i64 {line.text}, 64"))
+    body.do(f"call void @{name}({POINTER} {at}, i32 0, i32 3, i32 1)")
+    return Value(None, "")
+
+
 def _prefetch(num_lines: int) -> Callable[[Body, Value, Value], Value]:
     def write(body: Body, rows: Value, place: Value) -> Value:
-        name = "llvm.prefetch.p0" if IS_OPAQUE else "llvm.prefetch.p0i8"
-        body.unit.declare(f"declare void @{name}({POINTER}, i32, i32, i32)")
-        index = f"{body.cast(place, int).text}, {size_of(item_of(rows.kind))}"
-        address = body.offset(rows.text, body.write(f"mul nsw i64 {index}"))
         for line in range(num_lines):
-            at = body.offset(address, str(64 * line)) if line else address
-            body.do(f"call void @{name}({POINTER} {at}, i32 0, i32 3, i32 1)")
+            prefetch_line(body, rows, place, constant(line))
         return Value(None, "")
 
     return write
@@ -237,6 +247,7 @@ PRIMITIVES: dict[Any, Callable[..., Value]] = {
     float: _float,
     bool: _bool,
     abs: _abs,
+    len: length_of,
     math.isnan: _is_nan,
     math.isinf: _is_infinite,
     math.isfinite: _is_finite,
@@ -248,6 +259,8 @@ PRIMITIVES: dict[Any, Callable[..., Value]] = {
     math.log: _function("log"),
     math.pow: _power,
     times_plus: _times_plus,
+    np.int64: _int,
+    np.isnan: _is_nan,
     fetching.prefetch_item: _prefetch(1),
     fetching.prefetch_whole: _prefetch(2),
     call_int: _call_address(int),

@@ -6,11 +6,13 @@ import ast
 from types import ModuleType
 from typing import Any
 
+from kvsim.compiled.translation.arrays import address_at, cut, row_of, shape_of
 from kvsim.compiled.translation.body import Body, joined
 from kvsim.compiled.translation.calls import call
 from kvsim.compiled.translation.checks import check_index
 from kvsim.compiled.translation.kinds import (
     POINTER,
+    Array,
     UntranslatableError,
     Value,
     constant,
@@ -64,6 +66,8 @@ def _attribute(body: Body, node: ast.Attribute) -> Value:
     if found is not None:
         return constant(found)
     record = value_of(body, node.value)
+    if isinstance(record.kind, Array) and node.attr == "shape":
+        return shape_of(body, record)
     if not is_record(record.kind):
         raise UntranslatableError(f"attribute {node.attr} of {record.kind}")
     derived = body.unit.derived(record.kind, node.attr)
@@ -146,8 +150,38 @@ def _subscript(body: Body, node: ast.Subscript) -> Value:
         return constant(sequence[place])
     rows = value_of(body, node.value)
     if isinstance(rows.kind, tuple):
-        return part(body, rows, value_of(body, node.slice).known)
+        return _of_tuple(body, rows, node.slice)
+    if isinstance(rows.kind, Array):
+        return _of_array(body, rows, node.slice)
     return read(body, item_of(rows.kind), item(body, rows, value_of(body, node.slice)))
+
+
+def _of_tuple(body: Body, value: Value, place: ast.expr) -> Value:
+    """Return an element of a tuple, or its first elements."""
+    if not isinstance(place, ast.Slice):
+        return part(body, value, value_of(body, place).known)
+    if place.upper is None or place.lower or place.step:
+        raise UntranslatableError("a part of a tuple other than its first elements")
+    number = value_of(body, place.upper).known
+    values = [part(body, value, at) for at in range(number)]
+    return packed(body, values, value.kind[:number])
+
+
+def _of_array(body: Body, array: Value, place: ast.expr) -> Value:
+    """Return an item, a row or a slice of an array."""
+    if isinstance(place, ast.Slice):
+        ends = [None if one is None else value_of(body, one) for one in (place.lower, place.upper)]
+        return cut(body, array, *ends)
+    places = places_of(body, place)
+    if len(places) < array.kind.ndim:
+        return row_of(body, array, places[0])
+    return read(body, array.kind.item, address_at(body, array, places))
+
+
+def places_of(body: Body, node: ast.expr) -> list[Value]:
+    """Return the indices of an item of an array, one by dimension."""
+    nodes = node.elts if isinstance(node, ast.Tuple) else [node]
+    return [body.cast(value_of(body, one), int) for one in nodes]
 
 
 def part(body: Body, value: Value, place: int) -> Value:

@@ -1,8 +1,9 @@
-"""Kinds of values: int, float, bool, a record, a list as annotated, a tuple of kinds, or None."""
+"""Kinds of values: int, float, bool, a record, a list as annotated, an array, a tuple, or None."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -30,6 +31,22 @@ class Value(NamedTuple):
     kind: Any
     text: str
     known: Any = None
+
+
+@dataclass(frozen=True)
+class Array:
+    """The kind of a NumPy array: its address and shape, and the bytes between items if strided.
+
+    Attributes
+    ----------
+    item : annotation of its items
+    ndim : 1, or 2 for contiguous rows
+    is_strided : its items are not adjacent
+    """
+
+    item: Any
+    ndim: int = 1
+    is_strided: bool = False
 
 
 class UntranslatableError(Exception):
@@ -67,6 +84,8 @@ def type_of(kind: Any) -> str:
     """Return the LLVM type of a kind."""
     if isinstance(kind, tuple):
         return f"{{ {', '.join(map(type_of, kind))} }}"
+    if isinstance(kind, Array):
+        return f"{{ {POINTER}{', i64' * (kind.ndim + kind.is_strided)} }}"
     return NUMBERS.get(kind, POINTER)
 
 

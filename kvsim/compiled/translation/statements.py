@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from kvsim.compiled.translation.arrays import address_at
 from kvsim.compiled.translation.body import Body, WiderError, joined
 from kvsim.compiled.translation.expressions import (
     condition_of,
@@ -13,12 +14,14 @@ from kvsim.compiled.translation.expressions import (
     kind_of_field,
     packed,
     part,
+    places_of,
     read,
     value_of,
     write,
 )
 from kvsim.compiled.translation.kinds import (
     NUMBERS,
+    Array,
     UntranslatableError,
     Value,
     constant,
@@ -90,7 +93,8 @@ def _put(body: Body, target: ast.expr, value: Value) -> None:
         body.put(_declare(body, target.id, value.kind), value)
     elif isinstance(target, ast.Tuple):
         for place, one in enumerate(target.elts):
-            _put(body, one, part(body, value, place))
+            if not isinstance(one, ast.Name) or one.id != "_":
+                _put(body, one, part(body, value, place))
     else:
         write(body, *_place(body, target), value)
 
@@ -102,6 +106,8 @@ def _place(body: Body, target: ast.expr) -> tuple[Any, str]:
         return kind_of_field(record, target.attr), field(body, record, target.attr)
     if isinstance(target, ast.Subscript):
         rows = value_of(body, target.value)
+        if isinstance(rows.kind, Array):
+            return rows.kind.item, address_at(body, rows, places_of(body, target.slice))
         return item_of(rows.kind), item(body, rows, value_of(body, target.slice))
     raise UntranslatableError(f"assignment to {type(target).__name__}")
 

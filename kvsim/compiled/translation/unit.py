@@ -13,6 +13,7 @@ from kvsim.compiled.translation.checks import check_fault
 from kvsim.compiled.translation.kinds import (
     NUMBERS,
     POINTER,
+    Array,
     UntranslatableError,
     Value,
     constant,
@@ -105,7 +106,7 @@ class Unit:
 
     def infers(self, rule: Any) -> bool:
         """Return True for a rule whose kinds follow from its text, not from annotations."""
-        return bool(rule.__annotations__.get("return") == "Any")
+        return bool(rule.__annotations__.get("return", "Any") == "Any")
 
     def derived(self, record: type[Record], name: str) -> Any:
         """Return the getter of a property of a record."""
@@ -252,7 +253,7 @@ def _zero(kind: Any) -> Value:
 
 
 def _short(kind: Any) -> str:
-    named = not isinstance(kind, tuple) and not is_list(kind)
+    named = not isinstance(kind, tuple | Array) and not is_list(kind)
     return f"{kind.__module__}.{kind.__name__}" if named else str(kind).replace('"', "'")
 
 

@@ -76,7 +76,8 @@ class HeldKeys:
         """Return the number of leading keys that each replica holds."""
         del now
         matched = np.zeros(self._num_replicas, np.int64)
-        self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
+        left = np.zeros(self._held.values.shape[1], np.int64)
+        self._tables.match(self._held.keys, self._held.values, _array(keys), matched, left)
         found: list[int] = matched.tolist()
         return found
 

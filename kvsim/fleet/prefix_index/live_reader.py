@@ -68,7 +68,8 @@ class LiveIndex:
         most, unseen = np.full(len(matched), len(path)), np.full(len(matched), np.nan)
         looked = self.guesses, now_held, np.full(len(matched), -1), unseen, unseen.copy()
         self._live.match_live(
-            *(self._addresses, unseen, self.known, self.until, path, most, looked, matched)
+            *(self._addresses, unseen, self.known, self.until, path, most, looked, matched),
+            np.zeros_like(matched),
         )
         found: list[int] = matched.tolist()
         return found

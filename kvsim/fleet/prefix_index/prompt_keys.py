@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
     Words = NDArray[np.uint64]
+    Ints = NDArray[np.int64]
 
 #: Largest number of requests with keys computed together, and of tokens in their prompts.
 TOGETHER, MOST_TOKENS = 512, 1 << 24
@@ -57,8 +58,7 @@ class PromptKeys:
         """Return the keys of a prompt's full blocks."""
         if self._name is not None:
             columns, salt = self._columns_of(request_id), int(self._salts[request_id])
-            named: NDArray[np.int64] = self._name(*columns, block_size, FIRST_KEY, salt)
-            return named
+            return self._named(columns, block_size, salt)
         known = self._ahead.setdefault(block_size, {})
         if request_id not in known:
             known.clear()
@@ -80,8 +80,14 @@ class PromptKeys:
                 for column, value in ((content, own), (start, 0), (length, output))
             )
         salt = int(self._salts[request_id])
-        named: NDArray[np.int64] = self._name(content, start, length, block_size, FIRST_KEY, salt)
-        return named
+        return self._named((content, start, length), block_size, salt)
+
+    def _named(self, columns: Sequence[Ints], block_size: int, salt: int) -> NDArray[np.int64]:
+        """Return the keys of the full blocks of some spans, by compiled code."""
+        found = np.empty(int(columns[2].sum()) // block_size, np.int64)
+        assert self._name is not None
+        self._name(*columns, block_size, FIRST_KEY, salt, found)
+        return found
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return content, start and length of all segments, offsets and salts by request."""

@@ -92,7 +92,7 @@ class ArrivalLoop:
         outputs: NDArray[np.int64],
         start_time: float,
     ) -> None:
-        from kvsim.compiled.cache import load_arrival_loop
+        from kvsim.compiled.cache import load_arrival_loop, load_loops
         from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
         self._gateways, self._replicas, self._replica_set = gateways, replicas, replica_set
@@ -100,6 +100,7 @@ class ArrivalLoop:
         self._memory = Flat()
         self._router.init_state(self._memory)
         self._code = load_arrival_loop()
+        self._route = load_loops().translated(self._code.route)
         self._rule = self._router.entry_address()
         self._tracker = CompiledLifecycleEvents(replicas, table)
         self._rows, self._planned = rows, planned
@@ -122,8 +123,11 @@ class ArrivalLoop:
         fleet = (*self._replica_set.columns(), self._rooms, np.full(len(self._replicas), math.nan))
         router, state = self._router, self._router.state
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
+        prompts, known = self._prompts(), self._known(number)
+        most = int(prompts[5].max()) // min(PIECE, router.facts.block_size) + 1
+        keys = tuple(np.zeros((2, most), np.int64))  # of a prompt's entries and of its blocks
         facts = (
-            *(self._tracker.columns(), expected, self._prompts(), self._known(number)),
+            *(self._tracker.columns(), expected, prompts, known),
             *(self._limits(), self._arrivals),
             *((predicted, best, branches, stride), self._gateways.scrape_times(), self._kinds()),
         )
@@ -132,9 +136,9 @@ class ArrivalLoop:
         while outcome != code.DONE:
             paths = follows, self._there, counts
             given = (*facts[:4], self._index.columns(), facts[4], paths, *facts[5:])
-            outcome = code.route(
+            outcome = self._route(
                 *(fleet, addresses, *given, self._cursor, self._moments),
-                *(STEPS_PER_CALL, DECISIONS_PER_CALL),
+                *((*keys, *self._scratch(known[1])), STEPS_PER_CALL, DECISIONS_PER_CALL),
             )
             self._serve(outcome)
             self._replica_set.report_ended()
@@ -160,6 +164,17 @@ class ArrivalLoop:
             self._there = np.concatenate((self._there, np.zeros_like(self._there)), axis=1)
         elif outcome == code.WRONG_CHOICE:
             raise self._router.wrong_choice(wanted)
+
+    def _scratch(self, guesses: NDArray[np.int64]) -> tuple[Any, ...]:
+        """Return the memory that the loop needs until it returns, except for keys."""
+        places = len(self._replicas)
+        lines = 2 * (int(self._tracker.columns()[5][:, 0].max()) + DECISIONS_PER_CALL)
+        told = np.empty(lines), np.empty((lines, 3), np.int64)
+        matched, bounds, chosen, now_held = np.zeros((4, places), np.int64)
+        unseen = np.full(places, math.nan)
+        looked = guesses, now_held, np.full(places, -1), unseen, unseen.copy()
+        left = np.zeros(-(-places // 64), np.int64)
+        return told, (matched, bounds, left, chosen, looked)
 
     def _prompts(self) -> tuple[NDArray[Any], ...]:
         columns = self._gateways.prompts()
