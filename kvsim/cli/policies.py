@@ -54,17 +54,18 @@ def bounds_of(trace: Trace, summary: Mapping[str, Any]) -> dict[str, float]:
     has the blocks of all replicas. It is left out for several pools, and if other memory holds KV,
     too.
     """
-    from kvsim.compiled.functions import compiled
+    from kvsim.hits.backend import backend_of
     from kvsim.hits.paths import paths_of
     from kvsim.hits.policies import lru_at_all_sizes, simulation
 
     cache = summary["kv_cache"]
-    paths = paths_of(trace, cache["block_size"], 0, compiled, as_engine=True)
-    whole = int(lru_at_all_sizes(paths, compiled)[-1])
+    backend = backend_of("compiled")
+    paths = paths_of(trace, cache["block_size"], 0, backend, as_engine=True)
+    whole = int(lru_at_all_sizes(paths, backend)[-1])
     bounds = {"infinite_hit_rate": whole / paths.measured_tokens}
     if summary["external_prefix_cache_hit_rate"] is None and summary["pools"] is None:
         size = cache["num_usable_blocks"] * len(summary["replicas"])
-        hits = simulation("optimal", paths, compiled)(min(size, max(paths.num_blocks, 1)))
+        hits = simulation("optimal", paths, backend)(min(size, max(paths.num_blocks, 1)))
         bounds["optimal_hit_rate"] = hits / paths.measured_tokens
     return bounds
 

@@ -1,69 +1,82 @@
-"""Plain functions over arrays, which run as Python or compiled.
+"""Rules over records of their own, outside a replica, which run as Python or compiled.
 
-The functions of a package may call each other. They use no records of a replica, so their machine
-code stays valid after an edit of the rules.
+The rules of a package may call each other. They use no records of a replica, so their machine code
+stays valid after an edit of the rules of replicas.
 """
 
 from __future__ import annotations
 
+import ctypes
 import inspect
-import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from numba import njit
-from numba.extending import overload
-
-from kvsim.compiled.cache import cache_folder, caching_in
+from kvsim.compiled.cache import cache_folder
+from kvsim.compiled.machine import CHECKED, FAULT, address_in, library_of, say
+from kvsim.records.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
-#: Numba's options for the functions, as for rules.
-OPTIONS: Any = {"error_model": "numpy"}
+#: A function over three words.
+ENTRY = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Any:
-    """Return a function that is compiled or loaded at its first call, for the types of that call.
+def compiled(rule: Callable[..., int]) -> Callable[..., int]:
+    """Return a function that runs the machine code of a rule, which is compiled or loaded.
 
     Parameters
     ----------
-    function : plain function over numbers and NumPy arrays; it calls only NumPy, its own
-        package, and rules that its modules import
+    rule : takes at most three records or ints; it calls only rules of its own package, and rules
+        that its modules import
     """
-    folder = _register(function.__module__.rpartition(".")[0])
-    with caching_in(folder):
-        entry: Any = njit(cache=True, **OPTIONS)(function)
-    if hasattr(entry, "stats"):  # a plain function under NUMBA_DISABLE_JIT
-        name = function.__name__
-        if not any(Path(entry.stats.cache_path).glob(f"*.{name}-*.nbi")):
-            said = f"kvsim: compiling {name} once, for a few seconds ..."
-            print(said, file=sys.stderr, flush=True)  # noqa: T201 - a first run is silent
-    return entry
+    modules = _modules_of(rule.__module__.rpartition(".")[0])
+    name = f"{rule.__module__}.{rule.__name__}"
+    library = library_of(name, _folder_of(modules), lambda: _text_of(rule, name, modules))
+    entry = ENTRY(address_in(library, name))
+
+    def call(*given: Any) -> int:
+        words = [one if isinstance(one, int) else one.address for one in given]
+        found: int = entry(*words, *[0] * (3 - len(words)))
+        if FAULT.value:
+            text, FAULT.value = ctypes.string_at(FAULT.value).decode(), 0
+            raise IndexError(text)
+        return found
+
+    return call
 
 
-@cache
-def _register(package: str) -> Path:
-    """Make the functions of a package callable from compiled code; return its cache folder.
+def _modules_of(package: str) -> list[ModuleType]:
+    folders = import_module(package).__path__
+    return [import_module(found.name) for found in iter_modules(folders, package + ".")]
 
-    The rules that its modules import from elsewhere become callable, too.
-    """
-    folders = [Path(folder) for folder in import_module(package).__path__]
-    others = [Path(__file__).parent]
-    modules = iter_modules(map(str, folders), package + ".")
-    for module in (import_module(found.name) for found in modules):
+
+def _folder_of(modules: list[ModuleType]) -> Path:
+    """Return the cache folder of rules: it depends on their sources, and on those they import."""
+    folders = {Path(str(module.__file__)).parent: None for module in modules}
+    for module in modules:
         for _, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__:
-                _make_callable(function)
-            elif function.__module__.startswith("kvsim.rules."):
-                _make_callable(function)
-                others.append(Path(inspect.getfile(function)).parent)
-    return cache_folder([*folders, *dict.fromkeys(others)])
+            if function.__module__.startswith("kvsim.rules."):
+                folders[Path(inspect.getfile(function)).parent] = None
+    translation = Path(__file__).parent / "translation"
+    return cache_folder([*folders, translation])
 
 
-def _make_callable(function: Any) -> None:
-    overload(function, jit_options=OPTIONS, strict=False)(lambda *args: function)
+def _text_of(rule: Callable[..., int], name: str, modules: list[ModuleType]) -> str:
+    """Translate a rule, and those that it calls."""
+    from kvsim.compiled.translation.unit import Unit  # loading what is compiled needs none of it
+
+    say(f"compiling {rule.__name__} once ...")
+    records = {
+        name: one
+        for module in modules
+        for name, one in inspect.getmembers(module, inspect.isclass)
+        if issubclass(one, Record) and one is not Record
+    }
+    unit = Unit(name, {}, records, lambda rule, _: rule, lambda _: False, checked=CHECKED)
+    return unit.entry_of(name, rule)

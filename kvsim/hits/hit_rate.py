@@ -11,7 +11,8 @@ import numpy as np
 
 from kvsim.config import Config
 from kvsim.errors import FieldError
-from kvsim.hits.paths import Paths, paths_of
+from kvsim.hits.backend import backend_of
+from kvsim.hits.paths import paths_of
 from kvsim.hits.policies import USUAL, check_policies, lru_at_all_sizes, simulation
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from kvsim.hits.paths import Compile
+    from kvsim.hits.backend import Backend
+    from kvsim.hits.paths import Paths
     from kvsim.hits.tiers import Deployment, Tier
     from kvsim.trace import Trace
 
@@ -244,9 +246,9 @@ def hit_rate(
     elif disk_size is not None or gib_price is not None:
         name = "gib_price" if disk_size is None else "disk_size"
         raise FieldError(name, "needs a model, which determines the bytes of a block")
-    compile_ = _compiler(backend)
-    paths = paths_of(trace, size, measure_from, compile_, as_engine=found is not None)
-    curves, lru = _curves(names, sizes, paths, compile_, on_progress)
+    runner = backend_of(backend)
+    paths = paths_of(trace, size, measure_from, runner, as_engine=found is not None)
+    curves, lru = _curves(names, sizes, paths, runner, on_progress)
     return HitRate(
         curves,
         lru,
@@ -279,20 +281,11 @@ def _check(
             raise FieldError(name, f"must be above 0 and finite, got {value}")
 
 
-def _compiler(backend: str) -> Compile:
-    """Return a function that compiles a rule, or returns it unchanged."""
-    if backend == "python":
-        return lambda function: function
-    from kvsim.compiled.functions import compiled
-
-    return compiled
-
-
 def _curves(
     names: Sequence[str],
     sizes: Sequence[int] | None,
     paths: Paths,
-    compile_: Compile,
+    backend: Backend,
     on_progress: Callable[[int], object] | None,
 ) -> tuple[dict[str, tuple[Ints, Ints]], Ints]:
     """Return the curve (sizes, hit tokens) of each policy, and LRU's hit tokens at all sizes."""
@@ -303,13 +296,13 @@ def _curves(
         at_lru = np.unique(np.append(between, at))
     else:
         at = at_lru = np.unique(np.asarray(sizes, np.int64))
-    lru = lru_at_all_sizes(paths, compile_)
+    lru = lru_at_all_sizes(paths, backend)
     curves, done = {}, 0
     for name in names:
         if name == "lru":
             curves[name] = at_lru, lru[np.minimum(at_lru, most)]
             continue
-        serve, hits = simulation(name, paths, compile_), np.zeros(len(at), np.int64)
+        serve, hits = simulation(name, paths, backend), np.zeros(len(at), np.int64)
         for k, size in enumerate(at.tolist()):
             hits[k] = serve(min(size, max(most, 1)))
             done += 1

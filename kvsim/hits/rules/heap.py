@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-import numpy as np
-
-if TYPE_CHECKING:
-    from kvsim.hits.rules.requests import Ints
+from kvsim.records.record import Record
 
 
-def with_entry(heap: Ints, length: int, rank: int, block: int) -> Ints:
-    """Return a heap of ``length`` entries with one more, in a larger array if needed."""
-    if length == len(heap):
-        larger = np.empty((2 * length, 2), np.int64)
-        larger[:length] = heap
-        heap = larger
+@dataclass(slots=True)
+class Entry(Record):
+    """A block and its rank when it was added."""
+
+    rank: int = 0
+    block: int = 0
+
+
+def add_entry(heap: list[Entry], length: int, rank: int, block: int) -> int:
+    """Add to a heap of ``length`` entries; return the new length."""
     at = length
-    while at > 0 and rank < heap[(at - 1) >> 1, 0]:
-        parent = (at - 1) >> 1
-        heap[at, 0], heap[at, 1] = heap[parent, 0], heap[parent, 1]
-        at = parent
-    heap[at, 0], heap[at, 1] = rank, block
-    return heap
+    while at > 0 and rank < heap[(at - 1) >> 1].rank:
+        parent = heap[(at - 1) >> 1]
+        heap[at].rank, heap[at].block = parent.rank, parent.block
+        at = (at - 1) >> 1
+    heap[at].rank, heap[at].block = rank, block
+    return length + 1
 
 
-def drop_first(heap: Ints, length: int) -> int:
+def drop_first(heap: list[Entry], length: int) -> int:
     """Remove the first of ``length`` entries; return the number left."""
     length -= 1
-    rank, block, at, child = heap[length, 0], heap[length, 1], 0, 1
+    rank, block, at, child = heap[length].rank, heap[length].block, 0, 1
     while child < length:
-        if child + 1 < length and heap[child + 1, 0] < heap[child, 0]:
+        if child + 1 < length and heap[child + 1].rank < heap[child].rank:
             child += 1
-        if rank <= heap[child, 0]:
+        if rank <= heap[child].rank:
             break
-        heap[at, 0], heap[at, 1] = heap[child, 0], heap[child, 1]
+        heap[at].rank, heap[at].block = heap[child].rank, heap[child].block
         at, child = child, 2 * child + 1
-    heap[at, 0], heap[at, 1] = rank, block
+    heap[at].rank, heap[at].block = rank, block
     return length

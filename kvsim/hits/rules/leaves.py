@@ -11,97 +11,130 @@ that block.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from kvsim.hits.rules.heap import drop_first, with_entry
-from kvsim.hits.rules.requests import num_hits, tokens_of
+from kvsim.hits.rules.heap import Entry, add_entry, drop_first
+from kvsim.hits.rules.requests import Requests, num_hits, tokens_of
+from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.rules.eviction.shares import worth_of
 
-if TYPE_CHECKING:
-    from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
-
 LFU, OPTIMAL, GDSF = 0, 1, 2
-NO_BLOCK = -1
 NEVER = 2**31 - 1  # next use of a block that no later request uses
-RANK, USES, CHILDREN, PARENT, USER = 0, 1, 2, 3, 4  # columns of the state of a block
 
 
-def next_uses(requests: Requests) -> Shorts:
-    """Return, for each entry of the paths, the next request that uses the entry's block."""
-    paths, offsets = requests[0], requests[1]
-    found = np.empty(len(paths), np.int32)
-    coming = np.full(requests[4][1], NEVER, np.int32)
-    for i in range(len(offsets) - 2, -1, -1):
-        for at in range(offsets[i], offsets[i + 1]):
-            found[at] = coming[paths[at]]
-            coming[paths[at]] = i
-    return found
+@dataclass(slots=True)
+class Leaf(Record):
+    """A block: its rank, uses since its insertion, cached children, parent, last request."""
+
+    rank: int = 0
+    uses: Short = 0
+    children: Short = 0
+    parent: Short = 0
+    user: Short = 0
 
 
-def use(state: Ints, block: int, i: int, policy: int, next_use: int, age: int) -> None:
+@dataclass(slots=True)
+class Leaves(Record):
+    """The state of a cache that evicts leaves.
+
+    Attributes
+    ----------
+    is_cached : a flag per block
+    blocks : the state of each block
+    heap : ranks of leaves
+    coming : the next request that uses a block, while requests are read backwards
+    next_use : the same for each entry of the requests' paths
+    policy : LFU, OPTIMAL or GDSF
+    """
+
+    is_cached: list[Tiny] = field(default_factory=list)
+    blocks: list[Leaf] = field(default_factory=list)
+    heap: list[Entry] = field(default_factory=list)
+    coming: list[Short] = field(default_factory=list)
+    next_use: list[Short] = field(default_factory=list)
+    policy: int = LFU
+
+
+def find_next_uses(requests: Requests, leaves: Leaves) -> int:
+    """Find, for each entry of the paths, the next request that uses the entry's block."""
+    for i in range(requests.number - 1, -1, -1):
+        for at in range(requests.offsets[i], requests.offsets[i + 1]):
+            block = requests.paths[at]
+            leaves.next_use[at] = leaves.coming[block]
+            leaves.coming[block] = i
+    return 0
+
+
+def use(leaves: Leaves, block: int, i: int, next_use: int, age: int) -> None:
     """Update the rank of a cached block that request i uses; ``age`` is 0 except under GDSF."""
-    state[block, USER] = i
-    state[block, USES] += 1
-    if policy != OPTIMAL:
-        state[block, RANK] = (worth_of(age, state[block, USES]) << 32) + i
+    leaf = leaves.blocks[block]
+    leaf.user = i
+    leaf.uses += 1
+    if leaves.policy != OPTIMAL:
+        leaf.rank = (worth_of(age, leaf.uses) << 32) + i
     else:
-        state[block, RANK] = NEVER - next_use
+        leaf.rank = NEVER - next_use
 
 
-def without_stale(heap: Ints, length: int, state: Ints, is_cached: Flags) -> int:
+def without_stale(leaves: Leaves, length: int) -> int:
     """Drop stale entries until the first one is valid; return the number of entries left.
 
     An entry is stale if its block is no cached leaf, or has a new rank.
     """
     while length > 0:
-        rank, block = heap[0, 0], heap[0, 1]
-        if is_cached[block] and state[block, CHILDREN] == 0 and state[block, RANK] == rank:
+        first = leaves.heap[0]
+        leaf = leaves.blocks[first.block]
+        if leaves.is_cached[first.block] and leaf.children == 0 and leaf.rank == first.rank:
             break
-        length = drop_first(heap, length)
+        length = drop_first(leaves.heap, length)
     return length
 
 
-def leaf_hits(requests: Requests, size: int, policy: int, next_use: Shorts) -> int:
-    """Return the hit tokens of a cache of ``size`` blocks; see :func:`next_uses`."""
-    paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
-    is_cached = np.zeros(num_nodes, np.uint8)
-    state = np.zeros((num_nodes, 5), np.int64)
-    heap, length, num_cached, total = np.empty((1024, 2), np.int64), 0, 0, 0
-    age = 0
-    for i in range(len(offsets) - 1):
+def remove_first(leaves: Leaves, length: int, i: int) -> int:
+    """Evict the first leaf; its parent may become one. Return the number of entries."""
+    victim, heap = leaves.heap[0].block, leaves.heap
+    length = drop_first(heap, length)
+    leaves.is_cached[victim] = 0
+    parent = leaves.blocks[victim].parent
+    if parent != NONE:
+        above = leaves.blocks[parent]
+        above.children -= 1
+        if above.children == 0 and above.user != i:
+            length = add_entry(heap, length, above.rank, parent)
+    return length
+
+
+def leaf_hits(requests: Requests, leaves: Leaves, size: int) -> int:
+    """Return the hit tokens of a cache of ``size`` blocks; see :func:`find_next_uses`."""
+    is_cached, blocks, heap, policy = leaves.is_cached, leaves.blocks, leaves.heap, leaves.policy
+    length, num_cached, total, age = 0, 0, 0, 0
+    for block in range(requests.num_nodes):
+        is_cached[block] = 0
+    for i in range(requests.number):
         total += tokens_of(requests, i, num_hits(requests, i, is_cached))
-        at, stop, tail = offsets[i], offsets[i + 1], NO_BLOCK
-        while at < stop and is_cached[paths[at]]:
-            tail = paths[at]
-            use(state, tail, i, policy, next_use[at], age)
+        at, stop, tail = requests.offsets[i], requests.offsets[i + 1], NONE
+        while at < stop and is_cached[requests.paths[at]]:
+            tail = requests.paths[at]
+            use(leaves, tail, i, leaves.next_use[at], age)
             at += 1
         for place in range(at, stop):
+            next_use = leaves.next_use[place]
             if num_cached == size:
-                length = without_stale(heap, length, state, is_cached)
-                if length == 0 or (policy == OPTIMAL and heap[0, 0] >= NEVER - next_use[place]):
+                length = without_stale(leaves, length)
+                if length == 0 or (policy == OPTIMAL and heap[0].rank >= NEVER - next_use):
                     break
-                victim = heap[0, 1]
-                age = heap[0, 0] >> 32 if policy == GDSF else 0
-                length = drop_first(heap, length)
-                is_cached[victim] = 0
+                age = heap[0].rank >> 32 if policy == GDSF else 0
+                length = remove_first(leaves, length, i)
                 num_cached -= 1
-                parent = state[victim, PARENT]
-                if parent != NO_BLOCK:
-                    state[parent, CHILDREN] -= 1
-                    if state[parent, CHILDREN] == 0 and state[parent, USER] != i:
-                        heap = with_entry(heap, length, state[parent, RANK], parent)
-                        length += 1
-            block = paths[place]
+            block = requests.paths[place]
             is_cached[block] = 1
             num_cached += 1
-            state[block, USES], state[block, CHILDREN], state[block, PARENT] = 0, 0, tail
-            if tail != NO_BLOCK:
-                state[tail, CHILDREN] += 1
-            use(state, block, i, policy, next_use[place], age)
+            leaf = blocks[block]
+            leaf.uses, leaf.children, leaf.parent = 0, 0, tail
+            if tail != NONE:
+                blocks[tail].children += 1
+            use(leaves, block, i, next_use, age)
             tail = block
-        if tail != NO_BLOCK and state[tail, CHILDREN] == 0:
-            heap = with_entry(heap, length, state[tail, RANK], tail)
-            length += 1
+        if tail != NONE and blocks[tail].children == 0:
+            length = add_entry(heap, length, blocks[tail].rank, tail)
     return total

@@ -10,25 +10,45 @@ fall, and blocks that one request used last have consecutive distances.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
+from kvsim.records.record import Record, Short
 
 if TYPE_CHECKING:
-    from kvsim.hits.rules.requests import Ints, Requests
-
-NEVER = -1
+    from kvsim.hits.rules.requests import Requests
 
 
-def add_until(tree: Ints, at: int, change: int) -> None:
+@dataclass(slots=True)
+class Distances(Record):
+    """The state of the pass, of which ``hits`` is the result.
+
+    Attributes
+    ----------
+    slope : second differences of the hit tokens by size
+    step : first differences, in addition
+    hits : hit tokens at every size from 0 to ``num_blocks``
+    last : one plus the last request that used the block, or 0
+    used : Fenwick tree over requests: number of blocks that a request used last
+    """
+
+    slope: list[int] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
+    hits: list[int] = field(default_factory=list)
+    last: list[Short] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+    num_blocks: int = 0
+
+
+def add_until(tree: list[int], length: int, at: int, change: int) -> None:
     """Add ``change`` to an entry of a Fenwick tree."""
     at += 1
-    while at <= len(tree):
+    while at <= length:
         tree[at - 1] += change
         at += at & -at
 
 
-def sum_until(tree: Ints, stop: int) -> int:
+def sum_until(tree: list[int], stop: int) -> int:
     """Return the sum of the entries before ``stop``."""
     total = 0
     while stop > 0:
@@ -37,33 +57,38 @@ def sum_until(tree: Ints, stop: int) -> int:
     return total
 
 
-def lru_hits(requests: Requests, num_blocks: int) -> Ints:
-    """Return the hit tokens at every cache size from 0 to ``num_blocks``."""
-    paths, offsets, num_lookups, num_tokens, (block_size, num_nodes, first_measured) = requests
-    slope = np.zeros(num_blocks + 2, np.int64)  # second differences of the hit tokens by size
-    step = np.zeros(num_blocks + 2, np.int64)  # first differences, in addition
-    last = np.full(num_nodes, NEVER, np.int32)  # last request that used the block
-    used = np.zeros(len(num_tokens), np.int64)  # Fenwick tree: blocks by the last request
-    num_used = 0
-    for i in range(len(num_tokens)):
-        at, stop = offsets[i], offsets[i + 1]
-        looked_up = at + num_lookups[i]
+def sum_up(found: Distances) -> None:
+    """Sum the differences up to the hit tokens."""
+    slope, total = 0, 0
+    for size in range(found.num_blocks + 1):
+        slope += found.slope[size]
+        total += found.step[size] + slope
+        found.hits[size] = total
+
+
+def lru_hits(requests: Requests, found: Distances) -> int:
+    """Find the hit tokens at every cache size."""
+    paths, last, used, number = requests.paths, found.last, found.used, requests.number
+    num_used, block_size = 0, requests.block_size
+    for i in range(number):
+        first, stop = requests.offsets[i], requests.offsets[i + 1]
+        at, looked_up = first, first + requests.num_lookups[i]
         while at < stop:
             begin, user = at, last[paths[at]]
             while at < stop and last[paths[at]] == user:
-                last[paths[at]] = i
+                last[paths[at]] = i + 1
                 at += 1
-            if user == NEVER:
+            if user == 0:
                 num_used += at - begin
                 continue
             hits = min(at, looked_up) - begin
-            if i >= first_measured and hits > 0:
-                distance = num_used - sum_until(used, user + 1) + 1
-                slope[distance] += block_size
-                slope[distance + hits] -= block_size
-                surplus = (begin + hits - offsets[i]) * block_size - num_tokens[i]
-                step[distance + hits - 1] -= max(surplus, 0)
-            add_until(used, user, begin - at)
-        add_until(used, i, stop - offsets[i])
-    by_size: Ints = (step + slope.cumsum())[: num_blocks + 1].cumsum()
-    return by_size
+            if i >= requests.first_measured and hits > 0:
+                distance = num_used - sum_until(used, user) + 1
+                found.slope[distance] += block_size
+                found.slope[distance + hits] -= block_size
+                surplus = (begin + hits - first) * block_size - requests.num_tokens[i]
+                found.step[distance + hits - 1] -= max(surplus, 0)
+            add_until(used, number, user - 1, begin - at)
+        add_until(used, number, i, stop - first)
+    sum_up(found)
+    return 0

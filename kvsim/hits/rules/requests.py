@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Shorts = NDArray[np.int32]
-    Flags = NDArray[np.uint8]
-
-    #: Blocks of all requests, request by request, root first; offsets of the requests in them;
-    #: number of blocks that each request looks up (it only inserts the others); tokens of each
-    #: prompt; and tokens per block, upper bound of the blocks' numbers, first measured request.
-    Requests = tuple[Shorts, Ints, Ints, Ints, tuple[int, int, int]]
+from kvsim.records.record import Record, Short, Tiny
 
 
-def num_hits(requests: Requests, i: int, is_cached: Flags) -> int:
+@dataclass(slots=True)
+class Requests(Record):
+    """Requests as paths of numbered blocks.
+
+    Attributes
+    ----------
+    paths : blocks of all requests, request by request, root first
+    offsets : first block of each request in ``paths``, and the number of all blocks
+    num_lookups : number of blocks that each request looks up; it only inserts the others
+    num_tokens : prompt tokens of each request
+    number : number of requests
+    block_size : tokens per block
+    num_nodes : upper bound of the numbers of blocks
+    first_measured : first request whose hits count
+    """
+
+    paths: list[Short] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    num_lookups: list[int] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    number: int = 0
+    block_size: int = 0
+    num_nodes: int = 0
+    first_measured: int = 0
+
+
+def num_hits(requests: Requests, i: int, is_cached: list[Tiny]) -> int:
     """Return the length of the longest cached path that a request looks up, in blocks."""
-    paths, offsets, num_lookups = requests[0], requests[1], requests[2]
-    at, stop = offsets[i], offsets[i] + num_lookups[i]
-    while at < stop and is_cached[paths[at]]:
+    first = at = requests.offsets[i]
+    stop = first + requests.num_lookups[i]
+    while at < stop and is_cached[requests.paths[at]]:
         at += 1
-    return int(at - offsets[i])
+    return at - first
 
 
 def tokens_of(requests: Requests, i: int, hits: int) -> int:
     """Return the tokens of a request's first ``hits`` blocks, 0 if the request is not measured."""
-    block_size, _, first_measured = requests[4]
-    return min(hits * block_size, int(requests[3][i])) if i >= first_measured else 0
+    if i < requests.first_measured:
+        return 0
+    return min(hits * requests.block_size, requests.num_tokens[i])

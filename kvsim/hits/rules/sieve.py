@@ -8,48 +8,40 @@ It skips the blocks of the current request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from kvsim.hits.rules.queues import NEWER, USER, USES, append, empty_queues, unlink, use_cached
-from kvsim.hits.rules.requests import num_hits, tokens_of
-
-if TYPE_CHECKING:
-    from kvsim.hits.rules.requests import Requests, Shorts
+from kvsim.hits.rules.queues import Link, Queues, append, clear, unlink, use_cached
+from kvsim.hits.rules.requests import Requests, num_hits, tokens_of
 
 
-def next_victim(links: Shorts, hand: int, i: int) -> int:
+def next_victim(links: list[Link], hand: int, end: int, i: int) -> int:
     """Move the hand to the block to evict, which request i does not use."""
-    end = len(links) - 1
-    while hand == end or links[hand, USER] == i or links[hand, USES] > 0:
-        if links[hand, USER] != i:
-            links[hand, USES] = 0
-        hand = links[hand, NEWER]
+    while hand == end or links[hand].user == i or links[hand].uses > 0:
+        if links[hand].user != i:
+            links[hand].uses = 0
+        hand = links[hand].newer
     return hand
 
 
-def sieve_hits(requests: Requests, size: int) -> int:
+def sieve_hits(requests: Requests, queues: Queues, size: int) -> int:
     """Return the hit tokens of a cache of ``size`` blocks."""
-    paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
-    is_cached, links = np.zeros(num_nodes, np.uint8), empty_queues(num_nodes, 1)
-    hand, num_cached, total = num_nodes, 0, 0
-    for i in range(len(offsets) - 1):
+    is_cached, links, end = queues.is_cached, queues.links, requests.num_nodes
+    clear(queues, end, 1)
+    hand, num_cached, total = end, 0, 0
+    for i in range(requests.number):
         total += tokens_of(requests, i, num_hits(requests, i, is_cached))
-        num_own = use_cached(requests, i, is_cached, links, 1)
-        for at in range(offsets[i], offsets[i + 1]):
-            block = paths[at]
+        num_own = use_cached(requests, i, queues, 1)
+        for at in range(requests.offsets[i], requests.offsets[i + 1]):
+            block = requests.paths[at]
             if is_cached[block]:
                 continue
             if num_own == size:
                 break
             if num_cached == size:
-                victim = next_victim(links, hand, i)
-                hand = links[victim, NEWER]
+                victim = next_victim(links, hand, end, i)
+                hand = links[victim].newer
                 unlink(links, victim)
                 is_cached[victim] = 0
                 num_cached -= 1
-            append(links, num_nodes, block)
-            links[block, USER], links[block, USES], is_cached[block] = i, 0, 1
+            append(links, end, block)
+            links[block].user, links[block].uses, is_cached[block] = i, 0, 1
             num_cached, num_own = num_cached + 1, num_own + 1
     return total

@@ -9,74 +9,69 @@ request are not evicted; of two blocks of one request, the one nearer to the roo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from kvsim.hits.rules.queues import NEWER, NOBODY, USER, append, empty_queues, unlink
-from kvsim.hits.rules.requests import num_hits, tokens_of
+from kvsim.hits.rules.queues import Link, Queues, append, clear, unlink
+from kvsim.hits.rules.requests import Requests, num_hits, tokens_of
+from kvsim.records.record import NONE
 from kvsim.rules.eviction.shares import most_protected
 
-if TYPE_CHECKING:
-    from kvsim.hits.rules.requests import Flags, Ints, Requests, Shorts
-
-PROBATION, PROTECTED = 0, 1  # queues; ``segment`` holds a block's queue plus 1, or 0
+PROBATION, PROTECTED = 0, 1  # queues; ``place`` holds a block's queue plus 1, or 0
 
 
-def oldest_unused(links: Shorts, end: int, i: int) -> int:
-    """Return the oldest block of a queue that request i does not use, or ``NOBODY``."""
-    block = links[end, NEWER]
+def oldest_unused(links: list[Link], end: int, i: int) -> int:
+    """Return the oldest block of a queue that request i does not use, or ``NONE``."""
+    block = links[end].newer
     while block != end:
-        if links[block, USER] != i:
-            return int(block)
-        block = links[block, NEWER]
-    return NOBODY
+        if links[block].user != i:
+            return block
+        block = links[block].newer
+    return NONE
 
 
-def promote(links: Shorts, lengths: Ints, segment: Flags, block: int, target: int) -> None:
+def promote(queues: Queues, block: int, target: int) -> None:
     """Move a cached block to the newest end of a segment."""
-    unlink(links, block)
-    lengths[segment[block] - 1] -= 1
-    append(links, len(links) - 2 + target, block)
-    lengths[target] += 1
-    segment[block] = target + 1
+    unlink(queues.links, block)
+    queues.lengths[queues.place[block] - 1] -= 1
+    append(queues.links, queues.end + target, block)
+    queues.lengths[target] += 1
+    queues.place[block] = target + 1
 
 
-def slru_hits(requests: Requests, size: int) -> int:
+def slru_hits(requests: Requests, queues: Queues, size: int) -> int:
     """Return the hit tokens of a cache of ``size`` blocks."""
-    paths, offsets, num_nodes = requests[0], requests[1], requests[4][1]
-    segment, links = np.zeros(num_nodes, np.uint8), empty_queues(num_nodes, 2)
-    lengths, total = np.zeros(2, np.int64), 0
-    most = most_protected(size)
-    for i in range(len(offsets) - 1):
+    segment, links, lengths = queues.place, queues.links, queues.lengths
+    clear(queues, requests.num_nodes, 2)
+    most, total = most_protected(size), 0
+    for i in range(requests.number):
+        begin, stop = requests.offsets[i], requests.offsets[i + 1]
         total += tokens_of(requests, i, num_hits(requests, i, segment))
         num_own = 0
-        for at in range(offsets[i + 1] - 1, offsets[i] - 1, -1):
-            if segment[paths[at]]:
-                links[paths[at], USER] = i
-                promote(links, lengths, segment, paths[at], PROTECTED)
+        for at in range(stop - 1, begin - 1, -1):
+            block = requests.paths[at]
+            if segment[block]:
+                links[block].user = i
+                promote(queues, block, PROTECTED)
                 num_own += 1
         while lengths[PROTECTED] > most:
-            oldest = links[num_nodes + PROTECTED, NEWER]
-            promote(links, lengths, segment, oldest, PROBATION)
-        for at in range(offsets[i], offsets[i + 1]):
-            block = paths[at]
+            promote(queues, links[queues.end + PROTECTED].newer, PROBATION)
+        for at in range(begin, stop):
+            block = requests.paths[at]
             if segment[block]:
                 continue
             if num_own == size:
                 break
             if lengths[PROBATION] + lengths[PROTECTED] == size:
-                victim = oldest_unused(links, num_nodes + PROBATION, i)
-                if victim == NOBODY:
-                    victim = oldest_unused(links, num_nodes + PROTECTED, i)
+                victim = oldest_unused(links, queues.end + PROBATION, i)
+                if victim == NONE:
+                    victim = oldest_unused(links, queues.end + PROTECTED, i)
                 unlink(links, victim)
                 lengths[segment[victim] - 1] -= 1
                 segment[victim] = 0
-            append(links, num_nodes + PROBATION, block)
+            append(links, queues.end + PROBATION, block)
             lengths[PROBATION] += 1
-            links[block, USER], segment[block] = i, PROBATION + 1
+            links[block].user, segment[block] = i, PROBATION + 1
             num_own += 1
-        for at in range(offsets[i + 1] - 1, offsets[i] - 1, -1):
-            if segment[paths[at]]:
-                promote(links, lengths, segment, paths[at], int(segment[paths[at]]) - 1)
+        for at in range(stop - 1, begin - 1, -1):
+            block = requests.paths[at]
+            if segment[block]:
+                promote(queues, block, segment[block] - 1)
     return total
