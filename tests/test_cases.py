@@ -28,18 +28,18 @@ def test_every_recorded_schedule_is_here():
     assert len(GOLDEN) == 66
 
 
-def played(path):
-    """Mark the longest: checksums of its two thousand requests take half a minute."""
-    marks = [pytest.mark.slow] if name_of(path) == "40_sharegpt_2000" else []
-    return pytest.param(path, marks=marks, id=name_of(path))
+#: The longest: checksums of two thousand requests take half a minute, of five hundred seconds.
+MARKS = {"40_sharegpt_2000": [pytest.mark.slow], "42_sharegpt_async": [pytest.mark.long]}
 
 
-@pytest.mark.parametrize("path", [played(path) for path in GOLDEN])
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=MARKS.get(name_of(p), ()), id=name_of(p)) for p in GOLDEN]
+)
 def test_recorded_vllm_schedules_come_out_identical_and_keep_the_invariants(path):
     assert kvsim.replay(path, check_invariants=path.stat().st_size < SHORT) is None
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 @pytest.mark.parametrize("path", FEATURES, ids=lambda p: f"{p.parent.name}-{name_of(p)}")
 def test_schedules_of_later_features_come_out_identical(path, backend):
     """Memory is recounted in one engine: the other leaves the same log."""

@@ -21,7 +21,7 @@ import kvsim
 from kvsim.testing import check_result, equal_tables
 
 #: Runs of a kind, always and in the long test: 28 kinds make 2,968.
-FEW, MANY = 8, 106
+FEW, MANY = 4, 106
 #: Most seconds of a run.
 LIMIT = 120
 
