@@ -42,6 +42,7 @@ def found() -> Any:
     )
 
 
+@pytest.mark.long
 def test_a_search_gives_what_the_command_gives(
     found: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_it_is_saved_and_drawn(found: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_pareto_front_is_drawn() -> None:
     found = kvsim.search(
         WORKLOAD, slo=SLO, num_requests=40, objective="pareto", over={"block_size": [16, 32]},
@@ -93,6 +95,7 @@ def test_a_pareto_front_is_drawn() -> None:
     assert axes.get_xlabel() == "output tokens/s of a user"
 
 
+@pytest.mark.long
 def test_the_gaps_of_a_trace_are_scaled() -> None:
     trace = workloads.generate(WORKLOAD, num_requests=60, request_rate=5.0, seed=3)
     found = kvsim.search(trace, slo=[SLO], **TINY)
@@ -137,6 +140,7 @@ def test_values_to_try_may_be_of_any_type() -> None:
     assert found.table["async_scheduling"].tolist() == ["true", "false"]
 
 
+@pytest.mark.long
 def test_a_search_takes_parts_as_objects() -> None:
     options = TINY | {"request_rate": 1.0}
     del options["cost_model"]

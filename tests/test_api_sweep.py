@@ -40,6 +40,7 @@ def test_each_row_is_a_run_of_its_own(trace: kvsim.Trace) -> None:
     assert found.to_pandas()["block_size"].tolist() == [16, 16, 32, 32]
 
 
+@pytest.mark.long
 def test_a_workload_gives_what_the_command_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_options_are_walked_together_and_a_trace_is_cut_and_scaled(trace: kvsim.
     assert "at 4 requests/s" in found.header[1]
 
 
+@pytest.mark.long
 def test_it_is_drawn(trace: kvsim.Trace) -> None:
     found = kvsim.sweep(trace, {"block_size": np.array([16, 32])}, **SHARED)
     assert len(found.plot().axes) == 3
@@ -120,6 +122,7 @@ def test_mistakes_are_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_grids_take_parts_as_objects(trace: kvsim.Trace, tmp_path: Path) -> None:
     """Each row is the run of its name; labels have the class and its parameters, no file."""
 

@@ -49,9 +49,6 @@ TEXTS = (
     "production-stack+policy=kvaware",
     "production-stack+policy=kvaware+relief=3+threshold=300",
 )
-#: Runs by default; the others are long.
-FEW = ("vllm-dp", "sglang-cache-aware", "llm-d+index=precise")
-
 RUN = arrival_loop.ArrivalLoop.run
 OPTIONS: dict[str, Any] = {
     "model": "llama-3-8b",
@@ -102,11 +99,10 @@ def check(monkeypatch: pytest.MonkeyPatch, text: str, trace: kvsim.Trace, **opti
     return one
 
 
-@pytest.mark.parametrize(
-    "text", [pytest.param(t, marks=() if t in FEW else pytest.mark.long) for t in TEXTS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("text", TEXTS)
 def test_the_loop_chooses_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(2 if text in FEW else 4):
+    for seed in range(4):
         trace, options = drawn(seed)
         check(monkeypatch, text, trace, **options)
 

@@ -238,6 +238,7 @@ def test_copies_to_and_from_the_host_are_those_of_the_summary(name: str) -> None
     assert (copied["num_refs"] == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
 def test_what_a_radix_tree_leaves_to_the_host_is_evicted(policy: str) -> None:
     """Two prompts that take each other's room, by turns: a slot is unnamed when it is taken anew.

@@ -328,6 +328,7 @@ ELEVEN = Trace.from_arrays(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["retry", "recompute", "migrate"])
 def test_replicas_that_wait_for_each_other_begin_requests_anew(policy: str) -> None:
     """The decode replica has 16 of 28 blocks for request 10, which is not computed.
@@ -435,6 +436,7 @@ def test_what_is_held_for_nobody_is_waited_for() -> None:
     assert result.summary["completed"] + result.summary["num_failed"] == len(ELEVEN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["push", "pull"])
 @examples(60)
 @given(

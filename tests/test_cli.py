@@ -74,6 +74,7 @@ def test_compare_json_has_the_four_fractions(call) -> None:  # type: ignore[no-u
         assert abs(sum(cache[part] for part in parts) - 1) < 1e-9
 
 
+@pytest.mark.long
 def test_compare_writes_figures_tables_and_json(call) -> None:  # type: ignore[no-untyped-def]
     answer = call(
         "compare", *SMALL, "--allocators", "paged,paged+int8", "--out", "out", "--json", "a.json"

@@ -90,6 +90,7 @@ def test_loops_send_what_they_say_and_see_what_the_server_does() -> None:
     assert "no /metrics" in notes_on(before, after._replace(counters={}), sent)[0]
 
 
+@pytest.mark.long
 def test_the_command_says_the_cost_keeps_the_results_and_writes_constants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

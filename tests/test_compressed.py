@@ -150,6 +150,7 @@ def test_other_block_sizes_are_told_to_have_no_kernel() -> None:
     assert any("multiples of 256" in note for note in found.assumptions)
 
 
+@pytest.mark.long
 def test_runs_with_a_constant_step_time_are_equal_as_python_and_compiled() -> None:
     trace = kvsim.Trace.from_arrays([0.0, 0.1, 0.2, 0.3], [1000, 5000, 9000, 9000], [20, 30, 40, 9])
     options = SERVER | {"max_model_len": 30_000, "cost_model": "constant"}

@@ -234,6 +234,7 @@ def test_rules_that_look_at_both_pools(rule: str, known: dict[str, Any], place: 
     assert DISAGGREGATIONS.make(rule).place(Known(10_000, **known)) == place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_long_queue_of_prompts_lends_a_decode_replica(backend: str) -> None:
     """8,000 are in hand: 500 more are too many, 100 more are not."""
@@ -398,6 +399,7 @@ def test_clients_who_could_wait_change_nothing_where_nobody_does(
     assert plain.summary == coupled.summary
 
 
+@pytest.mark.long
 def test_a_later_turn_waits_for_the_answer_and_for_the_reader() -> None:
     trace = Trace.from_arrays(
         [0.0, 1.0, 1.0, 100.0], [8, 8, 8, 8], [5, 5, 2, 5], session_id=[7, 7, -1, 7]
@@ -556,6 +558,7 @@ def test_who_is_turned_away_by_the_prefill_router_is_not_at_a_decode_replica() -
     assert Counts.seen == [0, 1, 2, 2, 2, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("delay", "apart"), [(0.001, 0), (50.0, 1)])
 def test_where_a_prompt_is_computed_is_decided_by_what_the_router_believes(
     delay: float, apart: int

@@ -48,6 +48,7 @@ def test_a_run_is_shown_as_the_command_shows_it(
     assert text_in(result._repr_html_()) == lines[:-1]
 
 
+@pytest.mark.long
 def test_a_comparison_is_shown_as_the_command_shows_it(
     trace: kvsim.Trace, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_what_no_request_has_is_nan() -> None:
     assert math.isnan(found.itl.max)
 
 
+@pytest.mark.long
 def test_a_roofline_has_rows_a_figure_and_files(tmp_path) -> None:
     found = kvsim.roofline(model="llama-3-8b", gpu="h100-sxm", batch_size=32)
     decode = found.table[(found.table["phase"] == "decode") & (found.table["part"] == "GEMMs")]

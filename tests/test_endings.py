@@ -29,6 +29,7 @@ def num_computed(result: kvsim.Result) -> int:
     return int(result.steps["num_scheduled_tokens"].sum())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "surplus"),
     [

@@ -215,6 +215,7 @@ def random_prompts(seed: int, number: int = 150) -> list[list[int]]:
     return prompts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "name", "most"),
     [("hpt", "lfu", 0), ("slru", "slru", 0), ("gdsf", "gdsf", 4), ("arc", "arc", 6)],
@@ -233,6 +234,7 @@ def test_a_pool_hits_what_the_cache_without_time_does(policy, name, most):
         assert abs(num_hits(prompts, 21, policy) - int(curve.curves[name][1][0]) // 4) <= most
 
 
+@pytest.mark.long
 def test_both_engines_agree_under_policies_of_the_literature():
     trace = workloads.multi_turn(num_requests=80, request_rate=8, seed=1, turns=3)
     options = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096}

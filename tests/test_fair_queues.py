@@ -58,6 +58,7 @@ def served(trace: Trace) -> list[int]:
     return rows
 
 
+@pytest.mark.long
 def test_popularity_is_what_a_limit_per_minute_refused() -> None:
     """919 of 1,500 requests came beyond five of a client in any minute, says the artifact."""
     beyond = [1500 - len(served(fair_queues.drawn(seed))) for seed in range(10)]
@@ -79,6 +80,7 @@ def test_a_limit_looks_back_sixty_seconds_at_who_was_served() -> None:
     assert np.flatnonzero(~fair_queues.within_limit(trace)).tolist() == [5, 7]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("share", "holds"), [(None, True), ((1.03, 1.1), False)])
 def test_the_sign_is_that_of_the_popular_clients_answers(
     monkeypatch: pytest.MonkeyPatch, share: tuple[float, float] | None, holds: bool

@@ -30,6 +30,7 @@ def served(store: str) -> dict[str, Any]:
     return kvsim.simulate(trace, **TIERED, kv_store=store).summary["kv_store"]
 
 
+@pytest.mark.long
 def test_files_hold_what_unlimited_memory_holds_and_are_slower_to_read() -> None:
     files, memory = served("file"), served("mooncake+gib=100000")
     assert files["num_fetches"] == memory["num_fetches"] > 10

@@ -54,6 +54,7 @@ def test_a_trend_leads_to_one_replica_at_least_and_idle_intervals_tell_nothing()
     assert needed("kalman", 10, 0, 20, 30) == [2, 3, 3, 5]  # as many as there are, three
 
 
+@pytest.mark.long
 def test_a_pool_that_foresees_a_ramp_lets_less_wait() -> None:
     """From none to twenty requests a second in ten minutes, asked every two."""
     drawn = workloads.sharegpt(num_requests=6000, request_rate=1.0)

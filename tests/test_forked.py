@@ -56,6 +56,7 @@ def test_samples_share_the_full_blocks_of_their_prompt_and_nothing_else(prompt, 
     assert kv.num_copied_blocks == (n - 1 if prompt % 16 else 0)  # the last sharer writes in place
 
 
+@pytest.mark.long
 def test_beams_share_more_than_samples_and_no_less_than_one_block_each() -> None:
     samples = decode(manager(), Request(0, 0.0, 20, 200, [], 1, num_samples=4), 200)
     kv = manager(use_beam_search=True, beam_switch=0.2)
@@ -216,6 +217,7 @@ def test_host_memory_is_free_again_after_swapping_in() -> None:
     kv.check_integrity()
 
 
+@pytest.mark.long
 def test_the_more_beams_switch_the_more_they_share() -> None:
     held = []
     for switch in (0.0, 0.02, 0.2):

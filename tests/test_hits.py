@@ -68,6 +68,7 @@ def direct_lru(trace: kvsim.Trace, size: int, measure_from: int) -> int:
     return total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_one_pass_lru_equals_direct_simulation_at_every_size(first: int) -> None:
     """200 random tries."""
@@ -122,6 +123,7 @@ def subtrees(blocks: frozenset[object], size: int) -> set[frozenset[object]]:
     return {one for one in found if len(one) <= size}
 
 
+@pytest.mark.long
 def test_the_optimum_is_the_best_of_all_choices() -> None:
     compared = 0
     for seed in range(40):
@@ -134,6 +136,7 @@ def test_the_optimum_is_the_best_of_all_choices() -> None:
     assert compared > 20
 
 
+@pytest.mark.long
 def test_the_optimum_bounds_every_policy_and_curves_never_fall() -> None:
     for seed in range(300, 312):
         found = every_size(random_trace(seed))
@@ -368,6 +371,7 @@ def test_one_deployment_where_it_is_fixed() -> None:
     assert "estimate" in gemma.deployment.notes[0]
 
 
+@pytest.mark.long
 def test_the_command_writes_what_it_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

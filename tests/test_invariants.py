@@ -134,6 +134,7 @@ class Leaking(PagedManager):
             super().free(request)
 
 
+@pytest.mark.long
 def test_a_leak_is_found() -> None:
     """Of a manager whose own sums agree with each other."""
     trace = Trace.from_arrays(np.arange(12) * 10.0, [40] * 12, [8] * 12)

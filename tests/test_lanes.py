@@ -47,6 +47,7 @@ def test_lanes_of_single_requests_limit_the_requests_in_flight(backend: str, rep
     assert rows(trace, lanes=5, **options) == rows(trace, max_concurrency=5, **options)
 
 
+@pytest.mark.long
 def test_on_one_lane_send_times_are_sums_of_pauses_and_answers() -> None:
     table = kvsim.simulate(two_and_one(), lanes=1, **SECONDS).requests
     assert table["arrival_time"] == pytest.approx([0, 7, 2.5, 6, 12, 13])
@@ -79,6 +80,7 @@ def test_a_rejected_request_ends_its_session() -> None:
     assert table["arrival_time"] == pytest.approx([0, 1, 1])
 
 
+@pytest.mark.long
 def test_all_samples_belong_to_their_request() -> None:
     trace = Trace.from_arrays([0, 0], [100] * 2, [10] * 2, num_samples=[3, 1])
     table = kvsim.simulate(trace, lanes=1, **SECONDS).requests
@@ -97,6 +99,7 @@ def test_no_lane_is_empty_while_sessions_are_left() -> None:
     assert (np.diff(begin) >= 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["session", "llm-d"])
 def test_replicas_run_ahead_of_lanes_with_the_same_results(router: str) -> None:
     options = MODEL | {"lanes": 3, "data_parallel_size": 3, "router": router}
@@ -174,6 +177,7 @@ def test_a_running_sub_agent_keeps_its_session_from_being_idle() -> None:
     assert table["arrival_time"] == pytest.approx([0, 0, 25])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("caps", [{"tree_idle_cap": 1.0}, {"idle_cap": 0.3}])
 def test_replicas_run_ahead_of_capped_pauses_with_the_same_results(caps: dict[str, float]) -> None:
     options = MODEL | caps | {"data_parallel_size": 3, "router": "session"}

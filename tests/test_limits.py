@@ -63,6 +63,7 @@ def test_a_pool_has_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "replicas is 1000000000: must be at most 4,096" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_memory_that_the_system_refuses_is_one_line_with_its_size() -> None:
     def little() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))

@@ -93,6 +93,7 @@ def test_the_shortest_moves_unless_told() -> None:
 VICTIMS = {"shortest": 2, "longest": 1, "first": 1}
 
 
+@pytest.mark.long
 def test_a_move_spares_a_preemption_and_costs_one_gap() -> None:
     """Without it the third one is preempted at 77 s, and ends 23 s late."""
     rows = kvsim.simulate(CROWDED, **FULL).requests
@@ -114,6 +115,7 @@ def test_a_move_spares_a_preemption_and_costs_one_gap() -> None:
         assert "1 running requests moved" in " ".join(fleet_lines(result.summary))
 
 
+@pytest.mark.long
 def test_what_was_copied_before_does_not_stop_a_request() -> None:
     """Only what is behind the full blocks that are there is copied while it stands still."""
     times = {}

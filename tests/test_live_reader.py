@@ -61,6 +61,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, *, live: bool, **options: Any) -> Any
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("router", "options"),
     [
@@ -90,6 +91,7 @@ def test_runs_are_the_same(
     assert one.summary["routing"]["predicted_hit_rate"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("delay", "num_blocks"), [(0.0, 520), (0.01, 700), (0.05, 520)])
 def test_every_answer_is_the_same(
     delay: float, num_blocks: int, monkeypatch: pytest.MonkeyPatch

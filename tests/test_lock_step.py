@@ -32,6 +32,7 @@ def gaps_of(result: kvsim.Result, replica: int) -> Any:
     return np.repeat(table["gap"], table["count"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_a_rank_waits_for_the_chunks_of_a_long_prompt_on_another_one(expert_parallel: bool) -> None:
     """Five chunks of up to 8,192 tokens on rank 0: five gaps between rank 1's tokens."""
@@ -89,6 +90,7 @@ def test_prompts_that_are_tokenised_during_a_pass_begin_together() -> None:
     assert first[[1, 3, 5]].tolist() == pytest.approx([2.0, 2.0, 2.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arrival", "first_token"), [(9.25, 11.0), (16.5, 17.5)])
 def test_a_wave_lasts_until_the_ranks_ask_each_other(arrival: float, first_token: float) -> None:
     """Passes of a second go on idly until the 16th ends, at 16 s; then a request starts at once."""
@@ -111,6 +113,7 @@ def test_equal_ranks_do_not_wait_for_each_other() -> None:
     assert cost["num_padding_tokens"] == 0
 
 
+@pytest.mark.long
 def test_padding_to_the_largest_rank_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt of 400 tokens on one rank, beside decodes that read much KV on the other."""
     trace = Trace.from_arrays([0.0] * 32 + [6.0], [100, 12_000] * 16 + [400], [2, 600] * 16 + [2])

@@ -53,6 +53,7 @@ APART: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["pull", "push"])
 def test_blocks_for_a_transfer_are_reserved_and_shared_ones_live(protocol: str) -> None:
     """Two more prompts begin with the first one's 25 blocks, which it still holds."""

@@ -103,6 +103,7 @@ def test_a_prefill_replica_that_is_gone_has_no_room(backend: str) -> None:
     assert rows["prefill_replica"].tolist() == [1, 2, -1]
 
 
+@pytest.mark.long
 @both
 def test_the_decode_router_forgets_who_stays(backend: str) -> None:
     """The third finds both decode replicas full and stays; the fourth finds both without work."""
@@ -143,6 +144,7 @@ def test_who_comes_back_and_stays_frees_what_it_held(
     assert rows["finish_time"][1] == pytest.approx(time + 0.1 + 10)
 
 
+@pytest.mark.long
 @both
 def test_a_failure_where_a_request_stayed_loses_it(backend: str) -> None:
     """It stays from 5 on, at 6 to 8 it gets tokens, at 8.5 its replica fails."""

@@ -400,6 +400,7 @@ def test_both_engines_slow_steps_alike(stages: int) -> None:
     assert runs[0].requests["finish_time"][0] > plain.requests["finish_time"][0]
 
 
+@pytest.mark.long
 def test_storing_all_costs_an_h100_what_was_measured() -> None:
     """Requests of 512 tokens, all stored: 6 % were lost to a copy kernel, and DMA gave 5.5 % more.
 

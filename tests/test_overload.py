@@ -30,6 +30,7 @@ def test_the_last_admitted_prompt_may_exceed_the_tokens() -> None:
     assert result.requests["finish_reason"].tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "reasons"), [(1e-6, [0, 1, 1]), (-1e-6, [0, 0, 1])])
 def test_a_place_is_free_when_the_step_has_ended(before: float, reasons: list[int]) -> None:
     end = float(served([0.0]).requests["finish_time"][0])

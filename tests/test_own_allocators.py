@@ -102,6 +102,7 @@ def test_two_sizes_of_blocks_share_one_memory() -> None:
 SMALL: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
@@ -134,6 +135,7 @@ def test_blocks_of_one_size_are_what_paged_does(more: dict[str, Any]) -> None:
     assert equal_tables(own.memory, paged.memory)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [f"{TWO_SIZES}+ratio=4+long=150", f"{HERE}:Watching"])
 def test_python_and_compiled_are_equal(name: str) -> None:
     """Recorded steps are never run together, so what rules see in a run is compared as well."""
@@ -151,6 +153,7 @@ def test_rules_keep_the_promises_of_an_allocator() -> None:
     check_allocator(f"{TWO_SIZES}+ratio=2+long=30", num_runs=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -72,6 +72,7 @@ def test_context_is_what_decodes_attend_to() -> None:
     assert time == 1e-3 + (1e-6 * 300 + 1e-5 * 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [MY_GPU, f"{HERE}:ByContext"])
 @pytest.mark.parametrize("steps", [False, True], ids=["runs", "step-by-step"])
 def test_python_and_compiled_are_equal(name: str, steps: bool) -> None:
@@ -105,6 +106,7 @@ def test_what_is_no_time_is_refused(seconds: float, model: str, backend: Any) ->
         kvsim.simulate(trace, backend=backend, **options)
 
 
+@pytest.mark.long
 def test_the_check_accepts_the_example_and_names_what_is_wrong() -> None:
     check_cost_model(MyGpu, num_runs=2)
     check_cost_model(ByContext, num_runs=1)

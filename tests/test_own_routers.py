@@ -89,6 +89,7 @@ def test_the_longest_prefix_is_chosen_up_to_the_cap(
     assert PrefixCap().choose(placement(*replicas)) == choice
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", [PrefixCap(cap=1.2), Turns(every=4)])
 def test_the_loop_over_arrivals_chooses_as_python_does(
     router: RouterRules, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,7 @@ def test_the_state_of_a_compiled_policy_with_parameters_is_checked():
     assert result.summary["completed"] == 10
 
 
+@pytest.mark.long
 def test_python_and_compiled_are_equal():
     trace = workloads.WORKLOADS.create("multi-turn", num_requests=60, seed=3, request_rate=4)
     options = {"model": "llama-3-8b", "gpu": "l4", "num_gpu_blocks_override": 700}

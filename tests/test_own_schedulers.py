@@ -126,6 +126,7 @@ def test_the_victim_is_the_one_that_the_rule_names(kind, preempted):
     assert np.flatnonzero(result.requests["num_preemptions"]).tolist() == [preempted]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ShortestFirst, Counting])
 def test_python_and_compiled_are_equal(kind):
     trace = workloads.sharegpt(num_requests=60, seed=3, request_rate=40)
@@ -151,6 +152,7 @@ def test_a_path_and_its_parameters_are_a_scheduler():
         assert result.summary["completed"] == 3
 
 
+@pytest.mark.long
 def test_rules_keep_the_promises_of_a_scheduler() -> None:
     check_scheduler(Counting, num_runs=3)
     check_scheduler(ShortestFirst(ageing=2), num_runs=1)

@@ -81,6 +81,7 @@ def test_what_the_tables_call_modelled_is_an_option_of_run() -> None:
                 assert flag.takes != "switch" or f"--no-{flag.own[2:]}" in own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("server", "line"), [("vllm", VLLM), ("sglang", SGLANG)])
 @pytest.mark.parametrize("command", PASTED)
 def test_no_flag_is_unknown_to_any_command(server: str, line: str, command: str) -> None:

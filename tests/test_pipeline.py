@@ -72,6 +72,7 @@ def test_chunks_of_one_prompt_follow_each_other_through_the_stages() -> None:
     assert ends(result) == ([2.5], [3.5])
 
 
+@pytest.mark.long
 def test_a_short_step_behind_a_long_one_waits_at_every_stage() -> None:
     """With two stages a short step leaves half of its own time after the long one, not with it."""
     trace = Trace.from_arrays([0.0, 0.0], [8000, 16], [1, 1])
@@ -92,6 +93,7 @@ def test_a_short_step_behind_a_long_one_waits_at_every_stage() -> None:
     assert finish[1] - finish[0] == pytest.approx(short / 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_no_token_begins_before_its_predecessor_has_left(seed: int) -> None:
     """n tokens take n seconds at least, preemptions and chunks included."""

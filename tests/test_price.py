@@ -43,6 +43,7 @@ def test_a_gpu_at_3_60_for_1000_seconds_is_a_dollar() -> None:
     assert found["dollars_per_session"] is None
 
 
+@pytest.mark.long
 def test_twice_the_gpus_cost_twice() -> None:
     assert cost(data_parallel_size=2)["dollars"] == pytest.approx(2.0)
     assert cost(pipeline_parallel_size=2)["dollars"] == pytest.approx(2.0)
@@ -62,6 +63,7 @@ def test_each_pool_has_the_price_of_its_card() -> None:
     assert compared["paged"].summary["cost"] == result.summary["cost"]
 
 
+@pytest.mark.long
 def test_an_autoscaled_fleet_costs_the_hours_of_its_replicas() -> None:
     trace = workloads.fixed(prompt=50, output=20, num_requests=40, request_rate=2.0)
     options = {**SLOW, "gpu": "a100-80gb", "cost_model": "constant+seconds=0.5"}
@@ -115,6 +117,7 @@ def test_mistakes_are_one_line(command: str, price: str, said: str, capsys: Any)
     assert len(told.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_commands_say_what_runs_cost(capsys: Any) -> None:
     price = ("--price", "a100-40gb=3.6", "h100-sxm=7.2")
     main(["run", *FLAGS, *price, "--replications", "2", "--json", "-"])
@@ -133,6 +136,7 @@ def test_commands_say_what_runs_cost(capsys: Any) -> None:
     assert answer["differences"][0]["metrics"]["cost.dollars"]["mean"] == pytest.approx(1.0)
 
 
+@pytest.mark.long
 def test_a_sweep_prices_each_cell(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Stored cells have no price: another one, later, needs no run."""
     axes = {"gpu": ["a100-80gb", "h100-sxm"]}
@@ -155,6 +159,7 @@ def test_a_sweep_prices_each_cell(tmp_path: Any, capsys: pytest.CaptureFixture[s
     assert cell["cost.dollars"] == pytest.approx(1.0)
 
 
+@pytest.mark.long
 def test_a_sweep_counts_cached_tokens() -> None:
     options = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
     whole = kvsim.simulate(two_sessions(), price=CARDS, **options).summary["cost"]
@@ -163,6 +168,7 @@ def test_a_sweep_counts_cached_tokens() -> None:
         assert found[f"cost.{name}"] == pytest.approx(whole[name])
 
 
+@pytest.mark.long
 def test_a_search_prices_the_run_at_its_rate() -> None:
     found = kvsim.search(
         "fixed+prompt=100+output=10",

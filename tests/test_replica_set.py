@@ -43,6 +43,7 @@ def test_every_end_is_counted_once(router: str) -> None:
     assert told == [64, 128, 192]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("delay", "room"), [(0.0, 2), (0.005, 2), (0.2, 150), (3.0, 300)])
 def test_logs_that_spill_tell_the_same(
     delay: float, room: int, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +75,7 @@ def test_a_row_that_the_host_runs_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert one.summary == other.summary
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["session", "least-outstanding"])
 def test_replicas_that_wait_for_each_other_take_turns_alike(
     router: str, monkeypatch: pytest.MonkeyPatch

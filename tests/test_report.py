@@ -192,6 +192,7 @@ def test_a_run_of_one_answer_or_none_is_drawn_without_a_warning() -> None:
     plot.fleet(replace(nothing, memory=nothing.memory[:0])).canvas.draw()
 
 
+@pytest.mark.long
 def test_a_memory_that_serves_nothing_stands_in_every_figure(tmp_path: Path) -> None:
     """900 MB hold no request of 8,192 tokens reserved, and many blocks."""
     options = ["--model", "llama-3-8b", "--gpu", "a100-40gb", "--num-requests", "20"]
@@ -206,6 +207,7 @@ def test_a_memory_that_serves_nothing_stands_in_every_figure(tmp_path: Path) -> 
         assert axes.get_title(loc="left") == "paged: no request was served"
 
 
+@pytest.mark.long
 def test_a_fleets_queues_are_those_of_its_requests() -> None:
     """Replicas are mostly idle, and one fails: samples of its steps would say little."""
     trace = workloads.fixed(prompt=200, output=100, num_requests=200, request_rate=2.0)

@@ -70,6 +70,7 @@ def check(monkeypatch: pytest.MonkeyPatch, trace: Any = None, **options: Any) ->
     return one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -174,6 +175,7 @@ class Own(Dynamo):
     """A router of one's own that calls itself a Dynamo."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -207,6 +209,7 @@ PIECES = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     prompts=st.lists(PIECES, min_size=1, max_size=8),

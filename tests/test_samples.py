@@ -122,6 +122,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SETTINGS)
 def test_samples_keep_every_invariant_and_every_token(name: str) -> None:
     trace = mixed()

@@ -176,6 +176,7 @@ def test_capacity_of_constant_steps_is_known() -> None:
         assert high >= 40.0
 
 
+@pytest.mark.long
 def test_an_unstable_rate_on_a_short_trace_is_not_taken() -> None:
     """100 requests at twice the capacity of 40/s are all served within 2.5 s."""
     tried = trials(slo("p99_ttft_ms<=60000"), "fixed+prompt=8+output=1+arrival=constant", 200)
@@ -228,6 +229,7 @@ def test_lower_bounds_never_exceed_what_comes() -> None:
             assert (values[known] <= whole[name][known] + 1e-6).all(), name
 
 
+@pytest.mark.long
 def test_only_what_must_fail_is_stopped_early() -> None:
     for target in SLOS:
         for rate in (4.0, 8.0, 16.0):
@@ -309,6 +311,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     return run
 
 
+@pytest.mark.long
 def test_the_answer_is_what_run_would_serve(call) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = call(*TINY_FLAGS, "--slo", "mean_ttft_ms<=300", "--json", "-")
     answer = json.loads(out)
@@ -323,6 +326,7 @@ def test_the_answer_is_what_run_would_serve(call) -> None:  # type: ignore[no-un
     assert all(run["met"] is not bool(run["missed"]) for run in runs)
 
 
+@pytest.mark.long
 def test_run_and_search_agree_on_values(call, capsys) -> None:  # type: ignore[no-untyped-def]
     answer = json.loads(call(*TINY_FLAGS, "--slo", "mean_ttft_ms<=300", "--json", "-")[1])
     main(["run", *TINY_FLAGS, "--request-rate", str(answer["request_rate"]), "--json", "-"])

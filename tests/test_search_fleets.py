@@ -65,6 +65,7 @@ def test_a_cut_run_condemns_no_rate_of_sessions(capsys: pytest.CaptureFixture[st
     assert found["request_rate"] >= 1.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("think", ["", "--session-think-time 5"])
 def test_a_rate_of_sessions_is_one_at_which_they_come(
     think: str, capsys: pytest.CaptureFixture[str]

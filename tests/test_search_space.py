@@ -116,6 +116,7 @@ def test_gpus_are_those_of_all_pools() -> None:
 # Objectives
 
 
+@pytest.mark.long
 def test_more_places_carry_more() -> None:
     candidates, outcomes = found({"max_num_seqs": ("1", "2", "8")}, Wish("rate"))
     assert [o.candidate.options["max_num_seqs"] for o in outcomes] == ["8", "2", "1"]

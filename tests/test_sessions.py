@@ -101,6 +101,7 @@ UNDER_PRESSURE: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["program=2", "hints", "pin=0.5"])
 def test_both_engines_agree_under_every_session_policy(policy):
     options = UNDER_PRESSURE | {"session_policy": policy}
@@ -113,6 +114,7 @@ def test_both_engines_agree_under_every_session_policy(policy):
     assert str(lru.requests.tolist()) != str(python.requests.tolist())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_blocks_of_sessions_that_go_on_are_evicted_last(backend):
     """Under pressure more of their prompts hit; both engines agree on the tokens."""

@@ -25,12 +25,14 @@ from kvsim.trace import Trace
 CASES = sorted((Path(__file__).parent / "data" / "sglang_cases").glob("*.json.gz"))
 #: Quick ones, by number: each policy, loop, page size and kind of pressure once.
 QUICK = (
-    *("00", "02", "09", "11", "12", "14", "19", "24", "25", "27", "29", "31", "33", "36", "39"),
-    *("41", "42", "43", "44", "46", "63", "70"),
+    *("00", "02", "11", "14", "19", "24", "25", "27", "29", "31", "33", "36", "39"),
+    *("41", "42", "43", "44", "63", "70"),
     *("c03", "c07", "c12", "hicache_h04", "hicache_h05", "hicache_h14"),
-    *("s02", "s03", "s08", "s16", "s17", "s20", "s22", "s31"),
-    *("radix_r01", "radix_r06", "radix_r11", "radix_r15", "radix_r18", "radix_r23", "radix_r25"),
+    *("s02", "s16", "s17"),
+    *("radix_r01", "radix_r06", "radix_r15", "radix_r18", "radix_r25"),
 )
+#: As much again in more seconds, which the long tests play.
+LONGER = ("09", "12", "46", "s03", "s08", "s20", "s22", "s31", "radix_r11", "radix_r23")
 
 
 def name_of(path: Path) -> str:
@@ -38,8 +40,10 @@ def name_of(path: Path) -> str:
 
 
 def played(path: Path) -> Any:
-    quick = name_of(path).startswith(tuple(f"{number}_" for number in QUICK))
-    return pytest.param(path, marks=[] if quick else [pytest.mark.slow], id=name_of(path))
+    numbers = [tuple(f"{number}_" for number in names) for names in (QUICK, LONGER)]
+    quick, longer = (name_of(path).startswith(starts) for starts in numbers)
+    marks = [] if quick else [pytest.mark.long if longer else pytest.mark.slow]
+    return pytest.param(path, marks=marks, id=name_of(path))
 
 
 @pytest.mark.parametrize("path", [played(path) for path in CASES])

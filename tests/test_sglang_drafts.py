@@ -103,6 +103,7 @@ def test_a_drafter_of_a_model_with_windows_keeps_all_tokens() -> None:
     assert sizes == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page_size", "tokens"), [(1, [600, 599]), (16, [592, 592])])
 def test_prompts_that_branch_leave_a_window_before_the_branch(
     page_size: int, tokens: list[int]

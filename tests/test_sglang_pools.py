@@ -171,7 +171,7 @@ def test_windows_leave_room_for_more_tokens() -> None:
     """Of 24 layers half see 128 tokens: 1 / (1 + 0.8) of the bytes against 1 / 2."""
     trace = workloads.fixed(prompt=100, output=10, num_requests=2, request_rate=1.0)
     pools = [
-        kvsim.simulate(trace, **OSS, **more).summary["kv_cache"]["num_gpu_blocks"]
+        kvsim.simulate(trace, **OSS, **more, backend="python").summary["kv_cache"]["num_gpu_blocks"]
         for more in ({}, {"disable_hybrid_kv_cache_manager": True}, {"swa_full_tokens_ratio": 0.1})
     ]
     assert pools[0] / pools[1] == pytest.approx(2 / 1.8, rel=1e-4)

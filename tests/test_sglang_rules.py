@@ -307,6 +307,7 @@ def num_equal(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
     return next((k for k, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
+@pytest.mark.long
 @given(
     st.sampled_from([1, 3, 16]),
     st.lists(

@@ -116,6 +116,7 @@ def test_recorded_states_come_out_identical_compiled(path: Path) -> None:
     assert kvsim.replay(path, backend="compiled") is None
 
 
+@pytest.mark.long
 def test_a_prefix_that_two_prompts_share_is_found_by_the_third() -> None:
     """The first leaves the state at its prompt's last 64, the second tracks where they part."""
     segments = [[(1, 0, 1000), (2 + row, 0, 300)] for row in range(3)]

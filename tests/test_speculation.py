@@ -97,6 +97,7 @@ def test_a_place_in_an_output_has_the_same_luck_under_any_configuration() -> Non
     assert other != found[0]
 
 
+@pytest.mark.long
 def test_verifying_drafts_reads_the_kv_once() -> None:
     """Near the memory roof, four tokens of a request take hardly longer than one."""
     long = Trace.from_arrays([0.0] * 4, [3000] * 4, [41] * 4)
@@ -105,6 +106,7 @@ def test_verifying_drafts_reads_the_kv_once() -> None:
     assert 1.0 < four["mean_tpot_ms"] / one["mean_tpot_ms"] < 1.1
 
 
+@pytest.mark.long
 def test_drafts_of_a_model_take_its_passes() -> None:
     def tpot(k: int, **more: Any) -> float:
         config = {"method": "eagle3", "num_speculative_tokens": k, "synthetic_acceptance_length": 1}

@@ -120,6 +120,7 @@ def served(kind: str, seed: int, way: str, backend: str) -> None:
 WAYS = ("before", "late", "at arrival")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stepped_run_equals_a_run_over_its_trace(kind: str) -> None:
     for seed, way in enumerate(WAYS * 2):
@@ -252,6 +253,7 @@ def test_a_result_on_the_way_says_what_is_in_flight_and_what_has_not_come() -> N
     assert differences(engine.result(), whole) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_columns_double_as_requests_come(backend: str) -> None:
     options = SMALL | {"max_num_seqs": 4, "backend": backend, "check_invariants": False}

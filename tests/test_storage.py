@@ -87,6 +87,7 @@ def test_a_request_waits_for_what_another_replica_has_computed() -> None:
         assert told["mean_ms"] == pytest.approx(1000 * seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["wait_complete", "timeout"])
 def test_an_idle_replica_that_reads_serves_who_comes_meanwhile(policy: str) -> None:
     """The read of 512 pages takes 7.8 s; two others come in the first of them."""
@@ -135,6 +136,7 @@ def test_who_waits_for_the_gpu_takes_what_has_been_read_by_then(
     assert (pages < num_pages) == (read is None)
 
 
+@pytest.mark.long
 def test_a_timeout_ends_the_wait() -> None:
     """Of 512 pages, 7.8 s, all are not there after 1 + 0.25 * 32 s: 9 s; but after 3 s."""
     slow = serve(again(512), hicache_storage_prefetch_policy="timeout", max_total_tokens=60_000)
@@ -149,6 +151,7 @@ def test_a_timeout_ends_the_wait() -> None:
     assert late.requests["first_token_time"][3] <= 21 + 9.0
 
 
+@pytest.mark.long
 def test_fewer_than_256_tokens_are_not_read() -> None:
     for pages, read in ((3, 0), (4, 1)):
         result = serve(again(pages), hicache_storage_prefetch_policy="wait_complete")
@@ -215,6 +218,7 @@ def test_reads_follow_one_another() -> None:
     assert result.requests["num_cached_tokens"][2:].tolist() == [1024, 1024]
 
 
+@pytest.mark.long
 def test_what_two_have_read_is_there_once() -> None:
     trace = Trace.from_arrays(
         [0.0, 20.0, 20.0],

@@ -39,6 +39,7 @@ def same(times: list[float], prompt: int = 8000) -> Trace:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 def test_what_another_replica_has_computed_comes_over_the_link(store: str) -> None:
     """TTFT is the transfer's time and that of a step for the last token."""
@@ -190,6 +191,7 @@ def test_a_store_that_knows_late_finds_nothing_yet() -> None:
             assert result.summary["kv_store"]["num_found"] == found, store
 
 
+@pytest.mark.long
 def test_what_is_gone_when_there_is_room_is_computed() -> None:
     """Replica 1 is busy until its second request, which would read replica 0.
 
@@ -281,6 +283,7 @@ def test_a_replica_that_is_lost_is_not_read(time: float, begins: float) -> None:
     assert (told["mean_ms"], told["num_tokens"]) == (None, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("detection", [0.5, 3.0])
 def test_a_request_whose_replica_is_lost_while_it_reads_begins_anew(detection: float) -> None:
     """It reads from 5 to 6.9; its replica fails at 6, and the other one has its prompt."""

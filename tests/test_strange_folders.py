@@ -36,6 +36,7 @@ def run(folder: Path, command: list[str], *arguments: str) -> subprocess.Complet
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_module_of_the_current_folder_is_not_executed(tmp_path: Path, kind: str) -> None:
     for name in NAMES:
@@ -49,6 +50,7 @@ def test_a_module_of_the_current_folder_is_not_executed(tmp_path: Path, kind: st
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_part_of_the_current_folder_is_imported_with_what_it_imports(
     tmp_path: Path, kind: str
@@ -65,6 +67,7 @@ print(list(_pooled(len, [("a",), ("bc",)], 2, "generator")))
 """
 
 
+@pytest.mark.long
 def test_workers_execute_no_module_of_the_current_folder(tmp_path: Path) -> None:
     pytest.importorskip("joblib")
     for name in (*NAMES, "numpy", "kvsim"):

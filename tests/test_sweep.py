@@ -140,6 +140,7 @@ def test_a_row_per_cell_in_the_order_of_the_plan(call: Call) -> None:
     assert frame["output_throughput"].tolist() == [float(r["output_throughput"]) for r in found]
 
 
+@pytest.mark.long
 def test_a_row_is_what_kvsim_run_says(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     call(*FOUR, "--out", "out", "--workers", "1")
     last = rows()[-1]
@@ -150,6 +151,7 @@ def test_a_row_is_what_kvsim_run_says(call: Call, capsys: pytest.CaptureFixture[
     assert told == json.loads((cell / "summary.json").read_text())
 
 
+@pytest.mark.long
 def test_a_finished_sweep_runs_nothing_and_a_larger_one_only_what_is_new(
     call: Call, runs: list[str]
 ) -> None:
@@ -252,6 +254,7 @@ def test_replications_give_means_with_intervals(call: Call) -> None:
     assert (len(answer["cells"]), len(answer["means"])) == (6, 2)
 
 
+@pytest.mark.long
 def test_slices_and_traces(call: Call) -> None:
     main(["trace", "generate", "t.csv", "--num-requests", "9", "--workload", "fixed"])
     Path("study.toml").write_text(

@@ -116,6 +116,7 @@ def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "plain.json").read_text()) == answer
 
 
+@pytest.mark.long
 def test_policies_are_bounded_by_those_that_know_the_future(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

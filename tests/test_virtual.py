@@ -258,6 +258,7 @@ def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> Non
     assert (rejected["num_output_tokens"] == 0).all()
 
 
+@pytest.mark.long
 @examples(60)
 @given(of_several_pieces())
 def test_requests_of_several_pages_keep_every_invariant(run: tuple[Trace, dict[str, Any]]) -> None:

@@ -33,6 +33,7 @@ def saved(path: Path, **options: Any) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
 @pytest.mark.parametrize("num_blocks", [None, 700])
 def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: Path):
@@ -50,6 +51,7 @@ def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: P
     assert cold.sum() < second.sum()
 
 
+@pytest.mark.long
 def test_a_warm_up_is_left_out_and_its_cache_is_kept(tmp_path: Path):
     trace = chats()
     warm = kvsim.simulate(trace, warmup_requests=30, **ALONE)
@@ -59,6 +61,7 @@ def test_a_warm_up_is_left_out_and_its_cache_is_kept(tmp_path: Path):
     assert "warmup_requests: 30 requests are in no table" in warm.provenance["notes"]
 
 
+@pytest.mark.long
 def test_compiled_code_starts_warm_too(tmp_path: Path):
     path = saved(tmp_path / "cache.npz")
     runs = [
@@ -68,6 +71,7 @@ def test_compiled_code_starts_warm_too(tmp_path: Path):
     assert runs[0].requests.tolist() == runs[1].requests.tolist()
 
 
+@pytest.mark.long
 def test_a_smaller_pool_takes_the_newest_blocks(tmp_path: Path):
     path = saved(tmp_path / "cache.npz")
     run = kvsim.simulate(chats()[30:], load_cache=path, **ALONE, num_gpu_blocks_override=301)
@@ -148,6 +152,7 @@ def test_a_warm_up_leaves_requests_to_serve(number):
         kvsim.simulate(chats(), warmup_requests=number, **ALONE)
 
 
+@pytest.mark.long
 def test_the_command_saves_and_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Of the options that name a file, each is refused where it makes no sense."""
     trace, path = tmp_path / "chats.jsonl", tmp_path / "cache"
@@ -194,6 +199,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path):
         read_cache(path)
 
 
+@pytest.mark.long
 def test_the_cache_of_another_trace_is_refused_unless_both_share_contents(tmp_path: Path):
     path, other = saved(tmp_path / "cache.npz"), chats(seed=4)
     with pytest.raises(ValueError, match="another trace filled this cache") as error:

@@ -80,6 +80,7 @@ def test_dealing_out_beforehand_equals_sending_one_by_one(
     assert same(dealt, sent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["session", "llm-d"])
 @pytest.mark.parametrize("pause", [0.01, 3.0])
 def test_replicas_run_ahead_while_no_client_can_answer(router: str, pause: float) -> None:

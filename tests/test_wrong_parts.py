@@ -232,6 +232,7 @@ def test_a_wrong_answer_is_refused(
     assert said.replace("FILE", str(parts)) in told(parts, options, backend)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 @pytest.mark.parametrize(
     ("options", "said"),
