@@ -388,7 +388,8 @@ def route(
     kinds : source of predicted hits, tokens of an entry, most entries of a prompt, tokens of a
         block, 1 if pools can be read directly, 1 if requests are tracked, entries that a hash ring
         reads
-    cursor : the next arrival, the replica from which to advance, and a value for the host
+    cursor : the next arrival, the replica from which to advance, a value for the host, and the
+        replica of the last arrival
     moments : times, by the columns ``SCRAPED``, ``TARGET`` and ``EVICTION``
     scratch : memory for the keys of a prompt's entries and blocks, for what ``poll`` tells, and for
         ``predict``: by replica matches and their bounds, words of 64 replicas, replicas, and the
@@ -460,6 +461,7 @@ def route(
         )
         heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
         cursor[0] += 1
+        cursor[3] = place
         enter_path(
             source,
             place,

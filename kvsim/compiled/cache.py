@@ -28,6 +28,7 @@ LIVE = "kvsim.compiled.live_blocks"
 USER = "kvsim.compiled.user_rules"
 LOOP = "kvsim.compiled.arrival_loop"
 LOOPS = "kvsim.compiled.loops"
+CLIENTS = "kvsim.compiled.client_loop"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -118,6 +119,11 @@ def load_arrival_loop() -> ModuleType:
     load_replica_set()
     load_live()
     return sys.modules.get(LOOP) or _load(LOOP, cache_folder())
+
+
+def load_client_loop() -> ModuleType:
+    load_arrival_loop()
+    return sys.modules.get(CLIENTS) or import_module(CLIENTS)
 
 
 def load_loops() -> ModuleType:

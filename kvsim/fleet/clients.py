@@ -77,6 +77,12 @@ class Clients:
         return self._places < math.inf or self._waits is not None or self._lanes is not None
 
     @property
+    def only_waits(self) -> bool:
+        """Return True if requests wait for others to be sent or to end, and for nothing else."""
+        others = self._lanes is not None or self._idle is not None
+        return self._waits is not None and self._places == math.inf and not others
+
+    @property
     def least_pause(self) -> float:
         """Return the least seconds from a request's end until a waiting one is sent."""
         if self._places < math.inf:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.fleet.admission.admissibility import reset_requests
+from kvsim.fleet.clients import Clients
 from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
 from kvsim.fleet.routing.arrival_loop import ArrivalLoop, can_route
+from kvsim.fleet.routing.client_loop import ClientLoop
 from kvsim.fleet.routing.router import REJECT
+from kvsim.fleet.waits import waiting_of
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.replica import Replica
-    from kvsim.fleet.clients import Clients
     from kvsim.fleet.feature import Feature
     from kvsim.fleet.member import Member
     from kvsim.fleet.plan import Plan
@@ -63,6 +65,7 @@ class Fleet:
         self.pools, self._main = pools, pools[-1]
         self._coupled, self._changes = plan.couples, plan.changes
         self._only_waits = not (plan.meets or plan.changes)
+        self._think_time = plan.config.session_think_time
         self.drive: FleetClock
         self.features: list[Feature] = []
         if plan.in_step:
@@ -84,6 +87,8 @@ class Fleet:
         if is_fixed and not self._main.gateways.looks and not self._decides_by_rule():
             clients.send_all()
             self._deal_out()
+            return
+        if self._coupled and self._only_waits and self._serve_together(clients):
             return
         if is_fixed:
             for member in self._main.members:
@@ -113,6 +118,24 @@ class Fleet:
         table = self._main.table
         ArrivalLoop(
             gateways, replicas, self.drive.replica_set, table, *given, start_time=self._world.now
+        ).run()
+        return True
+
+    def _serve_together(self, clients: Clients) -> bool:
+        """Serve clients that only wait for answers in one loop, if their router allows it. Mutates.
+
+        Return False if it does not.
+        """
+        # Subclasses send requests by rules of their own.
+        waiting = waiting_of(self._trace, self._think_time) if type(clients) is Clients else None
+        if waiting is None or not clients.only_waits or not self._decides_by_rule():
+            return False
+        gateways, replicas = self._main.gateways, [one.replica for one in self._main.members]
+        outputs = np.ascontiguousarray(self._trace.output_content_id)
+        sent = clients.sent_time, self._admissible, self._trace.arrival_time
+        ClientLoop(
+            *(gateways, replicas, self.drive.replica_set, self._main.table, outputs),
+            *(self._world.now, sent, waiting),
         ).run()
         return True
 

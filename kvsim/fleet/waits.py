@@ -76,20 +76,25 @@ class Waits:
 
 
 def waits_of(trace: Trace, think_time: float | None) -> Waits | None:
-    """Return the waits of a trace's requests, None if each is sent at its planned time.
+    """Return the waits of a trace's requests, None if each is sent at its planned time."""
+    found = waiting_of(trace, think_time)
+    return None if found is None else Waits(*found[:3], has_plan=found[3])
+
+
+def waiting_of(trace: Trace, think_time: float | None) -> tuple[Ints, Ints, Floats, bool] | None:
+    """Return what the requests wait for, as arguments of :class:`Waits`; None for nothing.
 
     If the trace has no waits, a turn of a session waits for the answer of the previous turn and
     then ``think_time`` seconds; if ``think_time`` is None, turns do not wait.
     """
     if trace.has("after"):
-        return Waits(trace.after_offsets, trace.after, trace.think_time, has_plan=False)
+        return trace.after_offsets, trace.after, trace.think_time, False
     if think_time is None:
         return None
     before = previous_turns(trace.session_id)
     is_later = before >= 0
     offsets = np.concatenate(([0], np.cumsum(is_later)))
-    times = np.full(len(trace), think_time)
-    return Waits(offsets, before[is_later], times, has_plan=True)
+    return offsets, before[is_later], np.full(len(trace), think_time), True
 
 
 def previous_turns(session_id: Ints) -> Ints:

@@ -109,7 +109,7 @@ class ArrivalLoop:
         self._index = SentIndex(len(replicas))
         room = FIRST_ROOM if self._router.follows_prompts else 1
         self._there = np.zeros((len(replicas), room), np.int32)
-        self._cursor = np.zeros(3, np.int64)
+        self._cursor = np.zeros(4, np.int64)
         first = self._router.prefixes
         due = first.due if isinstance(first, TextTree) else math.inf
         self._moments = np.array([-math.inf, 0.0, due])
@@ -144,11 +144,12 @@ class ArrivalLoop:
             self._replica_set.report_ended()
         for number in (branches.min(initial=0), branches.max(initial=0)):
             router.branch_name(int(number))
-        self._gateways.decisions.record_branches(self._rows, branches, router.branches)
+        rows = self._rows[: self._cursor[0]]
+        self._gateways.decisions.record_branches(rows, branches, router.branches)
 
     def _serve(self, outcome: int) -> None:
         """Do the work that the compiled loop leaves to Python. Mutates."""
-        code, (at, place, wanted) = self._code, self._cursor.tolist()
+        code, (at, place, wanted, _) = self._code, self._cursor.tolist()
         if outcome == code.ADVANCE_ONE:
             self._replica_set.bring_one(place, float(self._moments[code.TARGET]))
         elif outcome == code.SUBMIT:
