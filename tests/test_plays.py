@@ -155,6 +155,13 @@ def test_capped_pauses_need_more_sessions() -> None:
     assert len(sessions_of(capped)) == 40
 
 
+def test_first_sessions_that_are_begun_may_take_no_time() -> None:
+    """Sessions of 4 and 2 s in turn: within 13 s a lane begins five, or six if it is in one."""
+    for is_begun, number in ((False, 5), (True, 6)):
+        plays = in_plays(pair(), 1, 13.0, None, is_begun=is_begun)
+        assert len(sessions_of(plays)) == number
+
+
 def test_a_warm_start_does_not_play_sessions_again(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="conflicts with lanes and a horizon"):
         kvsim.simulate(pair(), lanes=1, horizon=9, save_cache=tmp_path / "cache", **SECONDS)
