@@ -35,6 +35,14 @@ def saved(path: Path, **options: Any) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
+def test_loaded_blocks_are_in_no_block_table(model):
+    memory = kvsim.simulate(chats(), warmup_requests=30, **ALONE | {"model": model}).summary[
+        "kv_cache"
+    ]
+    assert 0.0 <= memory["reservation"] < 0.1 < memory["token_states"] <= 1.0
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
 @pytest.mark.parametrize("num_blocks", [None, 700])
 def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: Path):
     """With all blocks, and with a pool that evicts; with layers that have windows, too."""

@@ -82,6 +82,8 @@ def fill(kv: Any, saved: SavedCache) -> int:
         (block,) = pool.get(1, group)
         pool.cache(block, key)
         pool.free([block])
+    for place in range(kv.num_groups):
+        kv.groups[place].num_table_blocks = 0  # no request has held these blocks
     return number
 
 
