@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvsim.compiled.cache import load_loops, load_sent_index
 from kvsim.fleet.prefix_index.event_index import PlainEventIndex
 from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex, SentIndex
 from kvsim.records.events import REMOVED, STORED, UPDATE, Event
+
+MATCH = load_loops().translated(load_sent_index().match_sent)
 
 
 def events_of(rng: random.Random, keys: list[int], held: list[int]) -> tuple[Any, Any]:
@@ -71,8 +74,17 @@ def test_an_index_of_sent_prefixes_is_that_in_plain_python(num_replicas: int) ->
             index.insert(place, sent)
             index.shrink(gone, 3 if gone != place else 40)
         assert compiled.match(path) == plain.match(path), step
+        assert match_by_halves(compiled, path, num_replicas) == plain.match(path), step
         assert compiled.holders(path[0]) == plain.holders(path[0])
         assert compiled.size(place) == plain.size(place)
+
+
+def match_by_halves(index: SentIndex, path: list[int], num_replicas: int) -> list[int]:
+    matched = np.full(num_replicas, -1)
+    keys, holders, *_ = index.columns()
+    MATCH(keys, holders, np.array(path, np.int64), matched)
+    found: list[int] = matched.tolist()
+    return found
 
 
 def test_prefixes_that_grow_by_turns_are_evicted_in_the_order_of_plain_python() -> None:

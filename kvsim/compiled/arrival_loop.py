@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from kvsim.compiled.key_table import match, name_path
-from kvsim.compiled.live_blocks import match_live, num_blocks
+from kvsim.compiled.key_table import name_path
+from kvsim.compiled.live_blocks import depth_of, match_live, num_blocks
 from kvsim.compiled.path_set import add_prompt, remove_prompt
 from kvsim.compiled.replica_set import (
     _replica,
@@ -20,7 +20,7 @@ from kvsim.compiled.replica_set import (
     send,
 )
 from kvsim.compiled.sent import bound_depths, record_sent
-from kvsim.compiled.sent_index import has_room, insert, shrink
+from kvsim.compiled.sent_index import has_room, insert, match_sent, shrink
 from kvsim.compiled.types import record_at
 from kvsim.records.routing import Placement
 from kvsim.rules.blocks.keys import FIRST_KEY, mix
@@ -145,10 +145,8 @@ def most_held(addresses, path, number):
     most = 0
     for place in range(len(addresses)):
         pool = _replica(addresses[place]).kv.pool
-        depth = 0
-        while depth < number and num_blocks(pool, path[depth]) > 0:
-            depth += 1
-        most = max(most, depth)
+        if most < number and num_blocks(pool, path[most]) > 0:
+            most = depth_of(pool, pool.log.num_events, path, number, most + 1)
     return most
 
 
@@ -276,7 +274,7 @@ def entries_of(is_read, its, size, salt, most, keys):
 def predict(placement, fleet, source, its, path, size, now, known, index, moments, limits, found):
     """Set the candidates' predicted hits; return the most blocks that any pool holds, or -1."""
     logs, _, delay, sent = known
-    matched, bounds, left, places, looked = found
+    matched, bounds, places, looked = found
     held = -1
     if source == LIVE:
         bound_depths(sent, its[0], its[2], size, bounds)
@@ -285,7 +283,7 @@ def predict(placement, fleet, source, its, path, size, now, known, index, moment
         )
     elif source == SENT:
         evict_due(index, moments, now, limits)
-        match(index[0], index[1], path, matched, left)
+        match_sent(index[0], index[1], path, matched)
         show_sizes(placement, index[7])
     if source != NOTHING:
         show_matches(placement, matched, len(path), size)
@@ -392,8 +390,8 @@ def route(
         replica of the last arrival
     moments : times, by the columns ``SCRAPED``, ``TARGET`` and ``EVICTION``
     scratch : memory for the keys of a prompt's entries and blocks, for what ``poll`` tells, and for
-        ``predict``: by replica matches and their bounds, words of 64 replicas, replicas, and the
-        arrays ``looked`` of :func:`kvsim.compiled.live_blocks.match_live`, with no known times
+        ``predict``: by replica matches and their bounds, replicas, and the arrays ``looked`` of
+        :func:`kvsim.compiled.live_blocks.match_live`, with no known times
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     entries, addresses, times, _, rooms, heard = fleet
@@ -404,7 +402,7 @@ def route(
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
     keys, blocks, told, found = scratch
-    seen = found[4][3]
+    seen = found[3][3]
     while cursor[0] < last:
         at = cursor[0]
         row, now, before = rows[at], planned[at], planned[at - 1] if at > 0 else start

@@ -364,7 +364,7 @@ def serve_clients(loop, clients, steps, most):
         elif stage == SEND:
             at = cursor[0]
             arrivals[0][at], arrivals[1][at] = numbers[LAST], instants[NOW]
-            forget_looks(fleet[5], memory[3][4][3])
+            forget_looks(fleet[5], memory[3][3][3])
             outcome = route(
                 fleet,
                 router,

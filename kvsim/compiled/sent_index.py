@@ -92,6 +92,45 @@ def shrink(index, place, number):
         evict_first(index, place)
 
 
+def has_entry(keys, holders, key, place):
+    bit = np.int64(1) << np.int64(place % 64)
+    return holders[find(keys, key), place // 64] & bit != 0
+
+
+def held_depth(keys, holders, path, place, guess):
+    """Return the number of leading keys of a path that a replica holds; ``guess`` is tried first.
+
+    A replica that holds an entry holds those before it: they were used later.
+    """
+    low, high = 0, len(path)
+    guess = min(guess, high)
+    if guess > 0:
+        if has_entry(keys, holders, path[guess - 1], place):
+            low = guess
+        else:
+            high = guess - 1
+    if low == guess and low < high:
+        if has_entry(keys, holders, path[low], place):
+            low += 1
+        else:
+            high = low
+    while low < high:
+        middle = (low + high + 1) // 2
+        if has_entry(keys, holders, path[middle - 1], place):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def match_sent(keys, holders, path, matched):
+    """Set ``matched`` to the number of leading keys of a path that each replica holds."""
+    guess = 0
+    for place in range(len(matched)):
+        guess = held_depth(keys, holders, path, place, guess)
+        matched[place] = guess
+
+
 @njit(cache=True)
 def insert(index, place, path, number, has_limits):
     """Enter the first ``number`` keys of a path for a replica, the last key first.

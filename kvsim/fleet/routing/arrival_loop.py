@@ -174,8 +174,7 @@ class ArrivalLoop:
         matched, bounds, chosen, now_held = np.zeros((4, places), np.int64)
         unseen = np.full(places, math.nan)
         looked = guesses, now_held, np.full(places, -1), unseen, unseen.copy()
-        left = np.zeros(-(-places // 64), np.int64)
-        return told, (matched, bounds, left, chosen, looked)
+        return told, (matched, bounds, chosen, looked)
 
     def _prompts(self) -> tuple[NDArray[Any], ...]:
         columns = self._gateways.prompts()
