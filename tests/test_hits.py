@@ -7,6 +7,8 @@ import json
 import math
 import random
 import shlex
+import subprocess
+import sys
 from collections import OrderedDict
 from itertools import pairwise
 from pathlib import Path
@@ -311,6 +313,17 @@ def test_both_backends_agree() -> None:
     )
     assert compiled.table.tobytes() == python.table.tobytes()
     assert (compiled.lru == python.lru).all()
+
+
+def test_a_second_process_loads_what_the_first_compiled_without_numba() -> None:
+    run = """
+import sys, kvsim, workloads
+kvsim.hit_rate(workloads.shared_prefix(num_requests=5), policies=["lru"])
+print("numba" in sys.modules)
+"""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", run], check=True, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"False\n", b"")
 
 
 def test_an_engine_that_serves_one_request_at_a_time_hits_what_the_curve_says() -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +40,12 @@ def cache_folder(folders: Sequence[Path] = ()) -> Path:
     An edit of a source, or an upgrade of Numba or Python, changes the folder. Without a writable
     home, the folder is a private one in the directory for temporary files.
     """
-    import numba
-
-    numba_config: Any = import_module("numba.core.config")
-
     package = Path(__file__).parents[1]
     rules = [package / room for room in ROOMS] + [p for r in ROOMS for p in room_paths(r)]
     files = [path for folder in folders or rules for path in sorted(folder.rglob("*.py"))]
     source = b"".join(path.read_bytes() for path in files)
-    modes = f"{numba_config.DISABLE_JIT} {os.environ.get('KVSIM_BOUNDSCHECK')}"
-    stamp = f"{numba.__version__} {sys.version} {modes}".encode()
+    modes = " ".join(os.environ.get(one, "0") for one in ("NUMBA_DISABLE_JIT", "KVSIM_BOUNDSCHECK"))
+    stamp = f"{version('numba')} {sys.version} {modes}".encode()
     folder = Path("kernels") / hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
     for base in (_user_cache(), private):

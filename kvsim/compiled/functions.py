@@ -63,8 +63,7 @@ def _folder_of(modules: list[ModuleType]) -> Path:
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__.startswith("kvsim.rules."):
                 folders[Path(inspect.getfile(function)).parent] = None
-    translation = Path(__file__).parent / "translation"
-    return cache_folder([*folders, translation])
+    return cache_folder([*folders, Path(__file__).parent])
 
 
 def _text_of(rule: Callable[..., int], name: str, modules: list[ModuleType]) -> str:

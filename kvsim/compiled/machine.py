@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import pickle
 import sys
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
@@ -19,26 +19,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _binding: Any = import_module("llvmlite.binding")
-_lock: Any = import_module("numba.core.compiler_lock").global_compiler_lock
+_lock = RLock()
 
+#: The first version of LLVM that llvmlite initializes by itself.
+FIRST_INITIALIZED = 20
 #: Every index of a list is compared with its length.
 CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 #: Address of the text of the first index out of bounds, which checked code writes; 0 for none.
 FAULT = ctypes.c_int64()
 _binding.add_symbol("kvsim_fault", ctypes.addressof(FAULT))
 
-_libraries: dict[str, Any] = {}  # keeps machine code alive, by the name of its function
+_engines: dict[str, Any] = {}  # keeps machine code alive, by the name of its function
 
 
 @cache
-def _codegen() -> Any:
-    return import_module("numba.core.registry").cpu_target.target_context.codegen()
+def _processor() -> str:
+    """Return a text that names this processor, and Numba's options in the environment."""
+    try:
+        features = _binding.get_host_cpu_features().flatten()
+    except RuntimeError:
+        features = ""
+    options = sorted(one for one in os.environ.items() if one[0].startswith("NUMBA_"))
+    found = (_binding.get_process_triple(), _binding.get_host_cpu_name(), features, options)
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:8]
 
 
 def file_of(name: str, folder: Path) -> Path:
     """Return the file with the machine code of a function for this processor."""
-    processor = hashlib.sha256(repr(_codegen().magic_tuple()).encode()).hexdigest()[:8]
-    return folder / f"{name}.{processor}.code"
+    return folder / f"{name}.{_processor()}.object"
 
 
 def library_of(name: str, folder: Path, text_of: Callable[[], str]) -> Any:
@@ -52,19 +60,32 @@ def library_of(name: str, folder: Path, text_of: Callable[[], str]) -> Any:
     folder : the cache
     text_of : returns a module in LLVM's language
     """
-    if name not in _libraries:
+    if name not in _engines:
         file = file_of(name, folder)
         with alone(folder / f"{name}.lock"), _lock:
-            _libraries[name] = _loaded(file) or _compiled(name, text_of(), file)
-    return _libraries[name]
+            _engines[name] = _engine_of(_loaded(file) or _compiled(name, text_of(), file))
+    return _engines[name]
 
 
 def address_in(library: Any, function: str) -> int:
     with _lock:
-        return int(library.get_pointer_to_function(function))
+        return int(library.get_function_address(function))
 
 
-def _loaded(file: Path) -> Any:
+def _engine_of(code: bytes) -> Any:
+    """Return an engine of LLVM with machine code, without Numba, which takes long to import."""
+    if _binding.llvm_version_info[0] < FIRST_INITIALIZED:
+        _binding.initialize()
+    _binding.initialize_native_target()
+    _binding.initialize_native_asmprinter()
+    machine = _binding.Target.from_default_triple().create_target_machine()
+    engine = _binding.create_mcjit_compiler(_binding.parse_assembly(""), machine)
+    engine.add_object_file(_binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
+
+
+def _loaded(file: Path) -> bytes | None:
     """Return the code of a file; None if it is absent or damaged."""
     try:
         digest, code = file.read_bytes().split(b"\n", 1)
@@ -72,17 +93,19 @@ def _loaded(file: Path) -> Any:
         return None
     if digest != hashlib.sha256(code).hexdigest().encode():
         return None
-    return _codegen().unserialize_library(pickle.loads(code))
+    return code
 
 
-def _compiled(name: str, text: str, file: Path) -> Any:
-    codegen = _codegen()
-    library = codegen.create_library(name)
-    library.enable_object_caching()
-    head = f'target triple = "{codegen._tm.triple}"\ntarget datalayout = "{codegen._data_layout}"\n'
-    library._final_module.link_in(_binding.parse_assembly(head + text))
-    library.finalize()
-    code = pickle.dumps(library.serialize_using_object_code())
+def _compiled(name: str, text: str, file: Path) -> bytes:
+    with import_module("numba.core.compiler_lock").global_compiler_lock:
+        codegen = import_module("numba.core.registry").cpu_target.target_context.codegen()
+        library = codegen.create_library(name)
+        library.enable_object_caching()
+        triple, layout = codegen._tm.triple, codegen._data_layout
+        head = f'target triple = "{triple}"\ntarget datalayout = "{layout}"\n'
+        library._final_module.link_in(_binding.parse_assembly(head + text))
+        library.finalize()
+        code: bytes = library.serialize_using_object_code()[2][0]
     new = file.with_suffix(f".{os.getpid()}")
     try:
         new.write_bytes(hashlib.sha256(code).hexdigest().encode() + b"\n" + code)
@@ -90,7 +113,7 @@ def _compiled(name: str, text: str, file: Path) -> Any:
     except OSError as error:
         new.unlink(missing_ok=True)
         say(f"note: compiled code is not cached: {file.parent}: {error.strerror}")
-    return library
+    return code
 
 
 @contextmanager
