@@ -112,3 +112,30 @@ def last_of_a_pair(pair):
 def test_other_uses_are_refused(function, given, said):
     with pytest.raises(UntranslatableError, match=said):
         load_loops().translated(function)(given)
+
+
+def weighted(numbers, pair, at, share):
+    return int((numbers[at] + pair[0][at] * pair[1]) * share * 8)
+
+
+def test_arguments_may_change_from_call_to_call():
+    """Numbers, arrays and tuples, of the same kind or another."""
+    compiled = load_loops().translated(weighted)
+    numbers, others, pair = np.arange(4), np.arange(8)[::2], (np.arange(4), 2)
+    for given in (
+        (numbers, pair, 1, 0.5),
+        (numbers, pair, 2, 0.25),
+        (numbers + 1, pair, 2, 0.25),
+        (numbers + 1, (numbers + 3, 5), 2, 1.5),
+        (numbers + 1, (numbers + 3, 5), 2, 2),
+        (others, pair, 3, 2),
+        (others, (others, 1.5), np.int64(3), np.float64(0.5)),
+    ):
+        assert compiled(*given) == weighted(*given)
+
+
+def test_an_array_that_changes_in_place_is_read_again():
+    compiled, numbers = load_loops().translated(sum_of), np.arange(4)
+    assert compiled(numbers) == 6
+    numbers[:] = 5
+    assert compiled(numbers) == 20

@@ -322,7 +322,7 @@ def record_choice(
     if watches:
         one.num_prompt_tokens += prompt
         one.num_uncached_tokens += uncached[row]
-        send(row, place, tracker[2], tracker[4], tracker[5])
+        send(tracker[2], tracker[4], tracker[5], row, place)
     if paths[0]:
         one.num_blocks += add_prompt(prompts[:5], paths[1], paths[2], place, row, size)
         one.num_blocks += num_rest(prompts, row, size)

@@ -31,12 +31,36 @@ def translated(function: Any) -> Callable[..., int]:
 
     Parameters
     ----------
-    function : its arguments are arrays, numbers and tuples of them; it returns a whole number
+    function : its arguments are arrays, numbers and tuples of them; it returns a whole number.
+        A call is fast if its arrays and tuples are the objects of the last call.
     """
+    function = getattr(function, "py_func", function)  # Numba may compile it, too
+    held: Any = ()  # the last arguments, their kinds, and the offset of their words in bytes
+    kinds: Any = ()
+    offsets: list[int] = []
+    entry: Any = None
+    words, address = bytearray(), 0
 
     def call(*given: Any) -> int:
-        words = struct.pack(*_packed(given))
-        return int(_entry(function, _kind(given))(_address(words), 0, 0))
+        nonlocal held, kinds, offsets, entry, words, address
+        for one, other, kind, offset in zip(given, held, kinds, offsets, strict=False):
+            if one is other:
+                continue
+            if type(one) is kind:  # a number
+                struct.pack_into("q" if kind is int else "d", words, offset, one)
+                continue
+            if _kind(one) != kind:
+                held = ()
+                break
+            struct.pack_into(_format(one), words, offset, *_words(one))
+        if len(given) != len(held):
+            kinds, offsets = _kind(given), _offsets(given)
+            words = bytearray(struct.pack(_format(given), *_words(given)))
+            address = ctypes.addressof(ctypes.c_char.from_buffer(words))
+            entry = _entry(function, kinds)
+        held = given
+        found: int = entry(address, 0, 0)
+        return found
 
     return call
 
@@ -52,10 +76,13 @@ def _kind(value: Any) -> Any:
     return Array(item, value.ndim, not value.flags.c_contiguous)
 
 
-def _packed(given: Any) -> list[Any]:
-    """Return a format of ``struct``, and the words of the arguments."""
-    words = [*_words(given)]
-    return ["".join("d" if isinstance(word, float) else "q" for word in words), *words]
+def _format(value: Any) -> str:
+    """Return the format of an argument's words, as in ``struct``."""
+    if isinstance(value, tuple):
+        return "".join(map(_format, value))
+    if isinstance(value, np.ndarray):
+        return "q" * (1 + value.ndim + (not value.flags.c_contiguous))
+    return "d" if isinstance(value, float) else "q"
 
 
 def _words(value: Any) -> Iterator[Any]:
@@ -63,16 +90,18 @@ def _words(value: Any) -> Iterator[Any]:
         for one in value:
             yield from _words(one)
     elif isinstance(value, np.ndarray):
-        yield value.ctypes.data
+        yield value.__array_interface__["data"][0]
         yield from value.shape
         if not value.flags.c_contiguous:
             yield value.strides[0]
     else:
-        yield float(value) if isinstance(value, float) else int(value)
+        yield value
 
 
-def _address(words: bytes) -> int:
-    return ctypes.cast(ctypes.c_char_p(words), ctypes.c_void_p).value or 0
+def _offsets(given: Any) -> list[int]:
+    """Return by argument the offset of its first word, in bytes."""
+    numbers = [sum(1 for _ in _words(one)) for one in given]
+    return [8 * sum(numbers[:place]) for place in range(len(given))]
 
 
 @cache

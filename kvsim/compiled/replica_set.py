@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -177,9 +176,8 @@ def look_up(entries, addresses, command, request_id):
     return most
 
 
-@njit(cache=True)
-def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, counts):
-    """Return the first tokens and ends since the last call, as (time; is an end, request, replica).
+def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, counts, news):
+    """Write the first tokens and ends since the last call to ``news``; return their number.
 
     Parameters
     ----------
@@ -189,18 +187,16 @@ def collect_lifecycle_events(addresses, seen, table, waits, tokens, lines, count
     tokens : scratch, by request
     lines : by replica the first and the last of its requests; by request the next one
     counts : by replica: its requests, and those without a first token
+    news : times; is an end, request, replica
     """
-    most = 2 * counts[:, 0].sum()
-    news = np.empty(most), np.empty((most, 3), np.int64)
     number = 0
     for place in range(len(addresses)):
         if addresses[place] != 0 and counts[place, 0] > 0:
             state = _replica(addresses[place])
             number = poll(state, place, seen, table, waits, tokens, lines, counts, news, number)
-    return news[0][:number], news[1][:number]
+    return number
 
 
-@njit(cache=True)
 def poll(state, place, seen, table, waits, tokens, lines, counts, news, number):
     """Append a replica's lifecycle events since the last poll; return the number of rows."""
     if state.clock == seen[place, 0]:
@@ -218,8 +214,7 @@ def poll(state, place, seen, table, waits, tokens, lines, counts, news, number):
     return number
 
 
-@njit(cache=True)
-def send(request_id, place, waits, lines, counts):
+def send(waits, lines, counts, request_id, place):
     """Append a request, which waits for its first token, to the requests of a replica."""
     firsts, lasts, afters = lines
     waits[request_id] = place
@@ -233,7 +228,6 @@ def send(request_id, place, waits, lines, counts):
     counts[place, 1] += 1
 
 
-@njit(cache=True)
 def write(news, number, time, is_end, request_id, place):
     news[0][number] = time
     news[1][number, 0] = is_end
@@ -242,7 +236,6 @@ def write(news, number, time, is_end, request_id, place):
     return number + 1
 
 
-@njit(cache=True)
 def append_ends(place, left, clock, table, waits, lines, counts, news, number):
     """Append the ends of a replica's ``left`` ended requests; remove these from its list."""
     reasons, first_tokens, finishes = table
@@ -254,11 +247,11 @@ def append_ends(place, left, clock, table, waits, lines, counts, news, number):
             before, at = at, after
             continue
         left -= 1
-        end = clock if np.isnan(finishes[at]) else finishes[at]
+        end = clock if math.isnan(finishes[at]) else finishes[at]
         if waits[at] == place:
             waits[at] = -1
             counts[place, 1] -= 1
-            first = end if np.isnan(first_tokens[at]) else first_tokens[at]
+            first = end if math.isnan(first_tokens[at]) else first_tokens[at]
             number = write(news, number, first, 0, at, place)
         number = write(news, number, end, 1, at, place)
         counts[place, 0] -= 1
@@ -272,7 +265,6 @@ def append_ends(place, left, clock, table, waits, lines, counts, news, number):
     return number
 
 
-@njit(cache=True)
 def enter_tokens(state, place, waits, tokens, most):
     """Enter new first tokens of waiting requests in ``tokens``; return their number.
 
@@ -289,7 +281,6 @@ def enter_tokens(state, place, waits, tokens, most):
     return number
 
 
-@njit(cache=True)
 def enter_token(request, place, waits, tokens):
     """Enter a request's first token in ``tokens`` and return 1, or return 0 if it is not new."""
     if request.status == FINISHED or math.isnan(request.first_token_time):
@@ -300,7 +291,6 @@ def enter_token(request, place, waits, tokens):
     return 1
 
 
-@njit(cache=True)
 def append_tokens(place, left, waits, tokens, lines, counts, news, number):
     """Append an event per first token in ``tokens``, in the order of sending their requests."""
     firsts, _, afters = lines

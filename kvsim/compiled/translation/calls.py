@@ -260,7 +260,6 @@ PRIMITIVES: dict[Any, Callable[..., Value]] = {
     math.pow: _power,
     times_plus: _times_plus,
     np.int64: _int,
-    np.isnan: _is_nan,
     fetching.prefetch_item: _prefetch(1),
     fetching.prefetch_whole: _prefetch(2),
     call_int: _call_address(int),

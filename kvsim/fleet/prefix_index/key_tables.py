@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_sent_index, load_tables
+from kvsim.compiled.cache import load_loops, load_sent_index, load_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,7 +101,8 @@ class CompiledEventIndex(HeldKeys):
 
     def __init__(self, num_replicas: int, group: int) -> None:
         super().__init__(num_replicas)
-        self._group = group
+        self._group, self._rows = group, np.zeros(3, np.int64)
+        self._apply = load_loops().translated(self._tables.apply_logs)
         self._more = KeyTable(2)  # a replica's further blocks with an equal key: number, replica
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
@@ -123,11 +124,11 @@ class CompiledEventIndex(HeldKeys):
 
         ``taken`` has the number of applied events of each log, and is updated.
         """
-        held, more, place = self._held, self._more, 0
+        held, more, rows, place = self._held, self._more, self._rows, 0
         while place >= 0:
-            rows = np.array([held.number, more.number, 0], np.int64)
-            place = self._tables.apply_logs(
-                *(addresses, taken, until, self._group, held.keys, held.values),
+            rows[:] = held.number, more.number, 0
+            place = self._apply(
+                *(addresses, taken, float(until), self._group, held.keys, held.values),
                 *(more.keys, more.values, rows, self._sizes, place),
             )
             held.number, more.number, room = rows.tolist()

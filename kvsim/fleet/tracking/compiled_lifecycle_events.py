@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_replica_set
+from kvsim.compiled.cache import load_loops, load_replica_set
 from kvsim.fleet.tracking.lifecycle_events import EventRow
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ class CompiledLifecycleEvents:
     """
 
     def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
-        self._collect, self._send = (
-            load_replica_set().collect_lifecycle_events,
-            load_replica_set().send,
-        )
+        code, translated = load_replica_set(), load_loops().translated
+        self._collect = translated(code.collect_lifecycle_events)
+        self._send = translated(code.send)
         names = ("finish_reason", "first_token_time", "finish_time")
         self._table = tuple(table[name] for name in names)
         number, places = len(table), len(replicas)
@@ -45,6 +44,9 @@ class CompiledLifecycleEvents:
         self._firsts, self._lasts = np.full(places, -1), np.full(places, -1)
         self._afters = np.full(number, -1)
         self._counts = np.zeros((places, 2), np.int64)
+        self._lines = self._firsts, self._lasts, self._afters
+        most = 2 * number  # a first token and an end each; memory of what never comes is not used
+        self._news = np.empty(most), np.empty((most, 3), np.int64)
 
     def replace(self, place: int, replica: Replica) -> None:
         self.lose(place)
@@ -61,8 +63,7 @@ class CompiledLifecycleEvents:
         if not self._addresses[place]:  # a lost replica's list is never read
             self._waits[request_id] = place
             return
-        lines = self._firsts, self._lasts, self._afters
-        self._send(request_id, place, self._waits, lines, self._counts)
+        self._send(self._waits, self._lines, self._counts, int(request_id), place)
 
     def withdraw(self, request_id: int, place: int) -> bool:
         waited = bool(self._waits[request_id] == place)
@@ -90,13 +91,14 @@ class CompiledLifecycleEvents:
 
     def columns(self) -> tuple[Any, ...]:
         """Return the arrays that :func:`kvsim.compiled.replica_set.poll` reads and writes."""
-        lines = self._firsts, self._lasts, self._afters
-        return self._seen, self._table, self._waits, self._tokens, lines, self._counts
+        return self._seen, self._table, self._waits, self._tokens, self._lines, self._counts
 
     def collect(self) -> list[EventRow]:
-        lines = self._firsts, self._lasts, self._afters
-        times, facts = self._collect(
+        number = self._collect(
             *(self._addresses, self._seen, self._table),
-            *(self._waits, self._tokens, lines, self._counts),
+            *(self._waits, self._tokens, self._lines, self._counts, self._news),
         )
-        return [EventRow(t, *row) for t, row in zip(times.tolist(), facts.tolist(), strict=True)]
+        if not number:
+            return []
+        times, facts = (one[:number].tolist() for one in self._news)
+        return [EventRow(t, *row) for t, row in zip(times, facts, strict=True)]
