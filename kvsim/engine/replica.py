@@ -100,6 +100,7 @@ class Replica:
         self.compiled = compiled
         self.state = state = self._init_state()
         self._read_metrics = reader_of(state, *LOADS, *TOKENS)
+        self.num_outstanding: Callable[[], int] = reader_of(state, "num_outstanding")
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
@@ -318,9 +319,6 @@ class Replica:
         self._wake(time)
 
     # -- queries and advance ---------------------------------------------------------------------
-
-    def num_outstanding(self) -> int:
-        return self.state.num_outstanding
 
     def next_event_time(self) -> float:
         self._call(rules.NEXT_EVENT, 0)

@@ -364,10 +364,12 @@ def _form_of(record: type[Record], name: str) -> int:
     return RECORD if is_record(kind) else FLAG if kind is bool else NUMBER
 
 
-def reader_of(record: Any, *names: str) -> Callable[[], tuple[Any, ...]]:
-    """Return a function that reads numbers of a record, faster than one attribute after another."""
+def reader_of(record: Any, *names: str) -> Callable[[], Any]:
+    """Return a function that reads a number of a record, or several, faster than its attributes."""
     if isinstance(record, View):
-        items = [record._array[name].item for name in names]
+        items: list[Callable[[], Any]] = [record._array[name].item for name in names]
+        if len(items) == 1:
+            return items[0]
         return lambda: tuple([item() for item in items])
     return partial(attrgetter(*names), record)
 

@@ -104,9 +104,9 @@ class Preble(Router):
         if prompt - best < best:
             self.branch = "exploit"
             among = [i for i, tokens in enumerate(cached) if tokens == best]
-        costs, size = list(loads), self._prefix_affinity.index.size
-        for i in range(len(costs)):
-            if size(i) + len(keys) > self._capacity:
+        costs, most = list(loads), self._capacity - len(keys)
+        for i, size in enumerate(map(self._prefix_affinity.index.size, range(len(costs)))):
+            if size > most:
                 costs[i] += self._dropped(i, len(keys), cached[i])
         if self._own_prefill:
             time = self.facts.prefill_time
@@ -120,10 +120,8 @@ class Preble(Router):
 
     def _loads(self, active: Sequence[int]) -> list[float]:
         """Return L of each replica, seconds; see :class:`Preble`."""
-        loads = self._prefixes.seconds()
-        for place, number in enumerate(active):
-            loads[place] += number * self._output[place] * self._tpot[place]
-        return loads
+        parts = zip(self._prefixes.seconds(), active, self._output, self._tpot, strict=True)
+        return [load + number * output * tpot for load, number, output, tpot in parts]
 
     def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
         """Return M of a replica, seconds; see :class:`Preble`."""
@@ -135,7 +133,8 @@ class Preble(Router):
         """Return the choice or, if it is the most loaded by far, the least loaded replica."""
         if self._num_seen < self._warm_up * len(loads):
             return choice
-        if loads[choice] < max(loads) or max(loads) <= self._balance * min(loads):
+        most = max(loads)
+        if loads[choice] < most or most <= self._balance * min(loads):
             return choice
         self.branch = "balanced"
         return argmin(loads)

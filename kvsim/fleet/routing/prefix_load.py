@@ -101,18 +101,19 @@ class PrefixLoad:
         return old.places if old.seconds != before else ()
 
     def _count(self, keys: Sequence[int], num_cached: int, sign: int) -> None:
+        known, holders_of = self._uses, self._index.holders
         for place, key in enumerate(keys):
-            uses = self._uses.get(key)
+            uses, holders = known.get(key), holders_of(key)
             if uses is None:
-                uses = self._uses[key] = Uses()
-            self._file(uses, -1)
+                uses = known[key] = Uses(holders=holders)
             uses.number += sign
-            uses.missed += sign * (place >= num_cached)
-            uses.holders = self._index.holders(key)
-            if uses.number:
+            if place >= num_cached or holders != uses.holders:
+                self._file(uses, -1)
+                uses.missed += sign * (place >= num_cached)
+                uses.holders = holders
                 self._file(uses, 1)
-            else:
-                del self._uses[key]
+            if not uses.number:  # nor any missed
+                del known[key]
 
     def _file(self, uses: Uses, sign: int) -> None:
         """Add the misses of an entry to those of its set of holders, or subtract them."""
