@@ -10,6 +10,7 @@ import pytest
 import workloads
 from kvsim.trace import MAX_TOKENS, Segment, Trace
 from kvsim.trace.columns import RowError
+from kvsim.trace.waits import roots_of
 
 THREE = {
     "arrival_time": [0.0, 1.0, 3.0],
@@ -196,3 +197,13 @@ def test_columns_that_nobody_gave_take_no_room_and_name_the_same_content():
     }
     assert replace(trace, **said).digest == trace.digest
     assert replace(trace, session_id=np.arange(len(trace)) // 69_999 - 1).digest != trace.digest
+
+
+def test_the_first_request_of_a_tree_is_its_root() -> None:
+    sessions = [-1, 5, 5, -1, 7, 5]
+    times, tokens = [0.0] * 6, [9] * 6
+    alone = Trace.from_arrays(times, tokens, tokens, session_id=sessions)
+    assert roots_of(alone).tolist() == [-1, 1, 1, -1, 4, 1]
+    waits = [[], [], [], [0], [], []]
+    awaited = Trace.from_arrays(times, tokens, tokens, session_id=sessions, after=waits)
+    assert roots_of(awaited).tolist() == [0, 1, 1, 0, 4, 1]

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvsim.errors import UnfinishedError, shown_numbers
 from kvsim.records import engine as records
+from kvsim.records.memory import column
 from kvsim.records.request import FINISHED
 
 #: Consecutive checks without progress, one per call of the rules, after which a run is refused.
@@ -49,13 +50,15 @@ class Watchdog:
         UnfinishedError
             If since ``MOST_LOOKS`` calls no request arrived, got a token, ended or was computed.
         """
-        live = [r for r in state.requests[: state.num_requests] if r.status != FINISHED]
-        computed = sum(max(r.max_computed_tokens, r.num_computed_tokens) for r in live)
+        names = "request_id", "status", "max_computed_tokens", "num_computed_tokens"
+        columns = [column(state.requests, name, state.num_requests) for name in names]
+        live = [row for row in zip(*columns, strict=True) if row[1] != FINISHED]
+        computed = sum(max(row[2:]) for row in live)
         far = (state.num_generated_tokens, state.num_outstanding, state.trace.next, computed)
         self._num_looks = self._num_looks + 1 if far == self._far else 0
         self._far = far
         if self._num_looks >= MOST_LOOKS:
-            rows = shown_numbers([r.request_id for r in live])
+            rows = shown_numbers([row[0] for row in live])
             raise UnfinishedError(
                 "a replica recomputes the same tokens again and again at "
                 f"{state.clock:g} s: requests {rows} make no progress"

@@ -82,6 +82,8 @@ def roots_of(trace: Trace) -> Ints:
 
     A tree joins the requests of a session, and any two requests of which one waits for the other.
     """
+    if not len(trace.after):
+        return _first_turns(trace.session_id)
     root = np.arange(len(trace)).tolist()
 
     def find(row: int) -> int:
@@ -103,3 +105,11 @@ def roots_of(trace: Trace) -> Ints:
             is_alone[other] = False
     found = np.array([find(row) for row in range(len(root))], np.int64)
     return np.where(np.array(is_alone), -1, found)
+
+
+def _first_turns(session_id: Ints) -> Ints:
+    """Return by request the first request of its session; -1 for a request without a session."""
+    found, rows = np.full(len(session_id), -1), np.flatnonzero(session_id >= 0)
+    _, first, session = np.unique(session_id[rows], return_index=True, return_inverse=True)
+    found[rows] = rows[first][session]
+    return found
