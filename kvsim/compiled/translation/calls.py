@@ -145,11 +145,12 @@ def _power(body: Body, base: Value, exponent: Value) -> Value:
 
 
 def _frexp(body: Body, value: Value) -> Value:
-    """Call Numba's ``numba_frexp``."""
+    """Call C's ``frexp``, which may leave the exponent of infinity and NaN as it is: 0."""
     pointer = "ptr" if IS_OPAQUE else "i32*"
-    body.unit.declare(f"declare double @numba_frexp(double, {pointer})")
+    body.unit.declare(f"declare double @frexp(double, {pointer})")
     memory = body.reserve("i32")
-    text = f"call double @numba_frexp(double {value.text}, {pointer} {memory})"
+    body.do(f"store i32 0, {pointer} {memory}")
+    text = f"call double @frexp(double {value.text}, {pointer} {memory})"
     mantissa = body.write(text)
     short = body.write(f"load i32, {pointer} {memory}")
     exponent = body.write(f"sext i32 {short} to i64")
