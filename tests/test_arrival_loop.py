@@ -102,7 +102,7 @@ def check(monkeypatch: pytest.MonkeyPatch, text: str, trace: kvsim.Trace, **opti
 @pytest.mark.long
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_loop_chooses_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(4):
+    for seed in range(2):
         trace, options = drawn(seed)
         check(monkeypatch, text, trace, **options)
 

@@ -118,6 +118,7 @@ def test_no_lane_is_empty_before_the_horizon() -> None:
     assert "a lane may have been empty" not in " ".join(result.provenance["notes"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("caps", [{}, {"tree_idle_cap": 1.0}, {"idle_cap": 0.3}])
 def test_replicas_run_ahead_of_begun_sessions_with_the_same_results(caps: dict[str, Any]) -> None:
     options = MODEL | {"lanes": 3, "session_start": "0.2:0.8", "data_parallel_size": 2, **caps}

@@ -306,6 +306,7 @@ def test_a_published_policy_is_better_above_the_knee_and_nothing_below():
     assert change + half < 0.0
 
 
+@pytest.mark.long
 def test_knowing_the_next_use_helps_agents_in_turn_unless_all_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

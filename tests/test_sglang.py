@@ -340,6 +340,7 @@ def test_everybody_there_at_once_is_served() -> None:
     assert result.summary["num_preemptions"] > 0
 
 
+@pytest.mark.long
 def test_engines_are_compared_each_with_its_own_settings() -> None:
     trace = workloads.sharegpt(num_requests=20, request_rate=4, seed=0)
     compared = kvsim.compare(

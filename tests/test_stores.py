@@ -58,6 +58,7 @@ def test_what_another_replica_has_computed_comes_over_the_link(store: str) -> No
     assert told["mean_ms"] == pytest.approx(1e3 * second["transfer_time"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", [*STORES, "lmcache+server-gib=2"])
 def test_prefill_replicas_read_what_another_one_has_computed(store: str) -> None:
     """The prompt comes from the store, its last token is computed, and all goes to the decoder."""
