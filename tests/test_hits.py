@@ -315,10 +315,18 @@ def test_both_backends_agree() -> None:
     assert (compiled.lru == python.lru).all()
 
 
-def test_a_second_process_loads_what_the_first_compiled_without_numba() -> None:
-    run = """
+@pytest.mark.parametrize(
+    "call",
+    [
+        'hit_rate(trace, policies=["lru"])',
+        'simulate(trace, model="llama-3-8b", gpu="a100-80gb", backend="compiled")',
+    ],
+)
+def test_a_second_process_loads_what_the_first_compiled_without_numba(call: str) -> None:
+    run = f"""
 import sys, kvsim, workloads
-kvsim.hit_rate(workloads.shared_prefix(num_requests=5), policies=["lru"])
+trace = workloads.shared_prefix(num_requests=5)
+kvsim.{call}
 print("numba" in sys.modules)
 """
     for _ in range(2):

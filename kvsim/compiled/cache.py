@@ -86,7 +86,7 @@ def _user_cache() -> Path | None:
 
 
 def load_entry() -> ModuleType:
-    return sys.modules.get(ENTRY) or _load(ENTRY, cache_folder())
+    return sys.modules.get(ENTRY) or import_module(ENTRY)
 
 
 def load_user_rules() -> ModuleType:
