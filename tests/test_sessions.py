@@ -66,6 +66,26 @@ def test_sessions_are_described_by_hand():
     assert found["optimal_hit_rate"] == (40 + 110 + 120) / 520
 
 
+def test_parts_of_sessions_are_times_with_a_request_in_flight() -> None:
+    """One request runs at a time, for a second: another session's, the parent's, its sub-agent's.
+
+    The parent is queued for a second; its next turn comes 5 s after the sub-agent's end.
+    """
+    trace = Trace.from_arrays(
+        [0, 0, 0, 9],
+        [100] * 4,
+        [10] * 4,
+        session_id=[2, 0, 1, 0],
+        after=[[], [], [[1, "start"]], [1, 2]],
+        think_time=[0, 0, 0, 5],
+    )
+    options = SMALL | {"cost_model": "constant+seconds=0.1", "max_num_seqs": 1}
+    found = kvsim.simulate(trace, **options).summary["sessions"]
+    parts = [found[name] for name in ("mean_served", "mean_queued", "mean_paused")]
+    assert parts == pytest.approx([(1 + 3) / 2, (0 + 1) / 2, (0 + 5) / 2], abs=0.11)
+    assert sum(parts) == pytest.approx(found["mean_duration"])
+
+
 def test_requests_without_sessions_have_no_such_facts():
     trace = Trace.from_arrays([0.0], [10], [2])
     assert kvsim.simulate(trace, **SMALL).summary["sessions"] is None

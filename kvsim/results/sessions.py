@@ -55,7 +55,42 @@ def describe_sessions(
         "mean_turns": float(size[has_begun].mean()),
         "mean_duration": float(durations.mean()) if len(durations) else None,
         "p50_duration": float(np.median(durations)) if len(durations) else None,
+        **_parts(own[is_whole[number]], number[is_whole[number]], durations),
         "p50_turn_ttft_ms": float(np.median(ttft) * 1000.0) if len(ttft) else None,
         "hit_rate": int(own["num_cached_tokens"][done].sum()) / prompts if prompts else None,
         "optimal_hit_rate": int(seen_before[is_in][done].sum()) / prompts if prompts else None,
     }
+
+
+def _parts(
+    requests: NDArray[Any], number: NDArray[np.int64], durations: NDArray[np.float64]
+) -> dict[str, float | None]:
+    """Return mean seconds in which a session is served, only waits in a queue, and pauses.
+
+    A session is served while one of its requests is, and waits while none is and one is queued.
+    """
+    if not len(durations):
+        return dict.fromkeys(("mean_served", "mean_queued", "mean_paused"))
+    served = _seconds(requests["first_scheduled_time"], requests["finish_time"], number)
+    in_flight = _seconds(requests["arrival_time"], requests["finish_time"], number)
+    num = len(durations)
+    return {
+        "mean_served": served / num,
+        "mean_queued": (in_flight - served) / num,
+        "mean_paused": float(durations.sum() - in_flight) / num,
+    }
+
+
+def _seconds(
+    start: NDArray[np.float64], end: NDArray[np.float64], number: NDArray[np.int64]
+) -> float:
+    """Return the seconds in which some interval of a session lasts, over all sessions."""
+    total, session, until = 0.0, -1, 0.0
+    order = np.lexsort((start, number))
+    rows = zip(number[order].tolist(), start[order].tolist(), end[order].tolist(), strict=True)
+    for own, begin, stop in rows:
+        until = begin if own != session else max(until, begin)
+        session = own
+        total += max(stop - until, 0.0)
+        until = max(until, stop)
+    return total
