@@ -218,7 +218,7 @@ def test_a_file_is_imported_again_after_an_edit(tmp_path):
     file.write_text("ONE = 1\n")
     first = import_file(str(file))
     assert import_file(str(file)) is first
-    file.write_text("ONE = 2\n")
+    file.write_text("ONE = 2  # longer: bytecode is out of date by size or second\n")
     assert (first.ONE, import_file(str(file)).ONE) == (1, 2)
     with pytest.raises(ValueError, match=r"cannot import eviction policy 'no-such\.py:X'"):
         eviction_policy("no-such.py:X")

@@ -36,7 +36,8 @@ def test_modules_of_a_variant_exist():
 
 
 def test_constants_are_fields_of_records():
-    kinds = {kind.__name__: kind.kinds() for kind in records_below(Record)}
+    below = [kind for kind in records_below(Record) if ".records." in kind.__module__]
+    kinds = {kind.__name__: kind.kinds() for kind in below}
     for constants in CONSTANTS.values():
         for name in constants:
             record, field = name.split(".")
