@@ -53,14 +53,17 @@ SMALL = frozenset(
 
 
 #: The small rules that the general variant inlines, too: those of ``kvsim.rules.runs``, which
-#: computes many decode steps together.
-OF_RUNS = frozenset(
+#: computes many decode steps together, and those that a step calls for each of its requests.
+IN_GENERAL = frozenset(
     name
     for line in (
         "accepted_time computing_time",
         "step_time work_time weigh weigh_attention gemm_time decode_time prefill_time host_time",
         "gemms_time head_time swap_time elementwise_time all_reduce_time with_transfers pass_time",
         "record_gap gap_bin record_step is_refused num_waiting allocate_slots plan batch_at cdiv",
+        "sits_out next_tokens limit_tokens schedule_next record_planned append_slot",
+        "allocate_forked settle_in_flight num_accepted gets_nothing deliver record_growth confirm",
+        "count_work count_attention num_pairs num_keys",
     )
     for name in line.split()
 )
@@ -104,7 +107,7 @@ def unit_of(variant: str, *, checked: bool = CHECKED) -> Unit:
         return None if is_absent or rule.__module__ == python.__name__ else rule
 
     def is_inlined(rule: Any) -> bool:
-        return rule.__name__ in (SMALL if variant else OF_RUNS)
+        return rule.__name__ in (SMALL if variant else IN_GENERAL)
 
     records = {record.__name__: record for record in all_records()}
     return Unit(variant, CONSTANTS[variant], records, text_of, is_inlined, checked=checked)
