@@ -141,7 +141,7 @@ def test_a_damaged_cache_is_compiled_again(tmp_path: Path, monkeypatch: pytest.M
     text = "define i64 @damaged(i64 %a) {\nret i64 3\n}"
     file = machine.file_of("damaged", tmp_path)
     for _ in range(2):
-        monkeypatch.setattr(machine, "_libraries", {})
+        monkeypatch.setattr(machine, "_engines", {})
         library = machine.library_of("damaged", tmp_path, lambda: text)
         found = ctypes.PYFUNCTYPE(ctypes.c_int64)(machine.address_in(library, "damaged"))
         assert found() == 3
@@ -166,7 +166,7 @@ def test_who_starts_at_once_compiles_once(
             return f'define i64 @"{name}"(i64 %a, i64 %b, i64 %c) {{\nret i64 7\n}}'
 
     translated: list[str] = []
-    monkeypatch.setattr(machine, "_libraries", {})
+    monkeypatch.setattr(machine, "_engines", {})
     monkeypatch.setattr(entry, "FOLDER", tmp_path)
     monkeypatch.setattr(entry, "variant_of", lambda state: "slow")
     monkeypatch.setattr(entry, "unit_of", lambda variant: Slow())
