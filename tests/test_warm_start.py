@@ -33,6 +33,12 @@ def saved(path: Path, **options: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a saved cache, which no test changes."""
+    return saved(tmp_path_factory.mktemp("saved") / "cache.npz")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
 def test_loaded_blocks_are_in_no_block_table(model):
@@ -42,7 +48,9 @@ def test_loaded_blocks_are_in_no_block_table(model):
     assert 0.0 <= memory["reservation"] < 0.1 < memory["token_states"] <= 1.0
 
 
-@pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
+@pytest.mark.parametrize(
+    "model", ["llama-3-8b", pytest.param("gemma-3-27b", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("num_blocks", [None, 700])
 def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: Path):
     """With all blocks, and with a pool that evicts; with layers that have windows, too."""
@@ -60,40 +68,36 @@ def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: P
 
 
 @pytest.mark.long
-def test_a_warm_up_is_left_out_and_its_cache_is_kept(tmp_path: Path):
+def test_a_warm_up_is_left_out_and_its_cache_is_kept(cache: Path):
     trace = chats()
     warm = kvsim.simulate(trace, warmup_requests=30, **ALONE)
-    path = saved(tmp_path / "cache.npz")
-    loaded = kvsim.simulate(trace[30:], load_cache=path, **ALONE)
+    loaded = kvsim.simulate(trace[30:], load_cache=cache, **ALONE)
     assert warm.requests.tolist() == loaded.requests.tolist()
     assert "warmup_requests: 30 requests are in no table" in warm.provenance["notes"]
 
 
 @pytest.mark.long
-def test_compiled_code_starts_warm_too(tmp_path: Path):
-    path = saved(tmp_path / "cache.npz")
+def test_compiled_code_starts_warm_too(cache: Path):
     runs = [
-        kvsim.simulate(chats()[30:], load_cache=path, **ALONE | {"backend": backend})
+        kvsim.simulate(chats()[30:], load_cache=cache, **ALONE | {"backend": backend})
         for backend in ("python", "compiled")
     ]
     assert runs[0].requests.tolist() == runs[1].requests.tolist()
 
 
 @pytest.mark.long
-def test_a_smaller_pool_takes_the_newest_blocks(tmp_path: Path):
-    path = saved(tmp_path / "cache.npz")
-    run = kvsim.simulate(chats()[30:], load_cache=path, **ALONE, num_gpu_blocks_override=301)
-    number = len(read_cache(path).key)
+def test_a_smaller_pool_takes_the_newest_blocks(cache: Path):
+    run = kvsim.simulate(chats()[30:], load_cache=cache, **ALONE, num_gpu_blocks_override=301)
+    number = len(read_cache(cache).key)
     said = f"load_cache: 300 of {number:,} blocks fit into the pool, the newest"
     assert number > 300
     assert said in run.provenance["notes"]
 
 
-def test_the_newest_blocks_are_those_of_the_last_request(tmp_path: Path):
-    path = saved(tmp_path / "cache.npz")
-    number = len(read_cache(path).key) // 2
+def test_the_newest_blocks_are_those_of_the_last_request(cache: Path):
+    number = len(read_cache(cache).key) // 2
     last = chats()[29:30]
-    run = kvsim.simulate(last, load_cache=path, **ALONE, num_gpu_blocks_override=number)
+    run = kvsim.simulate(last, load_cache=cache, **ALONE, num_gpu_blocks_override=number)
     assert run.requests["num_cached_tokens"][0] > 0
 
 
@@ -121,10 +125,9 @@ def test_outputs_without_names_hit_nothing_of_the_run_before(tmp_path: Path):
         ({"record_block_events": True}, "load_cache conflicts with KV events"),
     ],
 )
-def test_another_cache_is_refused_in_one_line(options, said, tmp_path: Path):
-    path = saved(tmp_path / "cache.npz")
+def test_another_cache_is_refused_in_one_line(options, said, cache: Path):
     with pytest.raises(ValueError, match=said) as error:
-        kvsim.simulate(chats()[30:], load_cache=path, **{**ALONE, **options})
+        kvsim.simulate(chats()[30:], load_cache=cache, **{**ALONE, **options})
     assert "\n" not in str(error.value)
 
 
@@ -135,9 +138,11 @@ class Harmful:
         return Path.touch, (Path("harmed"),)
 
 
-def test_what_is_no_saved_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_saved_cache_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    whole = saved(tmp_path / "cache.npz").read_bytes()
+    whole = cache.read_bytes()
     contents = {
         "empty": b"",
         "text": b"cache",
@@ -189,9 +194,9 @@ def test_a_trace_without_contents_has_nothing_to_save(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_files_are_refused_in_one_line(tmp_path: Path):
+def test_damaged_files_are_refused_in_one_line(cache: Path, tmp_path: Path):
     """Every bit flipped at random, and an array that is no archive."""
-    whole, draw = saved(tmp_path / "cache.npz").read_bytes(), np.random.default_rng(0)
+    whole, draw = cache.read_bytes(), np.random.default_rng(0)
     path = tmp_path / "damaged.npz"
     for at in draw.integers(len(whole), size=300):
         flipped = bytearray(whole)
@@ -208,14 +213,16 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path):
 
 
 @pytest.mark.long
-def test_the_cache_of_another_trace_is_refused_unless_both_share_contents(tmp_path: Path):
-    path, other = saved(tmp_path / "cache.npz"), chats(seed=4)
+def test_the_cache_of_another_trace_is_refused_unless_both_share_contents(
+    cache: Path, tmp_path: Path
+):
+    other = chats(seed=4)
     with pytest.raises(ValueError, match="another trace filled this cache") as error:
-        kvsim.simulate(other, load_cache=path, **ALONE)
+        kvsim.simulate(other, load_cache=cache, **ALONE)
     assert "\n" not in str(error.value)
     assert content_digest(chats()[30:]) == content_digest(chats()[:30].with_request_rate(9.0))
     again = tmp_path / "again.npz"
-    shared = kvsim.simulate(other, load_cache=path, save_cache=again, same_contents=True, **ALONE)
+    shared = kvsim.simulate(other, load_cache=cache, save_cache=again, same_contents=True, **ALONE)
     assert any("equal numbers are taken" in note for note in shared.provenance["notes"])
     for trace in (chats(), other):  # both have filled it
         notes = kvsim.simulate(trace, load_cache=again, **ALONE).provenance["notes"]
@@ -224,11 +231,10 @@ def test_the_cache_of_another_trace_is_refused_unless_both_share_contents(tmp_pa
         kvsim.simulate(other, save_cache=again, same_contents=True, **ALONE)
 
 
-def test_salts_are_refused(tmp_path: Path):
-    path = saved(tmp_path / "cache.npz")
+def test_salts_are_refused(cache: Path):
     salted = kvsim.Trace.from_arrays(
         [0.0, 1.0], [64, 64], [1, 1], segments=[[(0, 0, 64)]] * 2, cache_salt=["a", "b"]
     )
     with pytest.raises(ValueError, match="load_cache does not take salts"):
-        kvsim.simulate(salted, load_cache=path, same_contents=True, **ALONE)
+        kvsim.simulate(salted, load_cache=cache, same_contents=True, **ALONE)
     kvsim.simulate(salted, warmup_requests=1, **ALONE)
