@@ -56,6 +56,7 @@ def test_a_search_gives_what_the_command_gives(
     assert json.loads(capsys.readouterr().out) == found.to_dict() == found.answer
 
 
+@pytest.mark.long
 def test_the_best_is_served_and_its_tables_say_so(found: Any) -> None:
     assert found.options == {"max_num_seqs": 4}
     assert found.command.startswith("vllm serve facebook/opt-125m")
@@ -105,6 +106,7 @@ def test_the_gaps_of_a_trace_are_scaled() -> None:
     assert served.metrics.ttft.mean <= 0.3
 
 
+@pytest.mark.long
 def test_no_answer_is_an_answer() -> None:
     found = kvsim.search(WORKLOAD, slo="mean_ttft_ms<=1", num_requests=20, **TINY)
     assert (found.request_rate, found.command, found.options) == (0.0, None, {})
@@ -131,6 +133,7 @@ def test_mistakes_are_one_line(given: dict[str, Any], told: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_values_to_try_may_be_of_any_type() -> None:
     options = {name: value for name, value in TINY.items() if name != "async_scheduling"}
     found = kvsim.search(

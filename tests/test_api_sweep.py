@@ -70,6 +70,7 @@ def test_seeds_are_means_with_intervals() -> None:
     assert "seed" in found.table.dtype.names
 
 
+@pytest.mark.long
 def test_a_directory_keeps_the_runs(tmp_path: Path, trace: kvsim.Trace) -> None:
     options = {"block_size": [16, 32]}
     first = kvsim.sweep(trace, options, out=tmp_path, **SHARED)

@@ -114,6 +114,7 @@ def test_every_rule_of_a_router_is_translated() -> None:
         assert "define i64" in unit_of("").entry_of("entry", rule, 2 - rule.__code__.co_argcount)
 
 
+@pytest.mark.long
 def test_the_loop_chooses_alike_however_often_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrival_loop, "DECISIONS_PER_CALL", 3)
     monkeypatch.setattr(arrival_loop, "STEPS_PER_CALL", 5)

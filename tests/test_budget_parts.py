@@ -171,6 +171,7 @@ def test_models_with_states_are_served(model: str, options: dict[str, Any]) -> N
     assert found.summary["kv_cache"]["token_states"] > 0.75
 
 
+@pytest.mark.long
 def test_a_prefix_of_whole_blocks_is_hit_with_its_state() -> None:
     """The second request finds the state after the second block of 528 tokens."""
     content = [[(1, 0, 1100)]] * 2

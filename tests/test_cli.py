@@ -96,6 +96,7 @@ def test_compare_writes_figures_tables_and_json(call) -> None:  # type: ignore[n
     assert not list(Path("out").rglob("*.tmp"))
 
 
+@pytest.mark.long
 def test_run_from_toml_and_flags(call) -> None:  # type: ignore[no-untyped-def]
     Path("run.toml").write_text(
         'model = "llama-3-8b"\ngpu = "h100-sxm"\nnum-requests = 10\nmax-num-seqs = 4\n'
@@ -328,6 +329,7 @@ def test_help_and_version_are_light_and_exit_0() -> None:
             assert f"| {heavy}\n" not in done.stderr.replace("  ", ""), (arguments, heavy)
 
 
+@pytest.mark.long
 def test_a_closed_pipe_is_no_error() -> None:
     script = f"{sys.executable} -m kvsim list models | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)

@@ -82,6 +82,7 @@ def check(monkeypatch: pytest.MonkeyPatch, trace: kvsim.Trace, **options: Any) -
     return one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", [*TEXTS, *(pytest.param(text, marks=pytest.mark.long) for text in LONG)]
 )

@@ -653,6 +653,7 @@ def played(path: Path) -> Any:
     return pytest.param(path, marks=marks, id=path.name.partition(".")[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [pytest.param("python", marks=pytest.mark.long), "compiled"])
 @pytest.mark.parametrize(
     "own",

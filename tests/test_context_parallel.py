@@ -61,6 +61,7 @@ def test_each_rank_reads_its_share_of_the_context() -> None:
     assert one.layers[0].pair_flops == eight.layers[0].pair_flops  # all heads over an eighth
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_hits_end_with_blocks_of_all_ranks(backend: Any) -> None:
     """200 shared tokens: 12 blocks of 16, or one of 8 x 16."""

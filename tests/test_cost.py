@@ -162,6 +162,7 @@ def test_tensor_parallelism_divides_the_work_and_adds_messages() -> None:
     assert a.time / 4 < b.time < a.time
 
 
+@pytest.mark.long
 @given(st.sampled_from(["full", "sliding", "chunked"]), st.integers(1, 20), st.integers(0, 60))
 def test_query_key_pairs_are_what_counting_gives(kind: str, window: int, tokens: int) -> None:
     def sees(query: int) -> int:

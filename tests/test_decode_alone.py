@@ -57,6 +57,7 @@ def test_a_pushed_prompt_may_be_computed_where_it_goes_on_before(
     assert (row["transfer_time"], row["num_cached_tokens"]) == (0.0, 16)
 
 
+@pytest.mark.long
 def test_a_prompt_of_one_token_may_be_there_and_wait_for_its_adapter() -> None:
     """It has a block, and no token of it is computed: the last one is computed once more."""
     trace = Trace.from_arrays([0, 0.5], [7, 1], [8, 5], lora_id=[1, 2])

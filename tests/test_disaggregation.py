@@ -247,6 +247,7 @@ def test_a_long_queue_of_prompts_lends_a_decode_replica(backend: str) -> None:
     assert result.summary["kv_transfers"]["num_transfers"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_who_finds_no_room_to_decode_stays_where_its_prompt_is_computed(backend: str) -> None:
     """75 blocks: 800 and 500 tokens are too many, 800 and 300 are not, once 500 have stayed."""
@@ -412,6 +413,7 @@ def test_a_later_turn_waits_for_the_answer_and_for_the_reader() -> None:
     assert (plain.summary["num_early_turns"], plain.summary["num_later_turns"]) == (1, 2)
 
 
+@pytest.mark.long
 def test_a_session_goes_on_after_a_turn_that_nobody_serves() -> None:
     trace = Trace.from_arrays([0.0, 1.0, 2.0], [8, 900, 8], [2, 2, 2], session_id=[7, 7, 7])
     options = {**SECONDS, "max_model_len": 100, "session_think_time": 0.0}
@@ -542,6 +544,7 @@ class Counts(Router):
         return 0
 
 
+@pytest.mark.long
 def test_who_is_turned_away_by_the_prefill_router_is_not_at_a_decode_replica() -> None:
     """Two prefill replicas: the third prompt, and those after it, would come too late."""
     trace = Trace.from_arrays(np.arange(6) / 1000, [4000] * 6, [50] * 6)

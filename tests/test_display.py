@@ -40,6 +40,7 @@ def text_in(shown: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
+@pytest.mark.long
 def test_a_run_is_shown_as_the_command_shows_it(
     result: kvsim.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:

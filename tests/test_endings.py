@@ -114,6 +114,7 @@ def test_both_engines_and_runs_of_steps_take_the_surplus_step(options: dict[str,
     assert num_computed(one) > num_computed(short)
 
 
+@pytest.mark.long
 def test_requests_that_stay_where_prompts_are_computed_end_as_the_trace_says() -> None:
     trace = Trace.from_arrays(np.arange(8) / 4, [40] * 8, [20] * 8, ends_by="eos")
     options = {"num_prefill_workers": 1, "num_decode_workers": 1, "disaggregation": "splitwise"}

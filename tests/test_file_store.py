@@ -37,6 +37,7 @@ def test_files_hold_what_unlimited_memory_holds_and_are_slower_to_read() -> None
     assert files["mean_ms"] > memory["mean_ms"]
 
 
+@pytest.mark.long
 def test_a_full_disk_evicts() -> None:
     assert served("file+gib=2")["num_fetches"] < served("file")["num_fetches"]
 

@@ -209,6 +209,7 @@ class Asking(Reading):
         return int(request.request_id not in (0, 2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_counters_of_tokens_are_right_in_the_midst_of_long_runs(

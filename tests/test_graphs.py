@@ -114,6 +114,7 @@ def test_the_estimate_is_near_what_servers_logged(options: dict[str, Any], gib: 
     assert abs(found - gib) < abs(0.30 - gib)
 
 
+@pytest.mark.long
 def test_the_constants_are_the_fitted_ones_and_each_half_judges_the_other() -> None:
     assert fit(logs()) == pytest.approx(
         Constants(LAYER_BYTES / 2**20, SHARED, NARROW_KV_BYTES / 2**20)

@@ -315,6 +315,7 @@ def test_both_backends_agree() -> None:
     assert (compiled.lru == python.lru).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "call",
     [

@@ -258,6 +258,7 @@ for code in {LIGHT!r}:
 """
 
 
+@pytest.mark.long
 def test_nothing_heavy_is_loaded_for_light_work() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADING], capture_output=True, text=True, check=False

@@ -58,6 +58,7 @@ def test_the_second_lane_takes_the_next_session() -> None:
     assert table["arrival_time"] == pytest.approx([0, 0, 2.5, 6, 5, 6])
 
 
+@pytest.mark.long
 def test_planned_times_count_from_the_begin_of_the_session() -> None:
     trace = Trace.from_arrays([5, 6, 9, 11], [100] * 4, [10] * 4, session_id=[0, 1, 0, 1])
     one = kvsim.simulate(trace, lanes=1, **SECONDS).requests
@@ -154,6 +155,7 @@ def test_pauses_of_an_idle_session_end_after_the_cap() -> None:
     assert table["arrival_time"] == pytest.approx([0, 0, 6, 5, 10])
 
 
+@pytest.mark.long
 def test_all_pauses_shrink_equally_while_nothing_is_in_flight() -> None:
     """The pauses of 50 and 70 s shrink by 45 s; 20 - 1 s of the second remain after an answer."""
     table = kvsim.simulate(chains([50], [70]), idle_cap=5.0, **SECONDS).requests

@@ -129,6 +129,7 @@ def test_what_was_copied_before_does_not_stop_a_request() -> None:
     assert all(0 <= number <= 32 for number in tokens)
 
 
+@pytest.mark.long
 def test_no_request_moves_where_there_is_room() -> None:
     trace = workloads.sharegpt(num_requests=100, request_rate=4.0, seed=0)
     options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "data_parallel_size": 4}

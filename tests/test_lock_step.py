@@ -52,6 +52,7 @@ def test_a_rank_waits_for_the_chunks_of_a_long_prompt_on_another_one(expert_para
     assert cost["num_padding_tokens"] > 37_900
 
 
+@pytest.mark.long
 def test_ranks_of_a_dense_model_are_servers_of_their_own() -> None:
     trace = Trace.from_arrays([0.0, 0.5], [64, 64], [4, 4])
     result = run(trace, async_scheduling=False, **DENSE)
@@ -99,6 +100,7 @@ def test_a_wave_lasts_until_the_ranks_ask_each_other(arrival: float, first_token
     assert result.requests["first_token_time"].tolist() == [1.0, first_token]
 
 
+@pytest.mark.long
 def test_a_wave_of_one_pass_ends_with_it() -> None:
     trace = Trace.from_arrays([0.0, 1.5], [64, 64], [1, 1])
     result = run(trace, async_scheduling=False, **SECOND)
@@ -128,6 +130,7 @@ def test_padding_to_the_largest_rank_takes_time(monkeypatch: pytest.MonkeyPatch)
     assert padded > 1.2 * seconds()
 
 
+@pytest.mark.long
 def test_what_is_not_modelled_in_step_is_said() -> None:
     trace = workloads.fixed(prompt=100, output=5, num_requests=6, request_rate=3.0)
     options = {**MOE, "enable_expert_parallel": True}

@@ -122,6 +122,7 @@ def test_a_failure_that_is_noticed_behind_the_horizon_changes_nothing_there(poli
     assert np.isnan(rows["finish_time"][unsent]).all()
 
 
+@pytest.mark.long
 def test_a_fleet_that_fails_sooner_than_it_serves_comes_to_an_end() -> None:
     """A replica lives for a third of a second, and a request takes longer."""
     trace = Trace.from_arrays([0.0] * 3, [100] * 3, [2000] * 3)

@@ -72,6 +72,7 @@ def test_one_too_many_to_run_stays(backend: str) -> None:
     assert rows["replica"].tolist() == [0, 0, 1]
 
 
+@pytest.mark.long
 @both
 def test_a_prompt_that_is_computed_is_not_in_hand(backend: str) -> None:
     """500 have stayed and decode; 300 more would be too many beside them, and are not."""
@@ -210,6 +211,7 @@ def test_who_stayed_may_go_on_apart(backend: str, router: str) -> None:
     assert row["finish_time"] == pytest.approx(27.5, abs=0.01)
 
 
+@pytest.mark.long
 @both
 def test_who_stayed_has_not_ended_where_it_goes_on(backend: str) -> None:
     """Beside it a short prompt ends at 17.2; at 17.5 a router looks who has ended."""

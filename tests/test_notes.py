@@ -112,6 +112,7 @@ def test_a_page_says_nothing_of_records_that_nobody_asked_for(
     assert "record_block_events has no effect" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_page_of_several_runs_says_how_to_run_all_of_them(tmp_path: Path) -> None:
     trace = workloads.sharegpt(num_requests=10, request_rate=4.0, seed=0)
     options = {"model": "llama-3-8b", "gpu": "a100-80gb", "backend": "python", "max_num_seqs": 7}

@@ -24,6 +24,7 @@ def test_the_front_end_admits_so_many_in_flight() -> None:
     assert result.requests["finish_reason"].tolist() == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.long
 def test_the_last_admitted_prompt_may_exceed_the_tokens() -> None:
     """100 tokens are below 150, 200 are not; tokens count until the first one of the output."""
     result = served([0.0, 0.0, 0.0, 0.03], max_num_queued_tokens=150)

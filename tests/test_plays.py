@@ -128,6 +128,7 @@ def test_lanes_that_may_have_been_empty_are_noted(monkeypatch: pytest.MonkeyPatc
     assert "a lane may have been empty" in result.provenance["notes"][-1]
 
 
+@pytest.mark.long
 def test_long_pauses_are_cut_and_counted() -> None:
     result = kvsim.simulate(pair(), max_think_time=3.0, **SECONDS)
     rows = result.requests

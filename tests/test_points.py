@@ -468,6 +468,7 @@ def test_a_clone_validates_a_few_points(tmp_path, capsys, monkeypatch) -> None:
         assert matplotlib.image.imread(path).std() > 0.01
 
 
+@pytest.mark.long
 def test_another_table_with_other_cards_and_an_unknown_model(
     rows, tmp_path, capsys, monkeypatch
 ) -> None:

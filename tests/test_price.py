@@ -49,6 +49,7 @@ def test_twice_the_gpus_cost_twice() -> None:
     assert cost(pipeline_parallel_size=2)["dollars"] == pytest.approx(2.0)
 
 
+@pytest.mark.long
 def test_each_pool_has_the_price_of_its_card() -> None:
     pools = [
         PoolConfig("prefill", 1, "p", options=(("gpu", "h100-sxm"),)),

@@ -33,6 +33,7 @@ def test_a_terminal_gets_a_bar_unless_it_is_silent(monkeypatch: pytest.MonkeyPat
     assert "cells" in terminal.getvalue()
 
 
+@pytest.mark.long
 def test_a_notebook_gets_a_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     display: Any = pytest.importorskip("IPython.core.display_functions")
     shown: list[tuple[int, int]] = []

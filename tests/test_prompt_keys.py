@@ -41,6 +41,7 @@ def test_pieces_of_one_content_are_one_piece(compiled: bool) -> None:
     assert keys(whole)[0] != keys(apart)[0]
 
 
+@pytest.mark.long
 def test_pieces_that_differ_have_different_numbers() -> None:
     contents, starts = np.arange(2**18, dtype=np.uint64), np.arange(0, 2**14, 8, dtype=np.uint64)
     for size in (1, 16, 512):

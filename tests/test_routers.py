@@ -234,6 +234,7 @@ def test_llm_d_may_score_prefixes_among_those_who_hold_any() -> None:
     assert router._scores(ONE, views(), [0, 80, 0]) == [0.0, 3.0, 0.0]
 
 
+@pytest.mark.long
 def test_pickers_of_llm_d() -> None:
     totals = [3.0, 1.0, 0.0]
     chosen = {

@@ -58,6 +58,7 @@ def test_v0_counts_every_sample_too() -> None:
     assert contiguous.summary["total_output_tokens"] == 12_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prompt", "blocks"), [(50, 3 + 4 * 1), (48, 2 + 4 * 1), (49, 3 + 4 * 1), (16, 4)]
 )
@@ -142,6 +143,7 @@ def test_both_engines_serve_samples_alike(name: str) -> None:
         assert equal_tables(getattr(one, table), getattr(other, table)), table
 
 
+@pytest.mark.long
 def test_siblings_are_routed_one_by_one() -> None:
     trace = workloads.fixed(prompt=64, output=40, num_requests=1, request_rate=AT_ONCE)
     result = python(trace, num_samples=4, data_parallel_size=2, router="vllm-dp", **H100)

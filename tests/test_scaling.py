@@ -93,6 +93,7 @@ def test_wva_looks_at_the_peaks_of_a_minute() -> None:
     assert calm.desired(pool(*loads, now=60)) == 1
 
 
+@pytest.mark.long
 def test_an_autoscaler_looks_more_often_than_it_decides() -> None:
     """Three wait after 15 s, and nobody at the end of the minute; wva has seen them."""
     trace = Trace.from_arrays([0.0] * 7 + [200.0], [10] * 8, [5] * 8)
@@ -360,6 +361,7 @@ def test_an_autoscaler_ends_with_the_horizon() -> None:
     assert result.summary["duration"] < 60
 
 
+@pytest.mark.long
 def test_nothing_fails_after_the_horizon() -> None:
     """Who fails at a rate would fail for ever: requests that were cut off never end."""
     trace = workloads.fixed(prompt=16, output=1000, num_requests=4, request_rate=1.0)

@@ -100,11 +100,13 @@ def test_equals_wait_in_the_order_of_their_ids_as_text() -> None:
     assert order == sorted(range(13), key=str) == [0, 1, 10, 11, 12, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.long
 @given(st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=20, unique=True))
 def test_ids_are_ranked_as_text(ids: list[str]) -> None:
     assert text_ranks(ids).tolist() == [sorted(ids).index(one) for one in ids]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_of_equally_urgent_requests_the_first_as_text_is_served_first(backend: str) -> None:
     trace = Trace.from_arrays([0.0] * 12, [10] * 12, [3] * 12, priority=[1] * 11 + [0])
@@ -555,6 +557,7 @@ def patient(kv, config, *, every: int = 2) -> Patient:
 made: list[int] = []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["test_schedulers:Patient", "test_schedulers:patient"])
 def test_a_scheduler_takes_typed_parameters(name):
     made.clear()

@@ -43,6 +43,7 @@ goodput = { ttft = 1000 }
 APART = '[[pool]]\nrole = "prefill"\n[[pool]]\nrole = "decode"\n'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rest", "said"),
     [
@@ -299,6 +300,7 @@ def test_a_stop_text_ends_a_prefill_that_holds_nothing_then():
     assert "remote_engine_id and remote_request_id must be texts" in wrong["error"]["message"]
 
 
+@pytest.mark.long
 def test_a_failure_on_demand_leaves_one_timer_of_the_rate_and_wakes_the_replica():
     async def body(clients, servers):
         fails = servers[0].failing
@@ -351,6 +353,7 @@ def test_a_prefill_replica_that_fails_takes_the_kv_with_it_that_is_on_its_way(tm
     assert [first_difference(one) for one in records] == [(None, 4), (None, 2)]
 
 
+@pytest.mark.long
 def test_a_decode_replica_that_fails_leaves_its_prefill_blocks_to_the_lease(tmp_path):
     """Its own blocks are free at once, those of a request that still loads, too."""
 
@@ -390,6 +393,7 @@ def test_a_halt_ends_the_step_that_has_begun():
     assert engine.num_free_blocks == 400 - 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failures", "times"),
     [
@@ -411,6 +415,7 @@ async def until(server, *, is_down):
     return server.live.clock.now
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failures", ["at+time=15+replica=1", "rate+gpu_hours=0.003"])
 def test_replicas_fail_as_in_a_fleet_and_start_again(failures):
     async def body(clients, servers):
@@ -426,6 +431,7 @@ def test_replicas_fail_as_in_a_fleet_and_start_again(failures):
     assert status == 200
 
 
+@pytest.mark.long
 def test_a_request_fails_alone_or_its_replica_with_it(tmp_path):
     async def body(clients, servers):
         async def ask(failing=None, **options):

@@ -253,6 +253,7 @@ def test_block_sizes_are_those_of_vllms_kernels(
     assert any(note.startswith(f"block_size {size} (of vLLM's") for note in notes) == (size != 16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "size", "unit"), [("llama-3.1-8b", 7, 16), ("deepseek-v3.2", 16, 64)]
 )

@@ -253,6 +253,7 @@ def test_prefixes_come_back_from_the_host(policy: str) -> None:
     assert (python.requests["num_cached_tokens"].sum() > 0) == (policy != "write_through_selective")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_copy_that_goes_while_its_node_is_loaded_is_not_dropped_twice(backend: str) -> None:
     """Under write_back a node that left the GPU keeps its place in the queue of copies.

@@ -346,6 +346,7 @@ def test_the_queue_is_shuffled_as_python_does(seed: int) -> None:
     assert [draw_below(state, n) for n in counts] == [python.randrange(n) for n in counts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_random_admits_in_the_order_of_a_shuffle(backend: str) -> None:
     """One at a time of 300 who are all there; the queue is shuffled before each admission."""

@@ -89,6 +89,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(found), f"{name(path)}: {file}#{anchor}"
 
 
+@pytest.mark.long
 def test_every_generated_part_of_the_reference_can_be_made() -> None:
     # In a process of its own: other tests register parts.
     check = [sys.executable, str(DOCS / "generate.py"), "--check"]

@@ -108,6 +108,7 @@ def test_an_idle_replica_that_reads_serves_who_comes_meanwhile(policy: str) -> N
     assert cut.summary["num_in_flight"] == 1
 
 
+@pytest.mark.long
 def test_who_finds_the_gpu_free_does_not_wait() -> None:
     """SGLang looks how far the read is in the pass that has begun it."""
     result = serve(again(16), hicache_storage_prefetch_policy="best_effort")

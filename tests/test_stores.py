@@ -83,6 +83,7 @@ def test_prefill_replicas_read_what_another_one_has_computed(store: str) -> None
     ).provenance["notes"]
 
 
+@pytest.mark.long
 def test_what_comes_from_disk_comes_at_the_disks_pace() -> None:
     """The memory has no room for a block; the disks have."""
     result = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store="mooncake+gib=0.001+disk-gib=10")

@@ -278,6 +278,7 @@ def test_an_infinite_rate_is_a_value_like_others(call: Call) -> None:
     assert [row["request_rate"] for row in rows()] == ["2.0", "inf"]
 
 
+@pytest.mark.long
 def test_switches_take_both_values(call: Call) -> None:
     code, _, err = call(
         *(*QUICK, "--enable-prefix-caching", "true,false", "--enforce-eager", "--out", "out"),

@@ -136,6 +136,7 @@ def test_policies_are_bounded_by_those_that_know_the_future(
     assert {"sessions.p50_turn_ttft_ms", "sessions.mean_duration"} <= set(gaps)
 
 
+@pytest.mark.long
 def test_the_table_says_what_served_and_shows_what_the_option_moves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -121,6 +121,7 @@ def test_alpaca_width_reproduces_the_batches_of_the_paper():
     assert running(prompt + power_of_2(output)) == pytest.approx(43.24, rel=0.06)
 
 
+@pytest.mark.long
 @examples(30)
 @given(sigma=st.floats(0.05, 2.5), high=st.integers(20, 3000), share=st.floats(0.05, 0.9))
 def test_the_fitted_mean_is_that_of_the_rounded_and_clipped_lengths(sigma, high, share):

@@ -205,6 +205,7 @@ def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
         serve(trace, router="round-robin+x=1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b"])
 def test_both_engines_show_a_router_the_same_prefixes(model: str) -> None:
     trace = workloads.shared_prefix(num_requests=50, request_rate=20.0, seed=0)
@@ -282,6 +283,7 @@ def test_the_clock_stops_at_the_horizon():
     assert result.summary["num_in_flight"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize(("overlaps", "steps"), [(False, 2), (True, 3)])
