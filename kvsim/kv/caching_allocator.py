@@ -28,7 +28,7 @@ ROUND_LARGE = 2 * MIB  # kRoundLarge: granularity of larger segments
 
 def round_size(num_bytes: int) -> int:
     """Round the size of a request up to a multiple of 512 bytes, at least 512."""
-    return max(-(-num_bytes // MIN_BLOCK_SIZE), 1) * MIN_BLOCK_SIZE
+    return -(-num_bytes // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE or MIN_BLOCK_SIZE
 
 
 def segment_size(size: int) -> int:
@@ -50,13 +50,20 @@ class Block:
 
     __slots__ = ("address", "after", "allocated", "before", "size", "small")
 
-    def __init__(self, address: int, size: int, small: bool) -> None:
+    def __init__(
+        self,
+        address: int,
+        size: int,
+        small: bool,
+        before: Block | None = None,
+        after: Block | None = None,
+    ) -> None:
         self.address = address
         self.size = size
         self.small = small  # it belongs to the small pool
         self.allocated = False
-        self.before: Block | None = None
-        self.after: Block | None = None
+        self.before = before
+        self.after = after
 
 
 class CachingAllocator:
@@ -101,12 +108,12 @@ class CachingAllocator:
             return None
         remaining = block.size - size
         if should_split(size, remaining):
-            rest = Block(block.address + size, remaining, small)
-            rest.before, rest.after = block, block.after
-            if block.after is not None:
-                block.after.before = rest
+            after, address = block.after, block.address + size
+            rest = Block(address, remaining, small, block, after)
+            if after is not None:
+                after.before = rest
             block.after, block.size = rest, size
-            insort(free, (remaining, rest.address, rest))
+            insort(free, (remaining, address, rest))
         block.allocated = True
         self.active += block.size
         if self._journal is not None:
@@ -124,21 +131,24 @@ class CachingAllocator:
             before = None
         if after is not None and after.allocated:
             after = None
+        at, length = address, size
         if before is not None:
-            del free[bisect_left(free, (before.size, before.address))]
-            block.address, block.size = before.address, before.size + block.size
-            block.before = before.before
-            if block.before is None:
-                self._heads[block.address] = block
+            at, length = before.address, before.size + length
+            del free[bisect_left(free, (before.size, at))]
+            block.address = at
+            block.before = left = before.before
+            if left is None:
+                self._heads[at] = block
             else:
-                block.before.after = block
+                left.after = block
         if after is not None:
             del free[bisect_left(free, (after.size, after.address))]
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
-        insort(free, (block.size, block.address, block))
+            length += after.size
+            block.after = right = after.after
+            if right is not None:
+                right.before = block
+        block.size = length
+        insort(free, (length, at, block))
         if self._journal is not None:
             self._journal.append((self._undo_free, (block, address, size, before, after)))
 
