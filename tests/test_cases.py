@@ -29,7 +29,7 @@ def test_every_recorded_schedule_is_here():
 
 
 #: The longest: checksums of two thousand requests take half a minute, of five hundred seconds.
-MARKS = {"40_sharegpt_2000": [pytest.mark.slow], "42_sharegpt_async": [pytest.mark.long]}
+MARKS = {"40_sharegpt_2000": [pytest.mark.slow], "42_sharegpt_async": [pytest.mark.slow]}
 
 
 @pytest.mark.parametrize(

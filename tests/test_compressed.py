@@ -152,7 +152,7 @@ def test_other_block_sizes_are_told_to_have_no_kernel() -> None:
 
 @pytest.mark.long
 def test_runs_with_a_constant_step_time_are_equal_as_python_and_compiled() -> None:
-    trace = kvsim.Trace.from_arrays([0.0, 0.1, 0.2, 0.3], [1000, 5000, 9000, 9000], [20, 30, 40, 9])
+    trace = kvsim.Trace.from_arrays([0.0, 0.1, 0.2, 0.3], [1000, 3000, 5000, 5000], [10, 20, 30, 9])
     options = SERVER | {"max_model_len": 30_000, "cost_model": "constant"}
     python, compiled = (
         kvsim.simulate(trace, **options, backend=backend, check_invariants=True)

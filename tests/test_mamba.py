@@ -143,18 +143,18 @@ def test_random_groups_keep_the_invariants(seed):
 @pytest.mark.long
 def test_both_engines_agree_on_random_groups():
     copied = 0
-    for seed in range(60):
+    for seed in range(20):
         config, requests = random_case(seed)
         steps = steps_of(config, *requests)
         assert steps_of(config, *requests, compiled=True) == steps, seed
         copied += sum(len(step.get("cow", ())) for step in steps)
-    assert copied > 50
+    assert copied > 15
 
 
 @pytest.mark.long
 def test_a_quiet_request_would_change_nothing(monkeypatch):
     """Growing at every step, and naming at every output, comes to the same."""
-    cases = [random_case(seed) for seed in range(30)]
+    cases = [random_case(seed) for seed in range(12)]
     ngram = {"spec": {"method": "ngram", "k": 2}, "async_scheduling": False}
     for config, requests in cases[:]:
         if config.spec:  # with names at multiples alone, and steps without drafts
@@ -172,7 +172,7 @@ def test_a_quiet_request_would_change_nothing(monkeypatch):
     monkeypatch.setattr(paged, "set_next_bookkeeping", never_quiet)
     for k, (config, requests) in enumerate(cases):
         assert steps_of(config, *requests) == quiet[k], k
-    assert sum(calls) > 500
+    assert sum(calls) > 200
 
 
 def refusal_of(groups, **fields):

@@ -128,7 +128,7 @@ def types_of(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_mypy_strict_passes_on_a_script_with_options_and_sees_its_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(USER)

@@ -92,12 +92,12 @@ def test_a_check_takes_the_parameters_of_an_object(tmp_path):
 
 @pytest.mark.long
 def test_the_state_of_a_compiled_policy_with_parameters_is_checked():
-    trace = workloads.WORKLOADS.create("multi-turn", num_requests=10, seed=3, request_rate=4)
-    options = {"model": "llama-3-8b", "gpu": "l4", "num_gpu_blocks_override": 700}
+    trace = workloads.WORKLOADS.create("multi-turn", num_requests=5, seed=3, request_rate=4)
+    options = {"model": "llama-3-8b", "gpu": "l4", "num_gpu_blocks_override": 200}
     allocator = f"paged+eviction={TTL}:ttl=5"
-    options |= {"max_model_len": 8192, "check_invariants": True, "allocator": allocator}
+    options |= {"max_model_len": 2048, "check_invariants": True, "allocator": allocator}
     result = kvsim.simulate(trace, backend="compiled", **options)
-    assert result.summary["completed"] == 10
+    assert result.summary["completed"] == 5
 
 
 @pytest.mark.long

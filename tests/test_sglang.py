@@ -31,8 +31,8 @@ QUICK = (
     *("s02", "s16", "s17"),
     *("radix_r01", "radix_r06", "radix_r15", "radix_r18", "radix_r25"),
 )
-#: As much again in more seconds, which the long tests play.
-LONGER = ("09", "12", "46", "s03", "s08", "s20", "s22", "s31", "radix_r11", "radix_r23")
+#: Some more, in more seconds, which the long tests play.
+LONGER = ("09", "46", "s08", "s22", "radix_r11")
 
 
 def name_of(path: Path) -> str:

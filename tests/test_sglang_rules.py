@@ -346,14 +346,13 @@ def test_the_queue_is_shuffled_as_python_does(seed: int) -> None:
     assert [draw_below(state, n) for n in counts] == [python.randrange(n) for n in counts]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_random_admits_in_the_order_of_a_shuffle(backend: str) -> None:
-    """One at a time of 300 who are all there; the queue is shuffled before each admission."""
-    trace = Trace.from_arrays([0.0] * 300, [1] * 300, [1] * 300)
+    """One at a time of 90 who are all there; the queue is shuffled before each admission."""
+    trace = Trace.from_arrays([0.0] * 90, [1] * 90, [1] * 90)
     options = {"schedule_policy": "random", "max_running_requests": 1, "seed": 7}
     found = served(trace, 400, backend=backend, **options).requests["first_scheduled_time"]
-    python, queue, order = random.Random(7), list(range(300)), []
+    python, queue, order = random.Random(7), list(range(90)), []
     while queue:
         python.shuffle(queue)
         order.append(queue.pop(0))

@@ -43,13 +43,13 @@ def test_every_allocator_passes(name: str, num_runs: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", EVICTION_POLICIES.names())
 def test_every_eviction_policy_passes(name: str) -> None:
-    check_eviction(name, num_runs=2)
+    check_eviction(name, num_runs=1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_passes(name: str) -> None:
-    check_router(name, num_runs=2)
+    check_router(name, num_runs=1)
 
 
 @pytest.mark.parametrize("name", AUTOSCALERS.names())
