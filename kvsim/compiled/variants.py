@@ -93,6 +93,16 @@ _ORDERS = frozenset(
 #: The specialized variant under any eviction policy and any priorities, a user's included.
 OWN_ORDER = {name: value for name, value in SPECIALIZED.items() if name not in _ORDERS}
 
+_MEMORY = frozenset(
+    (
+        *("KV.manager", "KV.num_groups", "KV.num_specs", "KV.reserve_output"),
+        *("KVGroup.num_retired", "Replica.num_swapped", "Replica.swapped_bytes"),
+        *("Limits.scheduler", "Cost.has_samples", "Trace.has_samples"),
+    )
+)
+#: The specialized variant under any KV-cache manager, any scheduler, and with parallel samples.
+OTHER_MEMORY = {name: value for name, value in SPECIALIZED.items() if name not in _MEMORY}
+
 #: Packages and modules of rules that the specialized variant never calls.
 OTHER_KINDS = frozenset(
     (
@@ -111,8 +121,12 @@ CONSTANTS = {
     "specialized": SPECIALIZED,
     "with-events": WITH_EVENTS,
     "own-order": OWN_ORDER,
+    "other-memory": OTHER_MEMORY,
     "": {},
 }
+
+#: The variants without an engine's own loop, the fastest first; the general one serves all others.
+OF_VLLM = ("specialized", "with-events", "own-order", "other-memory")
 
 #: By engine with its own loop: its variants.
 OF_ENGINES = {
@@ -129,12 +143,14 @@ def has_rule(variant: str | None, module: str) -> bool:
     for variants in OF_ENGINES.values():
         if variant in variants.constants:
             return variants.has_rule(variant, module)
-    is_general = variant not in ("specialized", "with-events", "own-order")
+    is_general = variant not in OF_VLLM
     if is_general or module.partition(".")[0] in OF_ENGINES:
         return module.partition(".")[0] not in OF_ENGINES
     if variant == "with-events" and module == "events":
         return True
     if variant == "own-order" and module.startswith(("eviction.", "blocks.contents")):
+        return True
+    if variant == "other-memory" and module.startswith(("managers", "baselines", "tensorrt_llm")):
         return True
     return OTHER_KINDS.isdisjoint((module, module.partition(".")[0]))
 
@@ -143,7 +159,7 @@ def variant_of(state: Any) -> str:
     if state.limits.has_own_loop:
         return OF_ENGINES[engine_name(state.limits.scheduler)].variant_of(state)
     records = _records(state)
-    for variant in ("specialized", "with-events", "own-order"):
+    for variant in OF_VLLM:
         if all(_known(records, *known) for known in CONSTANTS[variant].items()):
             return variant
     return ""
