@@ -335,7 +335,7 @@ def short_of_memory(draw: st.DrawFn, name: str) -> tuple[Trace, dict[str, Any]]:
 def test_both_engines_agree_when_memory_is_short(name: str) -> None:
     seen: Counter[str] = Counter()
 
-    @examples(20)
+    @examples(10)
     @given(case=short_of_memory(name))
     def agree(case: tuple[Trace, dict[str, Any]]) -> None:
         trace, options = case

@@ -147,7 +147,7 @@ def heavy_tailed(number: int, rate: float) -> Trace:
     return Trace.from_arrays(times.tolist(), *lengths.tolist())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_long_tails_gain_three_times_and_low_load_nothing() -> None:
     """Llumnix: up to 15 times of P99 TTFT for LLaMA-7B on A10s (OSDI'24, section 6.3)."""
     options: dict[str, Any] = {

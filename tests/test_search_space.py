@@ -294,7 +294,7 @@ def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-u
     assert "2 of 4: takes 8 GPUs of 4" in out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     [

@@ -31,8 +31,6 @@ QUICK = (
     *("s02", "s16", "s17"),
     *("radix_r01", "radix_r06", "radix_r15", "radix_r18", "radix_r25"),
 )
-#: Some more, in more seconds, which the long tests play.
-LONGER = ("09", "46", "s08", "s22", "radix_r11")
 
 
 def name_of(path: Path) -> str:
@@ -40,9 +38,8 @@ def name_of(path: Path) -> str:
 
 
 def played(path: Path) -> Any:
-    numbers = [tuple(f"{number}_" for number in names) for names in (QUICK, LONGER)]
-    quick, longer = (name_of(path).startswith(starts) for starts in numbers)
-    marks = [] if quick else [pytest.mark.long if longer else pytest.mark.slow]
+    quick = name_of(path).startswith(tuple(f"{number}_" for number in QUICK))
+    marks = [] if quick else [pytest.mark.slow]
     return pytest.param(path, marks=marks, id=name_of(path))
 
 
