@@ -24,6 +24,10 @@ def test_its_source_is_the_module_with_the_place_changed():
         assert ast.unparse(tree_of(mutant.path)) != mutant.source()
 
 
+def test_each_mutant_has_a_name_of_its_own():
+    assert len({mutant.rule for mutant in MUTANTS}) == len(MUTANTS)
+
+
 def test_those_that_are_compiled_are_mutants():
     assert set(COMPILED) <= {mutant.rule for mutant in MUTANTS}
     assert len(set(COMPILED)) >= 10
