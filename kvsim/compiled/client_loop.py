@@ -18,7 +18,7 @@ from kvsim.compiled.arrival_loop import (
     route,
     scrape,
 )
-from kvsim.compiled.replica_set import _replica, advance_in_turn
+from kvsim.compiled.replica_set import _replica, advance_in_turn, unlink
 from kvsim.compiled.translation.calls import PRIMITIVES
 from kvsim.rules.abort import IN_FLIGHT
 from kvsim.rules.engine import ADVANCE
@@ -148,23 +148,17 @@ def follow(members, place, row):
 
 def leave_ended(members, place, left, reasons, gone):
     """Remove a replica's ``left`` ended requests, written to ``gone`` in the order of sending."""
-    firsts, lasts, afters, counts = members
-    before, at, number = -1, firsts[place], 0
+    before, at, number = -1, members[0][place], 0
     while at >= 0 and number < left:
-        after = afters[at]
+        after = members[2][at]
         if reasons[at] == IN_FLIGHT:
             before, at = at, after
             continue
         gone[number] = at
         number += 1
-        if before >= 0:
-            afters[before] = after
-        else:
-            firsts[place] = after
-        if after < 0:
-            lasts[place] = before
+        unlink(members, place, before, at)
         at = after
-    counts[place] -= number
+    members[3][place] -= number
     return number
 
 

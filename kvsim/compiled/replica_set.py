@@ -236,13 +236,24 @@ def write(news, number, time, is_end, request_id, place):
     return number + 1
 
 
+def unlink(lines, place, before, row):
+    """Remove a request from the list of a replica; ``before`` precedes it, or is negative."""
+    firsts, lasts, afters = lines[0], lines[1], lines[2]
+    after = afters[row]
+    if before >= 0:
+        afters[before] = after
+    else:
+        firsts[place] = after
+    if after < 0:
+        lasts[place] = before
+
+
 def append_ends(place, left, clock, table, waits, lines, counts, news, number):
     """Append the ends of a replica's ``left`` ended requests; remove these from its list."""
     reasons, first_tokens, finishes = table
-    firsts, lasts, afters = lines
-    before, at = -1, firsts[place]
+    before, at = -1, lines[0][place]
     while at >= 0 and left > 0:
-        after = afters[at]
+        after = lines[2][at]
         if reasons[at] == IN_FLIGHT:
             before, at = at, after
             continue
@@ -255,12 +266,7 @@ def append_ends(place, left, clock, table, waits, lines, counts, news, number):
             number = write(news, number, first, 0, at, place)
         number = write(news, number, end, 1, at, place)
         counts[place, 0] -= 1
-        if before >= 0:
-            afters[before] = after
-        else:
-            firsts[place] = after
-        if after < 0:
-            lasts[place] = before
+        unlink(lines, place, before, at)
         at = after
     return number
 
