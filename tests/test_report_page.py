@@ -171,7 +171,7 @@ def test_every_name_is_escaped() -> None:
     assert "<script>alert" not in text
     assert Reader(text).tags.count("script") == 2  # the data and the page's own
     rows = [{evil: 1, "output_throughput": 2.0, "error": None}]
-    assert "<script>alert" not in sweep_page(rows, [evil], None)
+    assert "<script>alert" not in sweep_page(rows, [evil])
     page = Document(evil, evil, data=None)
     page.words(evil)
     page.table(Table("t", (evil,), [[evil, (evil, evil)]]))

@@ -11,14 +11,14 @@ import click
 from kvsim.calibration.left_out import LEFT_OUT
 from kvsim.cli.answers import JSON, check_file, check_targets, print_answer
 from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import SectionedCommand, config_options, options_given, take_own
 from kvsim.cli.pairs import flag
 from kvsim.config import RunConfig
 
 
 @click.command(cls=SectionedCommand)
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
-@click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of the server")
+@click.option("--log", metavar="SERVER.log", help="start-up log of the server")
 @click.option(
     "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results or request logs"
 )
@@ -42,17 +42,7 @@ from kvsim.config import RunConfig
 @click.option("--out", metavar="FILE.toml", help="file for the constants")
 @config_options(leave_out=LEFT_OUT)
 @JSON
-def calibrate(
-    what: str | None,
-    log_file: str | None,
-    bench: tuple[str, ...],
-    hold_out: str | None,
-    random_range_ratio: float,
-    collect: str | None,
-    out: str | None,
-    json_file: str | None,
-    **options: Any,
-) -> None:
+def calibrate(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
     """Fit step times and memory to the logs of your server.
 
     Constants are fitted to benchmark results; memory is read from the start-up log.
@@ -63,16 +53,14 @@ def calibrate(
     check_targets(None, json_file)
     if out is not None:
         check_file("--out", out)
-    given = with_beginning(what, options_given(options)) if log_file or bench or collect else {}
+    own = take_own(options)
+    has_data = own["log"] or own["bench"] or own["collect"]
+    given = with_beginning(what, options_given(options)) if has_data else {}
     found = fit_server(
         {k: v for k, v in given.items() if k not in LEFT_OUT},
-        log=log_file,
-        bench=bench,
-        hold_out=hold_out,
-        random_range_ratio=random_range_ratio,
-        collect=collect,
         keep=None if out is None else Path(out).with_suffix(".bench.json"),
         silent=json_file == "-",
+        **own,
     )
     answer = found.answer
     if out is not None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kvsim.api.requests import load
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
-from kvsim.cli.options import ENGINE_SECTIONS, SectionedCommand, config_options, options_given
-from kvsim.cli.report import REPORT, check_report, write_hits_report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kvsim.cli.options import (
+    ENGINE_SECTIONS,
+    SectionedCommand,
+    config_options,
+    options_given,
+    take_own,
+)
+from kvsim.cli.report import REPORT, check_report, write_report
 
 
 def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> Any:
@@ -52,10 +55,6 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 def hits(
     trace: str,
     policies: str | None,
-    sizes: Sequence[int] | None,
-    measure_from: int,
-    disk_size: float | None,
-    gib_price: float | None,
     report_file: str | None,
     out: str | None,
     json_file: str | None,
@@ -69,26 +68,18 @@ def hits(
     """
     from kvsim.hits.hit_rate import hit_rate
     from kvsim.hits.policies import USUAL
-    from kvsim.report.hits import hits_table
+    from kvsim.report.hits import hits_page, hits_table
 
     check_targets(out, json_file)
     check_report(report_file)
+    own = take_own(options)
     given = options_given(options)
     requests, notes = load(trace, None, None, 0, given.pop("tokenizer", None))
     names = USUAL if policies is None else [name.strip() for name in policies.split(",")]
     with progress_bar("simulating", 14 * len(names), json_file) as tick:
-        found = hit_rate(
-            requests,
-            policies=names,
-            sizes=sizes,
-            measure_from=measure_from,
-            disk_size=disk_size,
-            gib_price=gib_price,
-            on_progress=tick,
-            **given,
-        )
+        found = hit_rate(requests, policies=names, on_progress=tick, **own, **given)
     answer = found.to_dict()
     if out is not None:
         found.save(out)
-    said = [*notes, *answer["notes"], *write_hits_report(answer, report_file)]
+    said = [*notes, *answer["notes"], *write_report(report_file, lambda _: hits_page(answer))]
     print_answer(answer, json_file, lambda: hits_table(answer), said, out)

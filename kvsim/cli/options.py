@@ -344,6 +344,11 @@ def _metavar(annotation: Any) -> str:
     return "N" if int in kinds else "X" if float in kinds else "NAME"
 
 
+def take_own(options: dict[str, Any]) -> dict[str, Any]:
+    """Take a command's own options, which are no fields of the configuration. Mutates."""
+    return {name: options.pop(name) for name in options.keys() - RunConfig.model_fields.keys()}
+
+
 def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the user gave, with KEY:NUMBER pairs as dicts.
 

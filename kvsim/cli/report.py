@@ -11,7 +11,7 @@ from kvsim.cli.answers import check_file, check_single, say
 from kvsim.engine.given import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
     from kvsim.config import RunConfig
@@ -27,59 +27,18 @@ def check_report(file: str | None, replications: int = 1) -> None:
         check_single("--report", file, replications, "a page shows one run per configuration")
 
 
-def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
-    """Return the configuration, set to record the tables of the page if there is one."""
-    if report_file is None:
-        return config
-    return recording(config, "record_memory_map", "record_block_events")
+def with_records(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
+    """Return the configuration, set to record the tables of a requested page, or of figures."""
+    if report_file is not None:
+        return recording(config, "record_memory_map", "record_block_events")
+    return config if out is None else recording(config, "record_memory_map")
 
 
-def with_map(config: RunConfig, out: str | None) -> RunConfig:
-    """Return the configuration, with ``out`` set to record the memory map for the figures."""
-    return config if out is None else config.model_copy(update={"record_memory_map": True})
+def write_report(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
+    """Write a page, if requested, and return its path as a note.
 
-
-def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
-    """Write the page of a run or a comparison, if requested, and return its path as a note."""
-    return _write(file, lambda compose: compose.page_of(runs))
-
-
-def write_varied_report(
-    answer: Mapping[str, Any], runs: Mapping[str, Result], file: str | None
-) -> list[str]:
-    """Write the page that compares values of options."""
-    return _write(file, lambda compose: compose.varied_page(answer, runs))
-
-
-def write_sweep_report(
-    rows: Sequence[Mapping[str, Any]],
-    varied: Sequence[str],
-    file: str | None,
-    notes: Sequence[str] = (),
-    served: str = "",
-) -> list[str]:
-    """Write the page of a sweep; ``served`` names the deployment and the requests."""
-    return _write(
-        file,
-        lambda compose: compose.sweep_page(
-            rows, varied, compose.drawn_sweep(rows, varied), notes, served
-        ),
-    )
-
-
-def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
-    return _write(file, lambda compose: compose.search_page(answer))
-
-
-def write_hits_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
-    """Write the page of hit-rate curves."""
-    from kvsim.report.hits import hits_page
-
-    return _write(file, lambda _: hits_page(answer))
-
-
-def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
-    """Write a page, if requested, and return its path as a note."""
+    ``page`` makes it; its argument is the module :mod:`kvsim.report.page.compose`.
+    """
     if file is None:
         return []
     from kvsim.report.page import compose
@@ -107,15 +66,16 @@ def report(folder: str, file: str) -> None:
     if StoredRun(path).has("comparison.json"):
         told = StoredRun(path).record("comparison.json")
         if "differences" in told:
-            said = write_varied_report(told, _varied(path, told), file)
+            runs = _varied(path, told)
+            said = write_report(file, lambda compose: compose.varied_page(told, runs))
         else:
-            said = write_report(_comparison(path), file)
+            said = write_report(file, lambda compose: compose.comparison_page(_comparison(path)))
     elif (path / "table.parquet").is_file():
-        said = write_sweep_report(*_sweep(path), file)
+        said = write_report(file, lambda compose: compose.sweep_page(*_sweep(path)))
     else:
         from kvsim.results.result import load
 
-        said = write_report(load(path), file)
+        said = write_report(file, lambda compose: compose.run_page(load(path)))
     say(said[0])
 
 

@@ -20,7 +20,7 @@ from kvsim.cli.answers import (
 from kvsim.cli.beginning import with_beginning
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
 from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
-from kvsim.cli.report import REPORT, check_report, with_map, with_records, write_report
+from kvsim.cli.report import REPORT, check_report, with_records, write_report
 from kvsim.cli.vary import compare_options
 from kvsim.cli.warm import warm_options, warmth_of
 from kvsim.engines.registry import all_engines
@@ -117,7 +117,7 @@ def compare(
         return
     number = replications or 1
     check_report(report_file, number)
-    config = with_map(with_records(RunConfig.build(**given), report_file), out)
+    config = with_records(RunConfig.build(**given), report_file, out)
     prices = prices_of(price, [config])
     serve, asked = (run_comparison, allocators) if engines is None else (compare_engines, engines)
     names = list(DEFAULT_ALLOCATORS) if asked is None else asked.split(",")
@@ -134,7 +134,7 @@ def compare(
     facts = average_workloads([c.workload for c in comparisons])
     answer = {"workload": facts, "rows": rows}
     save_all(comparisons, out, {"comparison.json": answer})
-    said += write_report(comparisons[0], report_file)
+    said += write_report(report_file, lambda compose: compose.comparison_page(comparisons[0]))
     print_answer(
         answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), said, out
     )
@@ -232,7 +232,7 @@ def run(
     events = config.kv_events_config
     if events is not None and events.writes:
         check_single("--kv-events-config", str(events.path), replications)
-    config = with_map(with_records(exports.records(config), report_file), out)
+    config = with_records(exports.records(config), report_file, out)
     prices = prices_of(price, [config])
     results, described = [], []
     for one in seeded(config, replications):
@@ -250,7 +250,8 @@ def run(
     said = merged(notes_of(result.provenance) for result in results)
     summary = average([result.summary for result in results])
     save_all(results, out, {"summary.json": summary})
-    said += [*exports.write(results[0]), *write_report(results[0], report_file)]
+    said += exports.write(results[0])
+    said += write_report(report_file, lambda compose: compose.run_page(results[0]))
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         said.append(f"{case_file} holds the schedule; kvsim replay-case replays it")

@@ -9,8 +9,8 @@ import click
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, check_targets, print_answer
 from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
-from kvsim.cli.report import REPORT, check_report, write_search_report
+from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given, take_own
+from kvsim.cli.report import REPORT, check_report, write_report
 
 
 @click.command(cls=SectionedCommand)
@@ -60,19 +60,7 @@ from kvsim.cli.report import REPORT, check_report, write_search_report
 @REPORT
 @JSON
 def search(
-    what: str | None,
-    slo: tuple[str, ...],
-    attain: float | None,
-    trim: float,
-    over: tuple[str, ...],
-    max_gpus: int | None,
-    objective: str,
-    price: tuple[str, ...],
-    replications: int,
-    workers: int | None,
-    report_file: str | None,
-    json_file: str | None,
-    **options: Any,
+    what: str | None, report_file: str | None, json_file: str | None, **options: Any
 ) -> None:
     """Find the highest request rate, or the best deployment, within latency targets.
 
@@ -83,22 +71,15 @@ def search(
 
     check_targets(None, json_file)
     check_report(report_file)
+    own = take_own(options)
     flags = options_given(options)
     found = find(
         with_beginning(what, dict(flags)),
         requests_of,
         flags=flags,
-        slo=slo,
-        attain=attain,
-        trim=trim,
-        over=over,
-        max_gpus=max_gpus,
-        objective=objective,
-        price=price,
-        replications=replications,
-        workers=workers,
         silent=json_file == "-",
+        **own,
     )
     answer = found.answer
-    said = write_search_report(answer, report_file)
+    said = write_report(report_file, lambda compose: compose.search_page(answer))
     print_answer(answer, json_file, lambda: sheet(answer), [*answer["notes"], *said])

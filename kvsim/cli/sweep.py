@@ -10,7 +10,7 @@ import click
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
 from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
-from kvsim.cli.report import REPORT, check_report, write_sweep_report
+from kvsim.cli.report import REPORT, check_report, write_report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -120,7 +120,8 @@ def _answer(
         notes += _draw(found, folder)
     told = [*overload_lines(found.shown_rows, found.varied), *notes]
     rows, header = answer.get("means", answer["cells"]), "; ".join(found.header)
-    notes += write_sweep_report(rows, found.varied, report_file, told, header)
+    page = (rows, found.varied, told, header)
+    notes += write_report(report_file, lambda compose: compose.sweep_page(*page))
 
     def table() -> RenderableType:
         return sweep_table(found.shown_rows, found.varied, found.header)

@@ -9,8 +9,7 @@ from kvsim.api.requests import requests_of, seeded
 from kvsim.budget.versions import upgrade_notes
 from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.policies import bound_notes, bounds_of, names_of, read_policies
-from kvsim.cli.report import check_report, with_records, write_varied_report
-from kvsim.engine.given import recording
+from kvsim.cli.report import check_report, with_records, write_report
 from kvsim.results.cost import RULE
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
@@ -29,12 +28,12 @@ def compare_options(
     given: dict[str, Any],
     flags: Iterable[str],
     *,
-    policies: str | None = None,
-    price: Sequence[str] = (),
+    policies: str | None,
+    price: Sequence[str],
     replications: int | None,
     json_file: str | None,
-    report_file: str | None = None,
-    out: str | None = None,
+    report_file: str | None,
+    out: str | None,
 ) -> None:
     """Serve the same requests under every combination, and report differences from the first.
 
@@ -72,7 +71,7 @@ def compare_options(
         for place, config in enumerate(configs):
             again = config.model_copy(update={"seed": seed.seed})
             if len(described) == 1:
-                again = _recording(again, report_file, out)
+                again = with_records(again, report_file, out)
             result = add_cost(run(again, requests), prices)
             add_notes(result.provenance, said)
             summaries[place].append(result.summary)
@@ -99,7 +98,8 @@ def compare_options(
     notes += _interval_notes(number, has_seeds) + answer["versions"]
     notes += _extra_notes(prices, answer.get("bounds"))
     save_named(first, out, {"comparison.json": answer})
-    notes += write_varied_report({**answer, "notes": notes}, first, report_file)
+    page = ({**answer, "notes": notes}, first)
+    notes += write_report(report_file, lambda compose: compose.varied_page(*page))
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
 
 
@@ -129,11 +129,6 @@ def _extra_notes(prices: dict[str, float], bounds: dict[str, Any] | None) -> lis
 def _interval_notes(number: int, has_seeds: bool) -> list[str]:
     why = "" if has_seeds else "a trace has no seed: "
     return [f"{why}one run per configuration, without an interval"] if number == 1 else []
-
-
-def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
-    """Return the configuration, set to record the tables for a requested page or figures."""
-    return with_records(recording(config, "record_memory_map") if out else config, report_file)
 
 
 def _differences(

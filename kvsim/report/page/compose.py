@@ -19,12 +19,12 @@ from kvsim.report.terminal import HEADINGS, comparison_cells
 from kvsim.report.text import milliseconds, number
 from kvsim.report.title import deployment, served
 from kvsim.results.load import overloads
-from kvsim.results.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
 
 #: Maximum number of characters of a page.
 MOST_CHARACTERS = 4_900_000
@@ -36,10 +36,6 @@ KINDS = {
     **{"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"},
     **{"p999": "p99.9", "max": "max"},
 }
-
-
-def page_of(runs: Result | Comparison) -> str:
-    return run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
 
 
 def run_page(result: Result) -> str:
@@ -107,11 +103,13 @@ def _varied_flags(answer: Mapping[str, Any]) -> str:
 def sweep_page(
     rows: Sequence[Mapping[str, Any]],
     varied: Sequence[str],
-    drawn: str | None,
     notes: Sequence[str] = (),
     served_by: str = "",
 ) -> str:
-    """Return the page of a sweep: its table, and the figure if there is one."""
+    """Return the page of a sweep: its table, and the figure if there is one.
+
+    ``served_by`` names the deployment and the requests.
+    """
     page = Document(
         f"A sweep of {', '.join(name.replace('_', ' ') for name in varied) or 'one cell'}",
         f"{len(rows):,} cells{served_by and ': '}{served_by}",
@@ -120,7 +118,7 @@ def sweep_page(
     failed = [row for row in rows if row.get("error")]
     if failed:
         page.words(f"{len(failed):,} cells failed, the first: {failed[0]['error']}", "note")
-    if drawn is not None:
+    if (drawn := _drawn_sweep(rows, varied)) is not None:
         page.figure(drawn)
     keys = [
         key for key in (rows[0] if rows else {}) if any(row.get(key) is not None for row in rows)
@@ -148,7 +146,7 @@ def _best_cell(page: Document, rows: Sequence[Mapping[str, Any]], varied: Sequen
     )
 
 
-def drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
+def _drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
     """Draw a sweep; None if more than two options, or none, are varied."""
     from kvsim.report.page.svg import inline_svg
     from kvsim.report.plots.sweep import axes_of, sweep
