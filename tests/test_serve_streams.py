@@ -16,11 +16,12 @@ pytest.importorskip("prometheus_client")
 
 import prometheus_client as prometheus
 
+from kvsim.results.buckets import PER_TOKEN
 from kvsim.results.tables import FinishReason
 from kvsim.serve.block_names import Adapter, BlockNames
 from kvsim.serve.histogram import MOST_WAITING, Histogram
 from kvsim.serve.messages import Asked, Completion, StreamOptions
-from kvsim.serve.metrics import GAPS, metrics_text
+from kvsim.serve.metrics import metrics_text
 from kvsim.serve.publisher import fields_of
 from kvsim.serve.start import Endpoint, make_server
 from kvsim.serve.streams import Reply, Sample
@@ -31,8 +32,8 @@ from kvsim.stepping.engine import Engine
 def test_a_histogram_in_bulk_has_the_text_of_prometheus_clients_own(number):
     labels = {"engine": "0", "model_name": "m"}
     ours, theirs = prometheus.CollectorRegistry(), prometheus.CollectorRegistry()
-    bulk = Histogram("vllm:x", "X.", labels, GAPS, ours)
-    single = prometheus.Histogram("vllm:x", "X.", list(labels), registry=theirs, buckets=GAPS)
+    bulk = Histogram("vllm:x", "X.", labels, PER_TOKEN, ours)
+    single = prometheus.Histogram("vllm:x", "X.", list(labels), registry=theirs, buckets=PER_TOKEN)
     for k in range(number):
         value = (0.01, 0.0, 81.0, 0.07 * k)[k % 4]  # on a bound, under all, over all
         bulk.observe(value)

@@ -10,36 +10,23 @@ from kvsim.budget.capacity import resolve_memory
 from kvsim.files import write_whole, writing
 from kvsim.report.openmetrics import Observed, family, histogram, series
 from kvsim.results.block_events import residency
+from kvsim.results.buckets import LATENCY, PER_TOKEN, STEP_TOKENS, TTFT, token_counts
 from kvsim.results.idle import memory_with_gaps
 from kvsim.results.phases import last_scheduled_times
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from kvsim.results.result import Result
 
-# Buckets of vLLM 0.33's histograms, in seconds or tokens.
-TTFT = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-PER_TOKEN = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-    *(10.0, 20.0, 40.0, 80.0),
-)
-LATENCY = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
 RESIDENCY = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
     *(60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
 )
-STEP_TOKENS = (1, 8, *(2**k for k in range(4, 15)))
 
 #: Maximum number of points in time, and of lines of the file (approximately).
 MOST_POINTS, MOST_LINES = 240, 400_000
@@ -152,8 +139,14 @@ def _until(times: NDArray[Any], amounts: NDArray[Any], points: Sequence[float]) 
     return counted
 
 
-def _prompts(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    return _until(one.requests["first_token_time"], one.requests["num_prompt_tokens"], points)
+def _counted(time: str, amount: str) -> Callable[[_Seen, Sequence[float]], NDArray[Any]]:
+    """Return a function that sums a column of the requests until each point in time."""
+    return lambda one, points: _until(one.requests[time], one.requests[amount], points)
+
+
+_prompts = _counted("first_token_time", "num_prompt_tokens")
+_queries = _counted("first_scheduled_time", "num_prompt_tokens")
+_hits = _counted("first_scheduled_time", "num_cached_tokens")
 
 
 def _generated(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
@@ -168,14 +161,6 @@ def _generated(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
         share = np.minimum((point - first[there]) / span[there], 1.0)
         counted.append(int((1 + np.floor((count[there] - 1) * share + 1e-9)).sum()))
     return np.array(counted)
-
-
-def _queries(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    return _until(one.requests["first_scheduled_time"], one.requests["num_prompt_tokens"], points)
-
-
-def _hits(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    return _until(one.requests["first_scheduled_time"], one.requests["num_cached_tokens"], points)
 
 
 def _preempted(one: _Seen, points: Sequence[float]) -> NDArray[Any] | None:
@@ -224,14 +209,8 @@ def _cache_config(result: Result) -> Iterator[str]:
 # -- histograms ------------------------------------------------------------------------------------
 
 
-def _one_two_five(most: int) -> list[int]:
-    """Return 1, 2, 5, 10, ... up to a maximum: vLLM's buckets of token counts."""
-    found = (m * 10**power for power in range(len(str(most))) for m in (1, 2, 5))
-    return [value for value in found if value <= most]
-
-
 def _histograms(result: Result, seen: Sequence[_Seen], times: Sequence[float]) -> Iterator[str]:
-    lengths = _one_two_five(resolve_memory(result.config).limits.max_model_len)
+    lengths = token_counts(resolve_memory(result.config).limits.max_model_len)
     ends = {one.replica: _ended(one) for one in seen}
     stays = {one.replica: _residency(one) for one in seen}
     shown: list[tuple[str, str, Sequence[float], dict[int, Observed]]] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,24 +73,14 @@ def metrics_of(summary: Mapping[str, Any]) -> RunMetrics:
     def latency(name: str) -> Latency:
         return Latency(*_seconds(summary, name, kinds))
 
-    def number(name: str) -> float:
-        return _number(summary[name])
-
+    names = [one.name for one in fields(RunMetrics) if one.name in summary]
+    plain: dict[str, Any] = {name: _number(summary[name]) for name in names}
     return RunMetrics(
         ttft=latency("ttft"),
         tpot=latency("tpot"),
         itl=TokenLatency(*_seconds(summary, "itl", (*kinds, "p999", "max"))),
         e2el=latency("e2el"),
-        duration=number("duration"),
-        completed=summary["completed"],
-        num_rejected=summary["num_rejected"],
-        num_preemptions=summary["num_preemptions"],
-        request_throughput=number("request_throughput"),
-        output_throughput=number("output_throughput"),
-        total_token_throughput=number("total_token_throughput"),
-        mean_running=number("mean_running"),
-        mean_waiting=number("mean_waiting"),
-        prefix_cache_hit_rate=number("prefix_cache_hit_rate"),
+        **plain,
         mean_kv_usage=_number(cache["mean_usage"]),
         peak_kv_usage=_number(cache["peak_usage"]),
     )
@@ -101,4 +91,4 @@ def _seconds(summary: Mapping[str, Any], name: str, kinds: tuple[str, ...]) -> l
 
 
 def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    return math.nan if value is None else value

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from kvsim.results.buckets import LATENCY, PER_TOKEN, STEP_TOKENS, TTFT, token_counts
 from kvsim.serve.admission import TURNED_AWAY
 from kvsim.serve.histogram import Histogram
 
@@ -18,32 +19,19 @@ if TYPE_CHECKING:
     from kvsim.stepping.engine import Engine
     from kvsim.stepping.steps import EngineStep
 
-#: Buckets of vLLM 0.33, seconds and tokens.
-FIRST = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-GAPS = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0),
-)
-WHOLE = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
-    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
 LABELS = ("engine", "model_name")
 HISTOGRAMS = {
-    "time_to_first_token_seconds": FIRST,
-    "inter_token_latency_seconds": GAPS,
-    "request_time_per_output_token_seconds": GAPS,
-    "e2e_request_latency_seconds": WHOLE,
-    "request_queue_time_seconds": WHOLE,
-    "request_inference_time_seconds": WHOLE,
-    "request_prefill_time_seconds": WHOLE,
-    "request_decode_time_seconds": WHOLE,
+    "time_to_first_token_seconds": TTFT,
+    "inter_token_latency_seconds": PER_TOKEN,
+    "request_time_per_output_token_seconds": PER_TOKEN,
+    "e2e_request_latency_seconds": LATENCY,
+    "request_queue_time_seconds": LATENCY,
+    "request_inference_time_seconds": LATENCY,
+    "request_prefill_time_seconds": LATENCY,
+    "request_decode_time_seconds": LATENCY,
     "request_params_n": (1.0, 2.0, 5.0, 10.0, 20.0),
     "request_num_preemptions": (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
-    "iteration_tokens_total": (1.0, *(2.0**k for k in range(3, 15))),
+    "iteration_tokens_total": STEP_TOKENS,
 }
 #: Histograms of tokens: 1, 2, 5, 10 ... up to max_model_len.
 OF_TOKENS = (
@@ -57,12 +45,6 @@ COUNTERS = (
     # Always 0; dashboards query them.
     *("mm_cache_queries", "mm_cache_hits"),
 )
-
-
-def up_to(longest: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10 ... up to ``longest``."""
-    steps = (float(m * 10**k) for k in range(len(str(longest))) for m in (1, 2, 5))
-    return tuple(one for one in steps if one <= longest)
 
 
 def text_of(name: str) -> str:
@@ -84,9 +66,9 @@ class Metrics:
         self._external: dict[int, int] = {}
         self.is_connected = False  #: Prompts may have KV at other replicas.
         self._counters = {name: self._made(Counter, name) for name in COUNTERS}
+        of_tokens = dict.fromkeys(OF_TOKENS, token_counts(longest))
         self._histograms = {
-            name: self._histogram(name, bounds)
-            for name, bounds in (HISTOGRAMS | dict.fromkeys(OF_TOKENS, up_to(longest))).items()
+            name: self._histogram(name, bounds) for name, bounds in (HISTOGRAMS | of_tokens).items()
         }
         self._gauges = {
             name: self._made(Gauge, name)
