@@ -66,11 +66,9 @@ class KVEventsConfig:
         if self.publisher is not None and self.publisher not in PUBLISHERS:
             raise unknown_name("publisher", str(self.publisher), PUBLISHERS)
         if self.path is not None:
-            self._check_path(self.path)
-
-    def _check_path(self, path: Any) -> None:
-        if not isinstance(path, str) or Path(path).suffix not in SUFFIXES:
-            raise ValueError(f"path is {path!r}: must end with {' or '.join(SUFFIXES)}")
+            path: Any = self.path
+            if not isinstance(path, str) or Path(path).suffix not in SUFFIXES:
+                raise ValueError(f"path is {path!r}: must end with {' or '.join(SUFFIXES)}")
 
     @property
     def writes(self) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from kvsim.config import RunConfig
 from kvsim.results.flat import flat
 from kvsim.study.plan import MOST_CELLS, Study, plan
-from kvsim.study.sweep_spec import read_study, split_list, values_of, with_options
+from kvsim.study.space import split_list
+from kvsim.study.sweep_spec import read_study, values_of, with_options
 
 
 def test_crossed_options_give_their_product() -> None:

@@ -143,16 +143,6 @@ def named_trace(text: str, tokenizer: str | None) -> tuple[str, dict[str, Any], 
     return path, {"tokenizer": tokenizer, **options}, []
 
 
-def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
-    """Return the configuration once per replication, each with its own seed."""
-    if replications > 1 and config.trace is not None:
-        raise ValueError("replications: a trace has no seed; replicate a generated workload")
-    return [
-        config.model_copy(update={"seed": config.seed + i, "trace_digest": None}) if i else config
-        for i in range(replications)
-    ]
-
-
 def rates_of(config: RunConfig, source: Source, *, has_seeds: bool) -> tuple[Requests, list[str]]:
     """Return a function that makes the requests for a rate and a seed, and notes on their origin.
 

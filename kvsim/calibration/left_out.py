@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from kvsim.client_options import ClientOptions
+
 #: Options of requests, of recording, and of changes to a fleet, which a calibration does not have.
 LEFT_OUT = (
-    *(
-        "workload",
-        "trace",
-        "tokenizer",
-        "request_rate",
-        "num_requests",
-        "max_concurrency",
-        "seed",
-        "goodput",
-    ),
+    *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
+    *("seed", "goodput"),
     *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
     *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
     "session_think_time",
-    *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-    *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
-    *("clients", "primer_requests"),
+    *ClientOptions.model_fields,
 )

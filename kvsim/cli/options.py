@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kvsim.cli.pairs import PAIRS, flag
+from kvsim.client_options import ClientOptions
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
 from kvsim.lora import LORA_FLAGS
@@ -32,17 +33,7 @@ ENGINE_SECTIONS = {
 SECTIONS = {
     "Requests": (
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
-        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *(
-            "clients",
-            "session_start",
-            "primers",
-            "primer_requests",
-            "start_gap_cap",
-            "tree_idle_cap",
-            "idle_cap",
-            "seed",
-        ),
+        *(*ClientOptions.model_fields, "seed"),
     ),
     "Model and GPU": (
         "model",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.api.requests import requests_of, seeded
+from kvsim.api.requests import requests_of
 from kvsim.cli.answers import (
     JSON,
     OUT,
@@ -25,6 +25,7 @@ from kvsim.cli.vary import compare_options
 from kvsim.cli.warm import warm_options, warmth_of
 from kvsim.engines.registry import all_engines
 from kvsim.results.notes import add_notes, merged, notes_of, shared
+from kvsim.study.plan import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

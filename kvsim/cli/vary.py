@@ -5,13 +5,14 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kvsim.api.requests import requests_of, seeded
+from kvsim.api.requests import requests_of
 from kvsim.budget.versions import upgrade_notes
 from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.policies import bound_notes, bounds_of, names_of, read_policies
 from kvsim.cli.report import check_report, with_records, write_report
 from kvsim.results.cost import RULE
 from kvsim.results.notes import add_notes, merged, notes_of, shared
+from kvsim.study.plan import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

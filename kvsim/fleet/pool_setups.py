@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.client_options import ClientOptions
 from kvsim.config import Config
 from kvsim.engine.given import given
 from kvsim.engine.setup import resolve
@@ -25,9 +26,7 @@ OF_THE_FLEET = frozenset(
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
         *("check_invariants", "tenant_weights"),
-        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
-        *("clients", "primer_requests"),
+        *ClientOptions.model_fields,
     )
 )
 

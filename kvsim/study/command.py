@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
+from kvsim.client_options import ClientOptions
 from kvsim.lora import LORA_FLAGS
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ NOT_SERVING = frozenset(
         *("check_invariants", "backend"),
         *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),
         *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
-        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
-        *("clients", "primer_requests"),
+        *ClientOptions.model_fields,
     )
 )
 

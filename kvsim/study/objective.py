@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from kvsim.errors import unknown_name
 from kvsim.study.space import gpus_by_card
@@ -98,11 +98,9 @@ class Wish(NamedTuple):
 
 
 def read_objective(name: str) -> Objective:
-    for one in get_args(Objective):
-        if one == name:
-            found: Objective = one
-            return found
-    raise unknown_name("objective", name, OBJECTIVES)
+    if name not in OBJECTIVES:
+        raise unknown_name("objective", name, OBJECTIVES)
+    return cast("Objective", name)
 
 
 def dominated(point: Point, others: Sequence[Point]) -> bool:

@@ -82,7 +82,7 @@ def plan(study: Study) -> list[Point]:
     for parts in product(*axes):
         given = {name: value for part in parts for name, value in part.items()}
         config = _config(given)
-        seeds = _replicated(config, study.replications)
+        seeds = seeded(config, study.replications)
         points += [_point(study, given, *one) for one in product(study.slices or (None,), seeds)]
     return points
 
@@ -123,8 +123,11 @@ def _config(values: Mapping[str, Any]) -> RunConfig:
     return config.model_copy(update=_NOT_KEPT)
 
 
-def _replicated(config: RunConfig, replications: int) -> list[RunConfig]:
+def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
+    """Return the configuration once per replication, each with its own seed."""
     if replications > 1 and config.trace is not None:
         raise ValueError("replications: a trace has no seed; replicate a generated workload")
-    seeds = range(config.seed, config.seed + replications)
-    return [config.model_copy(update={"seed": s}) if s != config.seed else config for s in seeds]
+    return [
+        config.model_copy(update={"seed": config.seed + i, "trace_digest": None}) if i else config
+        for i in range(replications)
+    ]

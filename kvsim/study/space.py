@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from kvsim.catalog import get_gpu
 from kvsim.catalog.spec import GpuSpec
+from kvsim.client_options import ClientOptions
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
 from kvsim.fleet.admission.admissibility import admissible_requests
@@ -27,9 +29,7 @@ SHARED = frozenset(
         *("workload", "trace", "tokenizer", "request_rate", "num_requests", "seed", "trace_digest"),
         "goodput",
         *("horizon", "max_concurrency", "kv_events_config"),
-        *("lanes", "shuffle_sessions", "shared_prefix_tokens", "max_think_time"),
-        *("session_start", "primers", "start_gap_cap", "tree_idle_cap", "idle_cap"),
-        *("clients", "primer_requests"),
+        *ClientOptions.model_fields,
         *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),
     )
@@ -98,7 +98,7 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
             raise ValueError(f"{flag} {key}: cannot vary, as all configurations share it")
         if name in found:
             raise ValueError(f"{flag} {key}: is given twice")
-        found[name] = tuple(dict.fromkeys(_values(values)))
+        found[name] = tuple(dict.fromkeys(split_list(values)))
         if "" in found[name]:
             raise ValueError(f"{flag} {text}: a value is empty")
     return found
@@ -129,8 +129,8 @@ def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, st
             axes.append([{name: value} for value in found])
             continue
         rows = []
-        for row in _values(values):
-            parts = _values(row, ":")
+        for row in split_list(values):
+            parts = split_list(row, ":")
             if len(parts) != len(names):
                 raise ValueError(f"{flag} {text}: {row!r} must have {len(names)} values, A:B")
             pairs = zip(names, parts, strict=True)
@@ -155,10 +155,7 @@ def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
 
 def size_of(over: Mapping[str, Sequence[str]]) -> int:
     """Count the combinations."""
-    number = 1
-    for values in over.values():
-        number *= len(values)
-    return number
+    return math.prod(map(len, over.values()))
 
 
 def combinations(over: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
@@ -253,13 +250,21 @@ def num_gpus(config: RunConfig) -> int:
     return sum(gpus_by_card(config).values())
 
 
-def _values(text: str, mark: str = ",") -> list[str]:
-    """Split a text at commas, or at another mark, outside the brackets of JSON."""
-    values, depth = [""], 0
-    for letter in text:
-        depth += (letter in "{[") - (letter in "}]")
-        if letter == mark and depth == 0:
-            values.append("")
-        else:
-            values[-1] += letter
-    return [value.strip() for value in values]
+def split_list(text: str, mark: str = ",") -> list[str]:
+    """Split at commas, or at another mark, outside brackets and quotations.
+
+    Examples
+    --------
+    >>> split_list("2, 4,8"), split_list('{"method": "ngram", "num_speculative_tokens": 4},none')
+    (['2', '4', '8'], ['{"method": "ngram", "num_speculative_tokens": 4}', 'none'])
+    """
+    parts, depth, quoted, begin = [], 0, False, 0
+    for index, letter in enumerate(text):
+        if letter == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += (letter in "{[(") - (letter in "}])")
+            if letter == mark and depth <= 0:
+                parts.append(text[begin:index].strip())
+                begin = index + 1
+    return [*parts, text[begin:].strip()]

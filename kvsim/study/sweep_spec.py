@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.config import RunConfig
 from kvsim.errors import FieldError, unknown_name
 from kvsim.study.plan import Slice, Study
+from kvsim.study.space import split_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,28 +17,6 @@ if TYPE_CHECKING:
 ZIP, SLICES, REPLICATIONS = "zip", "slices", "replications"
 #: Options whose single value is a list: pools of a fleet.
 LISTS = {"pool"}
-
-_OPENING, _CLOSING, _QUOTE = "{[(", "}])", '"'
-
-
-def split_list(text: str) -> list[str]:
-    """Split at commas outside brackets and quotations.
-
-    Examples
-    --------
-    >>> split_list("2, 4,8"), split_list('{"method": "ngram", "num_speculative_tokens": 4},none')
-    (['2', '4', '8'], ['{"method": "ngram", "num_speculative_tokens": 4}', 'none'])
-    """
-    parts, depth, quoted, begin = [], 0, False, 0
-    for index, letter in enumerate(text):
-        if letter == _QUOTE:
-            quoted = not quoted
-        elif not quoted:
-            depth += (letter in _OPENING) - (letter in _CLOSING)
-            if letter == "," and depth <= 0:
-                parts.append(text[begin:index].strip())
-                begin = index + 1
-    return [*parts, text[begin:].strip()]
 
 
 def values_of(name: str, given: object) -> list[Any]:
