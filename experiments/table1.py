@@ -16,7 +16,6 @@ def measure(quick: bool) -> Figure:
 
     Slots are memory over bytes per token, as in the paper; blocks of 16 have a few slots fewer.
     """
-    del quick
     checks, rows = [], []
     for model, (paper, percent) in PAPER.items():
         found = kvsim.capacity(**MODELS[model])

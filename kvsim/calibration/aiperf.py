@@ -19,7 +19,6 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds":
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read a profile's successful requests, without warm-up; None for another format."""
-    del range_ratio
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(_is_record(row) for row in rows):
         return None

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read the runs of a report, which lists individual requests; None for another format."""
-    del range_ratio
     if not isinstance(content, dict) or not isinstance(content.get("benchmarks"), list):
         return None
     found = []

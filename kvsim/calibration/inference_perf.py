@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read ``stage_N_`` or ``per_request_lifecycle_metrics.json``; None for another format."""
-    del range_ratio
     if isinstance(content, dict) and "successes" in content:
         return [_stage(name, content)]
     if isinstance(content, list) and content and all(_is_request(row) for row in content):

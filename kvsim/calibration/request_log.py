@@ -51,7 +51,6 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
     ValueError
         If a table of requests lacks a column that is needed.
     """
-    del range_ratio
     if not isinstance(content, list) or not content or not isinstance(content[0], dict):
         return None
     rows = [row for row in content if str(row.get("status", "ok")).lower() in ("ok", "success", "")]

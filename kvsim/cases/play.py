@@ -102,7 +102,6 @@ class VllmPlayer(Player):
         return bool(state.num_outstanding or state.num_batches or has_transfers(state))
 
     def has_work(self, step: int) -> bool:
-        del step
         return bool(self._arriving) or self._is_busy
 
     def begin(self, step: int) -> Entry | None:

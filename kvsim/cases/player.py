@@ -47,7 +47,6 @@ class Feature:
 
     def arrive(self, step: int) -> list[Any]:
         """Act before the arrivals of a step; return the names of requests that end at once."""
-        del step
         return []
 
     def arrived(self, step: int) -> None:

@@ -24,7 +24,6 @@ class ConstantCost:
     rules_of: ClassVar[int] = CONSTANT
 
     def __init__(self, config: CostConfig | None, *, seconds: Seconds = 0.02) -> None:
-        del config
         self.seconds = seconds
         self._cost = StepCost(seconds, 0.0, 0.0)
 
@@ -41,5 +40,4 @@ class ConstantCost:
         record.experts.fetched = memory.list_of([0.0])
 
     def step(self, plan: StepPlan) -> StepCost:
-        del plan
         return self._cost

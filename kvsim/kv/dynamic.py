@@ -156,7 +156,6 @@ class DynamicManager(KVCacheManager):
 
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
         """Allocate tensors for all known tokens at first, then replace each by a longer one."""
-        del hit
         state = self._tensors.get(request.request_id)
         end = request.num_computed_tokens + num_new_tokens
         if state is None:

@@ -84,7 +84,6 @@ class EvictionPolicy(Parametric, ABC):
 
     def prepare(self, pool: BlockPool, memory: Memory) -> EvictionPolicy:
         """Lay out the policy's state in a pool's memory; return the policy for Python calls."""
-        del pool, memory
         return self
 
     def kept(self, turns: Turns) -> NDArray[Any]:
@@ -93,7 +92,6 @@ class EvictionPolicy(Parametric, ABC):
 
     def set_time(self, clock: Callable[[], float], state: Any) -> None:
         """Set the clock; ``state`` is the replica that it belongs to."""
-        del state
         self.clock = clock
 
     @abstractmethod

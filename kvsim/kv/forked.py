@@ -49,7 +49,6 @@ class ForkedManager(PagedManager):
         return self.config.max_num_samples
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
-        del num_tokens
         return []
 
     def fits(self, request: Request) -> bool:

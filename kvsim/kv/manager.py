@@ -243,7 +243,6 @@ class KVCacheManager(Parametric, ABC):
 
     def lookup(self, request: Request) -> Hit:
         """Return the reusable prefix of a waiting request. Does not mutate."""
-        del request
         return NO_HIT
 
     def fits(self, request: Request) -> bool:
@@ -251,30 +250,24 @@ class KVCacheManager(Parametric, ABC):
 
         If a request of one sequence fits, it must also fit with fewer prompt or output tokens.
         """
-        del request
         return True
 
     def foresee(self, requests: Iterable[Request]) -> None:
         """Receive the trace's requests, in order of arrival, for an optimal policy. Mutates."""
-        del requests
 
     def set_time(self, clock: Callable[[], float]) -> None:
         """Set the replica's clock, in seconds, for policies that use the time."""
-        del clock
 
     def swap_out(self, request: Request) -> int:
         """Move a request's KV to host memory; return the bytes moved, 0 if impossible. Mutates."""
-        del request
         return 0
 
     def swap_in(self, request: Request) -> int:
         """Move a request's KV back; return the bytes moved, 0 if there is no room. Mutates."""
-        del request
         return 0
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:
         """Return the bytes that a step of these requests moves to and from the host. Mutates."""
-        del requests
         return NO_TRANSFERS
 
     def retire(self, request: Request) -> None:
@@ -282,7 +275,6 @@ class KVCacheManager(Parametric, ABC):
 
         :meth:`free` follows when the batch ends.
         """
-        del request
 
     def cache_computed(self, request: Request, num_tokens: int) -> None:
         """Record that the first ``num_tokens`` tokens are computed and known. Mutates.
@@ -290,7 +282,6 @@ class KVCacheManager(Parametric, ABC):
         Only asynchronous scheduling calls it: there, slots are allocated before their token is
         known. Otherwise all tokens are known when their slots are allocated.
         """
-        del request, num_tokens
 
     @property
     def heap_bytes(self) -> tuple[int, int] | None:
@@ -307,12 +298,10 @@ class KVCacheManager(Parametric, ABC):
 
     def block_ids(self, request: Request) -> list[list[int]]:
         """Return the block table of a running request in every group, for reading only."""
-        del request
         return []
 
     def address(self, request: Request) -> tuple[int, int] | None:
         """Return (first slot, slots) of a running request's extent, None if it has none."""
-        del request
         return None
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:

@@ -101,7 +101,6 @@ class RuleManager(KVCacheManager):
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
         """Return the blocks of the last looked-up hit, per group."""
-        del num_tokens
         return []
 
     def take_hit(self, hit: Hit) -> None:
@@ -151,7 +150,6 @@ class RuleManager(KVCacheManager):
         return rules.swap_in(self.kv, request)
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:
-        del requests
         rules.count_moved(self.kv)
         moved = self.kv.moved
         return Transfers(

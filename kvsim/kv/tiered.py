@@ -55,7 +55,6 @@ class TieredManager(PagedManager):
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:
         """Return the GPU blocks of the last hit; the rest of the hit is in host memory."""
-        del num_tokens
         return super().hit_blocks(self.kv.pool.host.num_found * self.block_size)
 
     def take_hit(self, hit: Hit) -> None:

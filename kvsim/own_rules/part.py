@@ -54,7 +54,6 @@ def per_block(value: Any = 0, *, init: Literal[False] = False) -> Any:
     value : initial number of every item, or the record class of the items
     init : for type checkers only: the field is no parameter of the class
     """
-    del init
     return Sized("block", value)
 
 
@@ -63,13 +62,11 @@ def per_request(value: Any = 0, *, init: Literal[False] = False) -> Any:
 
     These indices are reused: reset the item when a request frees its memory.
     """
-    del init
     return Sized("request", value)
 
 
 def per_replica(value: Any = 0, *, init: Literal[False] = False) -> Any:
     """Declare one number or record, such as ``per_replica(Queue)``, per replica (or gateway)."""
-    del init
     return Sized("replica", value)
 
 

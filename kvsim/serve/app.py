@@ -124,7 +124,6 @@ class Server:
         return app
 
     async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
-        del app
         publisher = self.live.publisher
         tasks = [asyncio.create_task(self.live.run())]
         self.failing.begin()
@@ -322,17 +321,14 @@ class Server:
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer that the server is up."""
-        del request
         return web.Response()
 
     async def version(self, request: web.Request) -> web.Response:
         """Answer with the version of vLLM that this protocol follows."""
-        del request
         return answer({"version": VERSION})
 
     async def models(self, request: web.Request) -> web.Response:
         """Answer with the model, and its adapters."""
-        del request
         found = [self._model(name, None) for name in self.names]
         found += [self._model(name, self.names[0]) for name in sorted(self.live.adapters)]
         return answer({"object": "list", "data": found})
@@ -351,34 +347,28 @@ class Server:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with the metrics as Prometheus text."""
-        del request
         kind = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
         return web.Response(body=metrics_text(self.lives), headers=kind)
 
     async def load(self, request: web.Request) -> web.Response:
         """Answer with the number of requests that are not answered yet."""
-        del request
         return answer({"server_load": self.num_open})
 
     async def server_info(self, request: web.Request) -> web.Response:
         """Answer with the settings, at the top level and as in vLLM's ``vllm_config``."""
-        del request
         return answer(self.facts | {"vllm_config": self.facts, "vllm_env": {}, "system_env": {}})
 
     async def event_sources(self, request: web.Request) -> web.Response:
         """Answer where KV cache events are published, by rank."""
-        del request
         publisher = self.live.publisher
         return answer({} if publisher is None else {"0": publisher.source})
 
     async def reset_prefix_cache(self, request: web.Request) -> web.Response:
         """Empty the prefix cache; fails while a block is in use."""
-        del request
         return answer({"success": self.live.reset_prefix_cache()})
 
     async def flush_cache(self, request: web.Request) -> web.Response:
         """Empty the prefix cache of each replica, or fail while a block is in use."""
-        del request
         emptied = [one.reset_prefix_cache() for one in self.lives]
         return web.Response(text=FLUSHED, status=200 if all(emptied) else 400)
 
@@ -397,7 +387,6 @@ class Server:
 
     async def is_sleeping(self, request: web.Request) -> web.Response:
         """Answer whether the engine is asleep."""
-        del request
         return answer({"is_sleeping": self.live.is_asleep})
 
     async def load_adapter(self, request: web.Request) -> web.Response:

@@ -105,7 +105,6 @@ class Behind(Server):
         return [one.live for one in self._servers]
 
     async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
-        del app
         yield  # the replicas' servers run their engines
 
     def close(self) -> None:
@@ -124,13 +123,11 @@ class Behind(Server):
 
     async def event_sources(self, request: web.Request) -> web.Response:
         """Answer where each replica publishes its KV cache events."""
-        del request
         found = [one.publisher for one in self.lives]
         return answer({str(k): one.source for k, one in enumerate(found) if one is not None})
 
     async def reset_prefix_cache(self, request: web.Request) -> web.Response:
         """Empty the prefix cache of each replica."""
-        del request
         emptied = [one.reset_prefix_cache() for one in self.lives]
         return answer({"success": all(emptied)})
 

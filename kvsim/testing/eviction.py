@@ -45,7 +45,6 @@ def check_eviction(
 
 
 def _few_blocks(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    del number
     return {
         "num_gpu_blocks_override": int(rng.integers(8, 30)),
         "max_num_seqs": 6,

@@ -33,7 +33,6 @@ def check_scheduler(
 
 
 def _short_pool(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    del number
     return {"num_gpu_blocks_override": int(rng.integers(8, 24))}
 
 

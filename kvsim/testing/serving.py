@@ -119,7 +119,6 @@ def check_runs(
 
 def pool_of_any_size(rng: np.random.Generator, number: int) -> dict[str, Any]:
     """Draw a pool of 16 to 512 blocks."""
-    del number
     return {"num_gpu_blocks_override": int(2 ** rng.uniform(4, 9))}
 
 

@@ -27,7 +27,6 @@ SHIPPED = "mooncake+gib=80+pull=always"
 
 def rows(data: Path) -> list[Row]:
     """Play the rounds and hold them against arithmetic and the publication."""
-    del data
     order = rounds_study.shuffled(0)
     plain = rounds_study.serve(order, kv_store=PLAIN)
     shipped = rounds_study.serve(order, kv_store=SHIPPED)

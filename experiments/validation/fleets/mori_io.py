@@ -125,7 +125,6 @@ def num_good(result: Result) -> int:
 
 def rows(data: Path) -> list[Row]:
     """Judge the order and the gain; other rates and draws, latencies, a faster card are shown."""
-    del data
     results = {setup: served(setup) for setup in SETUPS}
     good = {k: num_good(r) for k, r in results.items()}
     in_order = good["TP8"] < good["2 x TP4"] < good["1P1D, read"] < good["1P1D, write"]

@@ -223,7 +223,6 @@ class KeptConnections(Router):
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
         """Keep the connection of the finished request open for its worker."""
-        del num_tokens
         self._idle[self._worker.pop(request_id)].append((replica, time))
 
 

@@ -308,5 +308,4 @@ def shared_row() -> Row:
 
 def rows(data: Path) -> list[Row]:
     """Judge the three ratios."""
-    del data
     return [*code_rows(), shared_row(), *reasoning_rows()]
