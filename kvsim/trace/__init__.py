@@ -28,9 +28,10 @@ from kvsim.trace.columns import (
     read_tenants,
 )
 from kvsim.trace.columns import RowError as RowError
-from kvsim.trace.cuts import columns_within, with_columns
+from kvsim.trace.cuts import with_columns
 from kvsim.trace.endings import check_limits, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
+from kvsim.trace.rows import columns_within
 from kvsim.trace.waits import read_waits
 
 if TYPE_CHECKING:

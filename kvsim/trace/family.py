@@ -6,13 +6,14 @@ priority, salt and adapter. They share the prompt's blocks only through the pref
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from kvsim.trace.columns import everywhere
+from kvsim.trace.rows import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
     Ints = NDArray[np.int64]
-
-#: Columns with several entries per request, by the column of their offsets.
-RAGGED = {"accept_offsets": ("accepted_drafts",), "item_offsets": ("item_start", "item_num_tokens")}
-#: Columns that :func:`family_of` does not copy from the parent.
-OWN = frozenset(
-    (
-        *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),
-        *("segment_offsets", "segment_content_id", "segment_start", "segment_num_tokens"),
-        *(
-            "output_content_id",
-            "tenant_names",
-            "after_offsets",
-            "after",
-            *RAGGED,
-            *(n for ns in RAGGED.values() for n in ns),
-        ),
-    )
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,23 +53,16 @@ def family_of(trace: Trace) -> Family:
     """
     parent_of = np.repeat(np.arange(len(trace)), trace.num_samples)
     first = np.cumsum(trace.num_samples) - trace.num_samples
-    columns: dict[str, NDArray[Any]] = {
-        f.name: getattr(trace, f.name)[parent_of] for f in fields(trace) if f.name not in OWN
-    }
     n = len(parent_of)
-    columns |= {
+    columns = columns_of(trace, parent_of) | {
         "num_samples": everywhere(1, n),
         "sample_offsets": everywhere(0, n + 1),
         "sample_output_tokens": np.zeros(0, np.int64),
         "after_offsets": everywhere(0, n + 1),
         "after": np.zeros(0, np.int64),  # the parents wait
         "num_output_tokens": _lengths(trace, parent_of, first),
-        "tenant_names": trace.tenant_names,
         **_contents(trace, parent_of, first),
     }
-    for offsets, names in RAGGED.items():
-        columns[offsets], index = _again(getattr(trace, offsets), parent_of)
-        columns |= {name: getattr(trace, name)[index] for name in names}
     for column in columns.values():
         column.flags.writeable = False
     children = replace(trace, **columns)
@@ -126,25 +102,14 @@ def _lengths(trace: Trace, parent_of: Ints, first: Ints) -> Ints:
     return lengths
 
 
-def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the offsets of the given rows, and the indices of all their entries."""
-    counts = np.diff(offsets)[rows]
-    stops = np.cumsum(counts)
-    index = np.arange(stops[-1]) - np.repeat(stops - counts - offsets[rows], counts)
-    return np.concatenate(([0], stops)), index
-
-
 def _contents(trace: Trace, parent_of: Ints, first: Ints) -> dict[str, Ints]:
-    """Return the columns of prompts and outputs of the children, which share their prompt."""
+    """Return the contents of the children's outputs, and of prompts without segments."""
     outputs, n = trace.output_content_id, len(parent_of)
     fresh = 1 + max(0, int(outputs.max()), int(trace.segment_content_id.max(initial=0)))
-    if trace.has_segments:
-        offsets, index = _again(trace.segment_offsets, parent_of)
-        names = ("segment_content_id", "segment_start", "segment_num_tokens")
-        columns = {name: getattr(trace, name)[index] for name in names}
-    else:  # every prompt is unique among requests
-        offsets = np.arange(n + 1)
+    columns: dict[str, Ints] = {}
+    if not trace.has_segments:  # every prompt is unique among requests
         columns = {
+            "segment_offsets": np.arange(n + 1),
             "segment_content_id": fresh + parent_of,
             "segment_start": np.zeros(n, np.int64),
             "segment_num_tokens": trace.num_prompt_tokens[parent_of],
@@ -154,4 +119,4 @@ def _contents(trace: Trace, parent_of: Ints, first: Ints) -> dict[str, Ints]:
     if (outputs >= 0).all():
         own = fresh + np.arange(n)
         own[first] = outputs
-    return {"segment_offsets": offsets, "output_content_id": own, **columns}
+    return {"output_content_id": own, **columns}

@@ -23,7 +23,6 @@ import numpy as np
 
 from kvsim.files import write_whole, writing
 from kvsim.records.samples import ENDINGS
-from kvsim.trace.items import item_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +76,8 @@ def columns_of(trace: Trace) -> Columns:
     if trace.has("sample_output_tokens"):
         columns["sample_output_tokens"] = _cut(trace.sample_output_tokens, trace.sample_offsets)
     if trace.has("item_start"):
-        columns["encoder_items"] = item_lists(trace)
+        pairs = np.stack([trace.item_start, trace.item_num_tokens], axis=1)
+        columns["encoder_items"] = _cut(pairs, trace.item_offsets)
     if trace.has("after"):
         columns["after"] = _cut(trace.after, trace.after_offsets)
     return columns

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -95,10 +94,3 @@ def contents_of_items(trace: Trace) -> Ints:
     table = np.stack([content, start, trace.item_num_tokens], axis=1)
     numbers: Ints = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
     return numbers
-
-
-def item_lists(trace: Trace) -> list[list[list[int]]]:
-    """Return the items of every request in the form that :meth:`Trace.from_arrays` takes."""
-    pairs: list[list[int]] = np.stack([trace.item_start, trace.item_num_tokens], axis=1).tolist()
-    offsets: list[Any] = trace.item_offsets.tolist()
-    return [pairs[a:b] for a, b in pairwise(offsets)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.trace.columns import RowError, check_length, check_rows, everywhere, read_floats
+from kvsim.trace.columns import RowError, check_length, check_rows, everywhere, read_shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,7 @@ def read_waits(
     RowError
         For a request that is not earlier in the trace, or a time below 0.
     """
-    times = np.zeros(n) if think_time is None else read_floats("think_time", think_time)
-    if len(times) != n:
-        raise ValueError(f"think_time must have one entry per request ({n}), got {len(times)}")
+    times = np.zeros(n) if think_time is None else read_shares("think_time", think_time, n)
     ok = (times >= 0) & (times < math.inf)
     check_rows("think_time", times, ok, "at least 0 and finite")
     if after is None:
@@ -63,18 +61,6 @@ def _read_item(row: int, item: Any) -> int:
         allowed = f"requests of earlier rows (0 to {row - 1})" if row else "empty in the first row"
         raise RowError(row, "after", f"has {other}, must be {allowed}")
     return -int(other) - 1 if starts else int(other)
-
-
-def waits_within(trace: Trace, start: int, stop: int) -> tuple[Ints, Ints]:
-    """Return the offsets and codes of a slice; requests before the slice count as ended."""
-    first, last = trace.after_offsets[[start, stop]]
-    codes = trace.after[first:last]
-    is_start = codes < 0
-    rows = np.where(is_start, -codes - 1, codes) - start
-    is_there = rows >= 0
-    total = np.concatenate(([0], np.cumsum(is_there)))
-    offsets = total[trace.after_offsets[start : stop + 1] - first]
-    return offsets, np.where(is_start, -rows - 1, rows)[is_there]
 
 
 def roots_of(trace: Trace) -> Ints:
