@@ -60,7 +60,7 @@ def read_hf_config(
     config = _text_config(whole.values, file)
     model_type = config.get("model_type")
     families = FAMILIES | HYBRIDS | EXPERTS
-    family = families.get(model_type) if isinstance(model_type, str) else None
+    family = families.get(str(model_type).removesuffix("_text"))
     if model_type in REFUSED:
         raise config.error(f"model_type {model_type!r}: {REFUSED[model_type]}")
     if family is None:

@@ -17,12 +17,12 @@ from kvsim.catalog.hf_families import (
     Config,
     Family,
     Fields,
+    decoder,
+    experts,
+    layers,
+    num_dense,
     period,
 )
-from kvsim.catalog.hf_families import _decoder as decoder
-from kvsim.catalog.hf_families import _experts as experts
-from kvsim.catalog.hf_families import _layers as layers
-from kvsim.catalog.hf_families import _num_dense as num_dense
 
 
 def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
@@ -255,9 +255,7 @@ EXPERTS: dict[str, Family] = {
     "deepseek_v4": Family(_deepseek_v4),
     "deepseek_v32": Family(_deepseek_sparse, DEEPSEEK),
     "gemma3n": Family(_gemma_small, GEMMA3N, ties=True),
-    "gemma3n_text": Family(_gemma_small, GEMMA3N, ties=True),
     "gemma4": Family(_gemma_small, GEMMA4, ties=True),
-    "gemma4_text": Family(_gemma_small, GEMMA4, ties=True),
     "glm4_moe": Family(_glm4_moe),
     "glm4_moe_lite": Family(FAMILIES["deepseek_v3"].read, DEEPSEEK),
     "glm_moe_dsa": Family(_deepseek_sparse, DEEPSEEK),
@@ -270,11 +268,8 @@ EXPERTS: dict[str, Family] = {
     "mistral3": Family(FAMILIES["mistral"].read, null_means_none=WINDOW),
     "phimoe": Family(_phimoe),
     "qwen2_5_vl": FAMILIES["qwen2"],
-    "qwen2_5_vl_text": FAMILIES["qwen2"],
     "qwen3_vl": FAMILIES["qwen3"],
     "qwen3_vl_moe": FAMILIES["qwen3_moe"],
-    "qwen3_vl_moe_text": FAMILIES["qwen3_moe"],
-    "qwen3_vl_text": FAMILIES["qwen3"],
     "step3p5": Family(_step, STEP),
     "step3p7": Family(_step, STEP),
 }

@@ -6,6 +6,7 @@ One small function per family turns a configuration into keyword arguments of ``
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.catalog.sizes import MAX_LAYERS, MAX_SIZE
@@ -83,7 +84,7 @@ class Config:
 # -- shared by several families ---------------------------------------------------------------
 
 
-def _decoder(config: Config) -> Fields:
+def decoder(config: Config) -> Fields:
     """Read sizes under the usual names; without num_key_value_heads each head has its own KV."""
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", minimum=1)
@@ -99,7 +100,7 @@ def _decoder(config: Config) -> Fields:
     }
 
 
-def _layers(config: Config, letters: str, window_key: str = "sliding_window") -> Fields:
+def layers(config: Config, letters: str, window_key: str = "sliding_window") -> Fields:
     """Turn the kind of each layer into a pattern; ``layer_types`` overrides the family's rule."""
     num_layers = config.integer("num_hidden_layers")
     types = [str(kind) for kind in config.entries("layer_types")]
@@ -126,7 +127,7 @@ def period(letters: str) -> str:
 
 def _window_everywhere(config: Config) -> Fields:
     letter = "F" if config.get("sliding_window") is None else "S"
-    return _layers(config, letter * config.integer("num_hidden_layers"))
+    return layers(config, letter * config.integer("num_hidden_layers"))
 
 
 def _every(n: int, letter: str, other: str, num_layers: int) -> str:
@@ -134,18 +135,29 @@ def _every(n: int, letter: str, other: str, num_layers: int) -> str:
     return "".join(letter if (i + 1) % n == 0 else other for i in range(num_layers))
 
 
-def _experts(config: Config, *count_keys: str, width_key: str = "moe_intermediate_size") -> Fields:
+def experts(config: Config, *count_keys: str, width_key: str = "moe_intermediate_size") -> Fields:
     return {
         "num_experts": config.integer(*count_keys),
         "num_experts_per_token": config.integer(
-            "num_experts_per_tok", "experts_per_token", "top_k_experts"
+            *("num_experts_per_tok", "num_experts_per_token"),
+            *("experts_per_token", "top_k_experts"),
         ),
         "moe_intermediate_size": config.integer(width_key),
     }
 
 
-def _num_dense(moe_layers: Iterable[int], num_layers: int) -> int:
+def num_dense(moe_layers: Iterable[int], num_layers: int) -> int:
     return num_layers - len(set(moe_layers))
+
+
+def num_shared(config: Config, key: str, width: int, default: int | None = 0) -> int:
+    """Return the width of the shared experts as a multiple of that of a routed one."""
+    shared = config.integer(key, default=default)
+    if shared % width:
+        raise config.error(
+            f"{key} ({shared}) must be a multiple of moe_intermediate_size ({width})"
+        )
+    return shared // width
 
 
 def _attention_bias(config: Config, default: bool = False) -> Fields:
@@ -157,13 +169,13 @@ def _attention_bias(config: Config, default: bool = False) -> Fields:
 
 
 def _llama(config: Config) -> Fields:
-    return _decoder(config) | _attention_bias(config) | {"mlp_bias": config.flag("mlp_bias")}
+    return decoder(config) | _attention_bias(config) | {"mlp_bias": config.flag("mlp_bias")}
 
 
 def _llama4(config: Config) -> Fields:
     """Llama 4: layers with rotary positions have chunked attention, the others full attention."""
-    decoder = _decoder(config)
-    num_layers = decoder["num_layers"]
+    fields = decoder(config)
+    num_layers = fields["num_layers"]
     step = config.integer("interleave_moe_layer_step", minimum=1)
     moe_layers = config.entries("moe_layers") or range(step - 1, num_layers, step)
     rope = config.entries("no_rope_layers")  # 1 for rotary positions, despite the name
@@ -172,24 +184,24 @@ def _llama4(config: Config) -> Fields:
     else:
         letters = _every(config.integer("no_rope_layer_interval", minimum=1), "F", "C", num_layers)
     return (
-        decoder
+        fields
         | _attention_bias(config)
-        | _layers(config, letters, window_key="attention_chunk_size")
-        | _experts(config, "num_local_experts", width_key="intermediate_size")
+        | layers(config, letters, window_key="attention_chunk_size")
+        | experts(config, "num_local_experts", width_key="intermediate_size")
         | {
             "intermediate_size": config.integer("intermediate_size_mlp"),
             "num_shared_experts": 1,
-            "num_dense_layers": _num_dense(moe_layers, num_layers),
+            "num_dense_layers": num_dense(moe_layers, num_layers),
         }
     )
 
 
 def _mistral(config: Config) -> Fields:
-    return _decoder(config) | _window_everywhere(config)
+    return decoder(config) | _window_everywhere(config)
 
 
 def _mixtral(config: Config) -> Fields:
-    return _mistral(config) | _experts(config, "num_local_experts", width_key="intermediate_size")
+    return _mistral(config) | experts(config, "num_local_experts", width_key="intermediate_size")
 
 
 def _qwen_window(config: Config) -> Fields:
@@ -198,7 +210,7 @@ def _qwen_window(config: Config) -> Fields:
     num_full = num_layers
     if config.flag("use_sliding_window") and config.get("sliding_window") is not None:
         num_full = min(num_layers, config.integer("max_window_layers"))
-    return _layers(config, "F" * num_full + "S" * (num_layers - num_full))
+    return layers(config, "F" * num_full + "S" * (num_layers - num_full))
 
 
 def _qwen_experts(config: Config) -> Fields:
@@ -206,29 +218,23 @@ def _qwen_experts(config: Config) -> Fields:
     step = config.integer("decoder_sparse_step", minimum=1)
     dense = set(config.entries("mlp_only_layers"))
     moe_layers = (i for i in range(num_layers) if i not in dense and (i + 1) % step == 0)
-    num_dense = _num_dense(moe_layers, num_layers)
-    return _experts(config, "num_experts") | {"num_dense_layers": num_dense}
+    dense_layers = num_dense(moe_layers, num_layers)
+    return experts(config, "num_experts") | {"num_dense_layers": dense_layers}
 
 
 def _qwen2(config: Config) -> Fields:
-    return _decoder(config) | _qwen_window(config) | {"qkv_bias": True}
+    return decoder(config) | _qwen_window(config) | {"qkv_bias": True}
 
 
 def _qwen2_moe(config: Config) -> Fields:
     """Qwen 2 with experts; the shared expert's gate (one row per layer) is not counted."""
-    experts = _qwen_experts(config)
-    shared = config.integer("shared_expert_intermediate_size")
-    num_shared, rest = divmod(shared, experts["moe_intermediate_size"])
-    if rest:
-        raise config.error(
-            f"shared_expert_intermediate_size ({shared}) must be a multiple of "
-            f"moe_intermediate_size ({experts['moe_intermediate_size']})"
-        )
-    return _qwen2(config) | experts | {"num_shared_experts": num_shared}
+    routed = _qwen_experts(config)
+    width, key = routed["moe_intermediate_size"], "shared_expert_intermediate_size"
+    return _qwen2(config) | routed | {"num_shared_experts": num_shared(config, key, width, None)}
 
 
 def _qwen3(config: Config) -> Fields:
-    return _decoder(config) | _qwen_window(config) | _attention_bias(config) | {"qk_norm": True}
+    return decoder(config) | _qwen_window(config) | _attention_bias(config) | {"qk_norm": True}
 
 
 def _qwen3_moe(config: Config) -> Fields:
@@ -236,12 +242,8 @@ def _qwen3_moe(config: Config) -> Fields:
 
 
 def _gemma(config: Config, full_every: int) -> Fields:
-    fields = _decoder(config) | _attention_bias(config) | {"norms_per_layer": 4}
-    return fields | _layers(config, _every(full_every, "F", "S", fields["num_layers"]))
-
-
-def _gemma2(config: Config) -> Fields:
-    return _gemma(config, full_every=2)
+    fields = decoder(config) | _attention_bias(config) | {"norms_per_layer": 4}
+    return fields | layers(config, _every(full_every, "F", "S", fields["num_layers"]))
 
 
 def _gemma3(config: Config) -> Fields:
@@ -257,28 +259,26 @@ def _gemma4(config: Config) -> Fields:
         fields["full_num_kv_heads"] = config.integer("num_global_key_value_heads")
     if not config.flag("enable_moe_block"):
         return fields
-    experts = _experts(config, "num_experts")
+    routed = experts(config, "num_experts")
     # The dense MLP runs in parallel with the experts in every layer, as shared experts do.
-    num_shared, rest = divmod(fields["intermediate_size"], experts["moe_intermediate_size"])
-    if rest:
-        raise config.error("intermediate_size must be a multiple of moe_intermediate_size")
-    return fields | experts | {"num_shared_experts": num_shared, "norms_per_layer": 7}
+    shared = num_shared(config, "intermediate_size", routed["moe_intermediate_size"])
+    return fields | routed | {"num_shared_experts": shared, "norms_per_layer": 7}
 
 
 def _gpt_oss(config: Config) -> Fields:
-    fields = _decoder(config)
+    fields = decoder(config)
     return (
         fields
-        | _layers(config, _every(2, "F", "S", fields["num_layers"]))
+        | layers(config, _every(2, "F", "S", fields["num_layers"]))
         | _attention_bias(config, default=True)
-        | _experts(config, "num_local_experts", width_key="intermediate_size")
+        | experts(config, "num_local_experts", width_key="intermediate_size")
         | {"mlp_bias": True, "router_bias": True, "attention_sinks": True}
     )
 
 
 def _deepseek(config: Config) -> Fields:
     """DeepSeek-V2 and V3; the multi-token-prediction module is not part of the model served."""
-    fields = _decoder(config) | {
+    fields = decoder(config) | {
         "kv_lora_rank": config.integer("kv_lora_rank"),
         "q_lora_rank": config.integer("q_lora_rank", default=0),
         "qk_nope_head_dim": config.integer("qk_nope_head_dim"),
@@ -293,10 +293,10 @@ def _deepseek(config: Config) -> Fields:
     moe_layers = (i for i in range(fields["num_layers"]) if i >= first and i % step == 0)
     return (
         fields
-        | _experts(config, "n_routed_experts")
+        | experts(config, "n_routed_experts")
         | {
             "num_shared_experts": config.integer("n_shared_experts", default=0),
-            "num_dense_layers": _num_dense(moe_layers, fields["num_layers"]),
+            "num_dense_layers": num_dense(moe_layers, fields["num_layers"]),
             "router_bias": config.get("topk_method") == "noaux_tc",
         }
     )
@@ -327,7 +327,7 @@ def _opt(config: Config) -> Fields:
     if config.integer("word_embed_proj_dim", default=0) not in (0, config.integer("hidden_size")):
         raise config.error("word_embed_proj_dim unlike hidden_size (OPT-350M) is not supported")
     renamed = {"intermediate_size": config.integer("ffn_dim")}
-    fields = _decoder(Config({**config.values, **renamed}, config.path))
+    fields = decoder(Config({**config.values, **renamed}, config.path))
     positions = fields["max_position_embeddings"] + 2  # two rows are never used
     return (
         fields
@@ -363,7 +363,7 @@ def _phi(config: Config) -> Fields:
     """Phi-1 and Phi-2: attention and MLP in parallel under one norm, biases everywhere."""
     if config.flag("qk_layernorm"):
         raise config.error("qk_layernorm is not supported")
-    return _decoder(config) | _gpt2_block() | {"norms_per_layer": 1, "lm_head_bias": True}
+    return decoder(config) | _gpt2_block() | {"norms_per_layer": 1, "lm_head_bias": True}
 
 
 class Family(NamedTuple):
@@ -401,15 +401,15 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(_deepseek, DEEPSEEK),
     "deepseek_v3": Family(_deepseek, {**DEEPSEEK, "topk_method": "noaux_tc"}),
     "falcon": Family(_falcon, {"max_position_embeddings": 2048}, ties=True),
-    "gemma2": Family(_gemma2, {"head_dim": 256, "sliding_window": 4096}, ties=True),
+    "gemma2": Family(
+        partial(_gemma, full_every=2), {"head_dim": 256, "sliding_window": 4096}, ties=True
+    ),
     "gemma3": Family(_gemma3, GEMMA3, ties=True),
-    "gemma3_text": Family(_gemma3, GEMMA3, ties=True),
     "gemma4": Family(_gemma4, GEMMA4, ties=True),
     "gpt2": Family(_gpt2, ties=True),
     "gpt_oss": Family(_gpt_oss, {"head_dim": 64, "sliding_window": 128}),
     "llama": Family(_llama, {"max_position_embeddings": 2048}),
     "llama4": Family(_llama4, LLAMA4),
-    "llama4_text": Family(_llama4, LLAMA4),
     "mistral": Family(
         _mistral, {"num_key_value_heads": 8, "sliding_window": 4096}, null_means_none=WINDOW
     ),

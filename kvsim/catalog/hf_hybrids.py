@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields, period
+from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields, experts, num_shared, period
 
 #: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H's ``hybrid_override_pattern``.
 NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-", "E": "E"}
@@ -23,14 +23,6 @@ def _pattern(letters: str) -> Fields:
     return {"layer_pattern": period(letters)}
 
 
-def _routed(config: Config, per_token: str, width: str) -> Fields:
-    return {
-        "num_experts": config.integer("num_experts"),
-        "num_experts_per_token": config.integer(per_token),
-        "moe_intermediate_size": config.integer(width),
-    }
-
-
 def _jamba(config: Config) -> Fields:
     """Jamba: Mamba layers, with attention layers and experts at fixed intervals."""
     fields = _sizes(config)
@@ -42,7 +34,7 @@ def _jamba(config: Config) -> Fields:
     return (
         fields
         | _pattern(letters)
-        | _routed(config, "num_experts_per_tok", "intermediate_size")
+        | experts(config, "num_experts", width_key="intermediate_size")
         | {
             "num_dense_layers": dense,
             "state_form": "mamba1",
@@ -87,13 +79,11 @@ def _nemotron_h(config: Config) -> Fields:
 
 def _nemotron_experts(config: Config, letters: str) -> Fields:
     """Experts of Nemotron 3, which may work on fewer dimensions than the layers."""
-    width = config.integer("moe_intermediate_size")
-    return {
-        "num_experts": config.integer("n_routed_experts"),
-        "num_experts_per_token": config.integer("num_experts_per_tok"),
-        "moe_intermediate_size": width,
+    routed = experts(config, "n_routed_experts")
+    width = routed["moe_intermediate_size"]
+    return routed | {
         "moe_latent_size": config.integer("moe_latent_size", default=0),
-        "num_shared_experts": _shared(config, "moe_shared_expert_intermediate_size", width),
+        "num_shared_experts": num_shared(config, "moe_shared_expert_intermediate_size", width),
         "num_dense_layers": letters.count("-"),
     }
 
@@ -101,16 +91,6 @@ def _nemotron_experts(config: Config, letters: str) -> Fields:
 def _state_dtype(config: Config, key: str) -> str | None:
     """Return fp32 if the file sets it as the dtype of states, else None."""
     return "fp32" if config.get(key) == "float32" else None
-
-
-def _shared(config: Config, key: str, width: int) -> int:
-    """Return the width of the shared expert as a multiple of that of a routed one."""
-    shared = config.integer(key, default=0)
-    if shared % width:
-        raise config.error(
-            f"{key} ({shared}) must be a multiple of moe_intermediate_size ({width})"
-        )
-    return shared // width
 
 
 def _qwen3_next(config: Config) -> Fields:
@@ -143,10 +123,10 @@ def _qwen3_next(config: Config) -> Fields:
 
 
 def _qwen_experts(config: Config) -> Fields:
-    experts = _routed(config, "num_experts_per_tok", "moe_intermediate_size")
-    width = experts["moe_intermediate_size"]
-    return experts | {
-        "num_shared_experts": _shared(config, "shared_expert_intermediate_size", width),
+    routed = experts(config, "num_experts")
+    width = routed["moe_intermediate_size"]
+    return routed | {
+        "num_shared_experts": num_shared(config, "shared_expert_intermediate_size", width),
         "shared_expert_gate": True,
     }
 
@@ -161,13 +141,9 @@ def _granite(config: Config) -> Fields:
         raise config.error(f"layer_types has {len(letters)} entries")
     fields |= _pattern(letters or "F" * fields["num_layers"])
     if config.integer("num_local_experts", default=0):
-        routed = config.integer("intermediate_size")
-        fields |= {
-            "num_experts": config.integer("num_local_experts"),
-            "num_experts_per_token": config.integer("num_experts_per_tok"),
-            "moe_intermediate_size": routed,
-            "num_shared_experts": _shared(config, "shared_intermediate_size", routed),
-        }
+        fields |= experts(config, "num_local_experts", width_key="intermediate_size")
+        routed = fields["moe_intermediate_size"]
+        fields["num_shared_experts"] = num_shared(config, "shared_intermediate_size", routed)
     return fields | {
         "state_form": "mamba2",
         "state_num_heads": config.integer("mamba_n_heads"),
@@ -193,7 +169,7 @@ def _kimi_linear(config: Config) -> Fields:
     return (
         fields
         | _pattern("".join("F" if i + 1 in full else "M" for i in range(fields["num_layers"])))
-        | _routed(config, "num_experts_per_token", "moe_intermediate_size")
+        | experts(config, "num_experts")
         | {
             "num_shared_experts": config.integer("num_shared_experts", default=0),
             "num_dense_layers": config.integer("first_k_dense_replace", default=0),
@@ -253,7 +229,7 @@ def _lfm2(config: Config) -> Fields:
         width = -(-int(_factor(config) * int(2 * width / 3)) // unit) * unit
     fields = _sizes(config, intermediate_size=width)
     if config.get("num_experts") is not None:
-        fields |= _routed(config, "num_experts_per_tok", "moe_intermediate_size")
+        fields |= experts(config, "num_experts")
         fields["num_dense_layers"] = config.integer("num_dense_layers", default=0)
     return (
         fields
@@ -321,7 +297,5 @@ HYBRIDS: dict[str, Family] = {
     "nemotron_h": Family(_nemotron_h),
     "qwen3_5": Family(_qwen3_next, QWEN_NEXT),
     "qwen3_5_moe": Family(_qwen3_next, QWEN_NEXT),
-    "qwen3_5_moe_text": Family(_qwen3_next, QWEN_NEXT),
-    "qwen3_5_text": Family(_qwen3_next, QWEN_NEXT),
     "qwen3_next": Family(_qwen3_next, QWEN_NEXT),
 }
