@@ -78,7 +78,6 @@ def closed_form(trace: Trace, n: int) -> float:
 
 
 def measure(quick: bool) -> Figure:
-    """Compare savings."""
     checks, rows = [], []
     for name in ("alpaca", "sharegpt"):
         trace = getattr(workloads, name)(

@@ -119,7 +119,6 @@ def table(rows: list[dict[str, Any]]) -> bytes:
 
 
 def main() -> None:
-    """Write the sample."""
     parser = argparse.ArgumentParser(prog="python -m experiments.sample", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the whole")
     parser.add_argument("--out", type=Path, default=SAMPLE, metavar="DIR", help="tests/data")

@@ -128,7 +128,6 @@ def shown(row: dict[str, Any], *, paired: bool) -> list[str]:
 
 
 def main() -> None:
-    """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one repetition")
     parser.add_argument("--repeat", type=int, default=5, help="runs per line; the median counts")

@@ -53,13 +53,7 @@ class KVEventsConfig:
         return config
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises
-        ------
-        ValueError
-            One line that names the key and what is allowed.
-        """
+        """Raise ValueError for the first wrong value, with its key and what is allowed."""
         for key in ("enable_kv_cache_events", "token_ids"):
             if not isinstance(getattr(self, key), bool):
                 raise ValueError(f"{key} is {getattr(self, key)!r}: must be true or false")

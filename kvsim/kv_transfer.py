@@ -47,13 +47,7 @@ class OffloadingOptions:
     sync_load_budget_bytes: int = 0
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises
-        ------
-        ValueError
-            One line that names the key and what is allowed.
-        """
+        """Raise ValueError for the first wrong value, with its key and what is allowed."""
         if self.eviction_policy not in ("lru", "arc"):
             raise unknown_name("eviction_policy", str(self.eviction_policy), ("lru", "arc"))
         for name, least in (

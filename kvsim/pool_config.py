@@ -60,13 +60,7 @@ class PoolConfig:
         return pool if pool.name else replace(pool, name=pool.role)
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises
-        ------
-        ValueError
-            One line that names the key and what is allowed.
-        """
+        """Raise ValueError for the first wrong value, with its key and what is allowed."""
         if self.role not in get_args(Role):
             raise unknown_name("role", str(self.role), get_args(Role))
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int):
@@ -80,6 +74,5 @@ class PoolConfig:
                 raise ValueError(f"{key} is {getattr(self, key)!r}: must be a text")
 
     def to_toml(self) -> dict[str, Any]:
-        """Return the pool as a TOML table."""
         values = {k: v for k, v in vars(self).items() if v is not None and k != "options"}
         return values | dict(self.options)

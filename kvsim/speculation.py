@@ -145,13 +145,7 @@ class SpeculativeConfig:
         return config
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises
-        ------
-        ValueError
-            One line that names the key and what is allowed.
-        """
+        """Raise ValueError for the first wrong value, with its key and what is allowed."""
         most = self.num_speculative_tokens
         _whole("num_speculative_tokens", most, 1, MAX_DRAFTS)
         _whole("mtp_modules", self.mtp_modules, 1, MAX_DRAFTS)

@@ -16,7 +16,6 @@ Card = dict[str, Any]
 
 
 def value_of(card: Card, name: str) -> float:
-    """Return a constant."""
     found: Any = card
     for key in name.split("."):
         found = found[key]

@@ -122,7 +122,6 @@ def difference(recorded: dict[str, Any]) -> str | None:
 def _group(
     group: KVGroup | None, told: dict[str, Any] | None, recorded: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Write a group of the planner as it is recorded."""
     if group is None or told is None:
         return None
     uniform = told["kind"] == "UniformTypeKVCacheSpecs"

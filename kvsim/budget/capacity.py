@@ -353,7 +353,6 @@ def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
 
 
 def _states(plan: KVPlan) -> dict[str, int] | None:
-    """Sum up the memory of the groups of state layers."""
     groups = [(group, group.state) for group in plan.groups if group.state is not None]
     if not groups:
         return None

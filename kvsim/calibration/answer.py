@@ -13,7 +13,7 @@ from kvsim.catalog import get_gpu, get_model
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvsim.calibration.calibrate import Calibration, Error
+    from kvsim.calibration.calibrate import Calibration
     from kvsim.calibration.memory import Overhead
     from kvsim.calibration.server import Server
     from kvsim.calibration.startup import Startup
@@ -41,24 +41,19 @@ def answer_of(
         "server": {k: v for k, v in server.options.items() if v is not None},
         "memory": memory,
         "constants": [] if found is None else [e._asdict() for e in found.estimates],
-        "fitted": [] if found is None else _errors(found.errors),
-        "held_out": [] if found is None else _errors(found.held_out),
+        "fitted": [] if found is None else [e._asdict() for e in found.errors],
+        "held_out": [] if found is None else [e._asdict() for e in found.held_out],
         "error_percent": None if found is None else _means(found),
         "unmodelled": list(server.unmodelled),
         "notes": [*server.notes, *notes],
     }
 
 
-def _errors(errors: Sequence[Error]) -> list[dict[str, Any]]:
-    return [error._asdict() for error in errors]
-
-
 def _means(found: Calibration) -> dict[str, float | None]:
     return {
-        "fitted_before": mean_error(found.errors, after=False),
-        "fitted_after": mean_error(found.errors, after=True),
-        "held_out_before": mean_error(found.held_out, after=False),
-        "held_out_after": mean_error(found.held_out, after=True),
+        f"{kind}_{when}": mean_error(errors, after=when == "after")
+        for kind, errors in (("fitted", found.errors), ("held_out", found.held_out))
+        for when in ("before", "after")
     }
 
 

@@ -118,7 +118,6 @@ def lengths_around(mean: float, range_ratio: float, number: int) -> list[int]:
 
 
 def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
-    """Return a note if arrivals were drawn."""
     if len(arrivals) == 1:
         return ()
     return (f"{name}: has no send times; the means are over {DRAWS} random draws at its rate",)

@@ -185,7 +185,6 @@ class CaseConfig(Part, Lookahead):
 
     @property
     def kv_transfer(self) -> Connector | None:
-        """The KV connector, or None."""
         return None if self.connector is None else self.connector.settings
 
     @property
@@ -315,13 +314,7 @@ class Case(RecordedCase):
 
 
 def write_case(case: Case, path: str | Path) -> None:
-    """Write a case as JSON, whole or not at all.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be written.
-    """
+    """Write a case as JSON, whole or not at all."""
     content = case.model_dump()
     content["workload"] = case.workload.model_dump(exclude_defaults=True)
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)

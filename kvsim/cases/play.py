@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 
 
 def parts_of(config: CaseConfig) -> Parts:
-    """Return the parts of the replica of a case.
-
-    Raises
-    ------
-    ValueError
-        For unknown names of components.
-    """
+    """Return the parts of the replica of a case."""
     limits, kv_config = config.scheduler_config, config.kv_config
     allocator = parse_allocator(config.allocator)
     if config.layers is None:

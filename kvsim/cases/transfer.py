@@ -39,7 +39,6 @@ class ConnectorPart(Part):
 
     @property
     def settings(self) -> Connector:
-        """The connector's settings for the scheduler."""
         if self.kind == "offloading":
             return make_connector(OFFLOADING)
         return make_connector(FAKE, self.role, self.failure_policy)

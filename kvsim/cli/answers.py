@@ -111,7 +111,6 @@ def say(text: str, notes: Sequence[str] = ()) -> None:
 
 
 def say_notes(notes: Sequence[str]) -> None:
-    """Print notes to standard error."""
     for note in notes:
         click.echo(f"note: {note}", err=True)
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer
-from kvsim.cli.beginning import with_beginning, with_model
 from kvsim.cli.options import (
     ENGINE_SECTIONS,
     SectionedCommand,
@@ -16,6 +15,8 @@ from kvsim.cli.options import (
     config_options,
     options_given,
     training_options,
+    with_beginning,
+    with_model,
 )
 from kvsim.config import Config, RunConfig
 

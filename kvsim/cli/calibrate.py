@@ -10,8 +10,13 @@ import click
 
 from kvsim.calibration.left_out import LEFT_OUT
 from kvsim.cli.answers import JSON, check_file, check_targets, print_answer
-from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, options_given, take_own
+from kvsim.cli.options import (
+    SectionedCommand,
+    config_options,
+    options_given,
+    take_own,
+    with_beginning,
+)
 from kvsim.cli.pairs import flag
 from kvsim.config import RunConfig
 

@@ -8,8 +8,7 @@ import click
 
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
-from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import SectionedCommand, config_options, options_given, with_beginning
 
 
 @click.command(cls=SectionedCommand)

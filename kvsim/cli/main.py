@@ -26,7 +26,6 @@ class Commands(click.Group):
     """The commands; a reader such as ``| head`` may close their output early."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command by name, imported."""
         found = super().get_command(ctx, cmd_name)
         return found.imported() if isinstance(found, Deferred) else found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from kvsim.api.requests import REQUESTS
 from kvsim.cli.pairs import PAIRS, flag
 from kvsim.client_options import ClientOptions
 from kvsim.config import RunConfig
@@ -377,3 +378,26 @@ def _pair(name: str, text: str) -> tuple[str, str]:
     if not colon or not value:
         raise ValueError(f"{flag(name)} {text}: must be {PAIRS[name]}")
     return key.replace("-", "_"), value
+
+
+def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Add the options of a file, or a model, to those of the flags; flags take precedence.
+
+    Raises
+    ------
+    ValueError
+        If the file is wrong, or a second model is given.
+    """
+    if what is not None and what.lower().endswith(".toml"):
+        RunConfig.from_toml(what)  # errors name the file
+        saved = RunConfig.read_toml(what)
+        if REQUESTS & given.keys():  # other requests than the saved ones
+            saved.pop("trace_digest", None)
+        return saved | given
+    return with_model(what, given)
+
+
+def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    if what is not None and given.setdefault("model", what) != what:
+        raise ValueError(f"{what}: conflicts with --model {given['model']}")
+    return given

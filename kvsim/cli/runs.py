@@ -17,9 +17,8 @@ from kvsim.cli.answers import (
     progress_bar,
     save_all,
 )
-from kvsim.cli.beginning import with_beginning
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
-from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given
+from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given, with_beginning
 from kvsim.cli.report import REPORT, check_report, with_records, write_report
 from kvsim.cli.vary import compare_options
 from kvsim.cli.warm import warm_options, warmth_of

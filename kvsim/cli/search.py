@@ -8,8 +8,14 @@ import click
 
 from kvsim.api.requests import requests_of
 from kvsim.cli.answers import JSON, check_targets, print_answer
-from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import PRICE, SectionedCommand, config_options, options_given, take_own
+from kvsim.cli.options import (
+    PRICE,
+    SectionedCommand,
+    config_options,
+    options_given,
+    take_own,
+    with_beginning,
+)
 from kvsim.cli.report import REPORT, check_report, write_report
 
 

@@ -6,8 +6,13 @@ from typing import Any
 
 import click
 
-from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import ENGINE_SECTIONS, SectionedCommand, config_options, options_given
+from kvsim.cli.options import (
+    ENGINE_SECTIONS,
+    SectionedCommand,
+    config_options,
+    options_given,
+    with_beginning,
+)
 from kvsim.config import Config
 from kvsim.kv_events import KVEventsConfig
 

@@ -202,7 +202,6 @@ class PagedManager(RuleManager):
                 kv.groups[g].drops_last_block = found.drops_last_block
 
     def _init_states(self, kv: KV, memory: Memory) -> None:
-        """Lay out the memory for cached states."""
         config, unit = self.config, kv.hash_block_size
         first = next(spec for spec in self.groups if isinstance(spec, Mamba))
         kv.has_states, kv.matches_partially = True, self._matches_partially(unit)
@@ -371,7 +370,6 @@ class PagedManager(RuleManager):
                 raise RuntimeError(f"{group.num_pinned} pinned blocks counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
-        """Recount the sums over live requests."""
         filled = sum(r.num_filled for r, _ in live)
         if filled != self.kv.num_filled:
             raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")

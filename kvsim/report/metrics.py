@@ -9,6 +9,7 @@ import numpy as np
 from kvsim.budget.capacity import resolve_memory
 from kvsim.files import write_whole, writing
 from kvsim.report.openmetrics import Observed, family, histogram, series
+from kvsim.report.title import model_name
 from kvsim.results.block_events import residency
 from kvsim.results.buckets import LATENCY, PER_TOKEN, STEP_TOKENS, TTFT, token_counts
 from kvsim.results.idle import memory_with_gaps
@@ -106,10 +107,9 @@ def _points(result: Result) -> list[float]:
 
 def _of(result: Result, replica: int) -> _Seen:
     config = result.config
-    model = config.model if isinstance(config.model, str) else config.model.name
     mine = result.served["replica"] == replica
     mine &= result.served["finish_reason"] != FinishReason.UNSENT
-    pairs = {"model_name": model, "engine": str(replica)}
+    pairs = {"model_name": model_name(config), "engine": str(replica)}
     return _Seen(result, replica, result.served[mine], last_scheduled_times(result)[mine], pairs)
 
 

@@ -28,7 +28,6 @@ class Observed(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a number as OpenMetrics writes it."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     is_whole = float(value).is_integer() and abs(value) < 1e15

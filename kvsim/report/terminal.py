@@ -53,12 +53,12 @@ EARLY_TURNS = (
     "{num_early_turns:n} of {num_later_turns:n} later turns arrived before the answer "
     "to the turn before: arrivals are planned; --session-think-time makes sessions wait."
 )
-LEGEND = (
+OF_MEMORY = (
     "running: requests, on average. % of the KV memory held: token states, KV of live "
     "tokens; reservation, used later; internal, reserved and never used; external, "
-    "rounding and all free memory while the head of the queue is refused. hit: % of the "
-    "prompt tokens found in the prefix cache. preempted: how often."
+    "rounding and all free memory while the head of the queue is refused."
 )
+LEGEND = f"{OF_MEMORY} hit: % of the prompt tokens found in the prefix cache. preempted: how often."
 #: Columns that a narrow terminal omits, in the order of omission.
 DROPPED = (
     *("preempted", "mean\nTPOT", "hit\n%", "mean\nTTFT", "output\ntok/s"),

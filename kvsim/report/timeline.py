@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.files import write_whole, writing
+from kvsim.report.title import model_name
 from kvsim.results.block_events import BlockEvent
 from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.phases import TRANSFER, marks_of, phases
@@ -121,13 +122,12 @@ class _Scene:
 
 def _process(result: Result, row: dict[str, Any]) -> Iterator[Event]:
     config, number = result.config, row["replica"]
-    model = config.model if isinstance(config.model, str) else config.model.name
     letter = LETTERS.get(row.get("role") or "mixed", "R")
     ranks = config.tensor_parallel_size
     for pool in config.pool or ():
         if pool.role == row.get("role"):
             ranks = dict(pool.options).get("tensor_parallel_size", ranks)
-    name = f"{letter}{number} {model} tp{ranks}"
+    name = f"{letter}{number} {model_name(config)} tp{ranks}"
     for what, args in (
         ("process_name", {"name": name}),
         ("process_sort_index", {"sort_index": number}),

@@ -30,7 +30,7 @@ def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
 
     ``runs`` are pairs of a run's configuration and summary.
     """
-    models = _each(_model(config) for config, _ in runs)
+    models = _each(model_name(config) for config, _ in runs)
     cards = _each(_gpus(config, summary) for config, summary in runs)
     sizes = [summary["kv_cache"]["bytes"] for _, summary in runs]
     memory = gib(min(sizes))
@@ -44,7 +44,7 @@ def _each(names: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(names))
 
 
-def _model(config: Config) -> str:
+def model_name(config: Config) -> str:
     return config.model if isinstance(config.model, str) else config.model.name
 
 
@@ -94,7 +94,6 @@ def facts_of(result: Result) -> dict[str, Any]:
 
 
 def workload(facts: Mapping[str, Any]) -> str:
-    """Describe a workload in a line."""
     rate = facts["request_rate"]
     pace = "all at once" if rate is None else f"at {rate:.3g} requests/s"
     several = facts.get("replications", 1)

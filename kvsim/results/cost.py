@@ -8,7 +8,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog import get_gpu
-from kvsim.catalog.spec import GpuSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -88,10 +87,7 @@ def check_priced(cards: Iterable[str], prices: Mapping[str, float]) -> None:
 def _cards(config: Config) -> dict[str, str]:
     """Return the GPU's name of each ``[[pool]]``; if there are no pools, its key is empty."""
     own = {pool.name: dict(pool.options).get("gpu", config.gpu) for pool in config.pool or ()}
-    return {
-        pool: card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name
-        for pool, card in (own or {"": config.gpu}).items()
-    }
+    return {pool: get_gpu(card).name for pool, card in (own or {"": config.gpu}).items()}
 
 
 def add_cost(result: Result, prices: Mapping[str, float]) -> Result:

@@ -415,5 +415,4 @@ class Server:
 
 
 def answer(value: Any) -> web.Response:
-    """Return a value as an answer in JSON."""
     return web.Response(body=msgspec.json.encode(value), content_type=JSON)

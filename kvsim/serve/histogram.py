@@ -55,7 +55,6 @@ class Histogram:
         self._sum = float(np.add.accumulate([self._sum, *values])[-1])
 
     def collect(self) -> Iterable[Metric]:
-        """Return the histogram as it is now."""
         if self._waiting:
             self._count()
         metric = Metric(self._name, self._text, "histogram")

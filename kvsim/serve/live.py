@@ -357,7 +357,6 @@ class Live:
 
     @property
     def num_open(self) -> int:
-        """Answers in progress."""
         return len(self._samples)
 
     def reset_prefix_cache(self) -> bool:

@@ -41,7 +41,6 @@ class Refused(Exception):  # noqa: N818 - it is an answer, too
 
     @property
     def body(self) -> bytes:
-        """The answer, as JSON."""
         kind = self.KINDS.get(self.status, "InternalServerError")
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.status}
         return msgspec.json.encode({"error": error})

@@ -79,7 +79,6 @@ class Recording:
         self.note("end", request=row["request_id"], **outcome_of(row))
 
     def note(self, event: str, **fields: Any) -> None:
-        """Write an event. Mutates."""
         self._events.write(json.dumps({"event": event, **fields}) + "\n")
         self._events.flush()
 

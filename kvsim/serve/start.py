@@ -89,13 +89,7 @@ class Endpoint:
 def make_server(
     endpoint: Endpoint, deployment: dict[str, Any], role: Role = "mixed", clock: Clock | None = None
 ) -> Server:
-    """Return the server of an engine, before it listens.
-
-    Raises
-    ------
-    ValueError
-        For wrong options.
-    """
+    """Return the server of an engine, before it listens."""
     speed = speed_of(endpoint.clock)
     tokenizer = StandIn() if endpoint.tokenizer is None else OfFile(endpoint.tokenizer)
     engine = make_engine(role, endpoint.hold_limit, deployment)
@@ -138,13 +132,7 @@ def facts_of(engine: Engine, deployment: dict[str, Any], name: str) -> dict[str,
 
 
 def serve_until_stopped(endpoint: Endpoint, deployment: dict[str, Any]) -> None:
-    """Serve until Ctrl-C or a termination signal.
-
-    Raises
-    ------
-    ValueError
-        For wrong options, or an address that cannot be used.
-    """
+    """Serve until Ctrl-C or a termination signal."""
     pool, prefill = live_pools(deployment)
     if prefill is not None:
         run(handing_over(endpoint, deployment, prefill, pool))
@@ -280,13 +268,7 @@ async def _serve(pairs: list[tuple[Endpoint, Server]]) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises
-    ------
-    ValueError
-        For an address that cannot be used.
-    """
+    """Return a socket that listens."""
     try:
         return socket.create_server((host, port), backlog=BURST)
     except OSError as error:

@@ -91,7 +91,6 @@ class Reply:
         }
 
     def chunk(self, choice: bytes) -> bytes:
-        """Return a chunk of the stream with one choice."""
         return chunked(self.data(choice))
 
     def data(self, choice: bytes) -> bytes:

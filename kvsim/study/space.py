@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.catalog import get_gpu
-from kvsim.catalog.spec import GpuSpec
 from kvsim.client_options import ClientOptions
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
@@ -65,7 +64,6 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """The options in words."""
         return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in self.options.items())
 
 
@@ -154,7 +152,6 @@ def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
 
 
 def size_of(over: Mapping[str, Sequence[str]]) -> int:
-    """Count the combinations."""
     return math.prod(map(len, over.values()))
 
 
@@ -240,8 +237,7 @@ def gpus_by_card(config: RunConfig) -> dict[str, int]:
             own = dict(pool.options)
             tensor = int(own.get("tensor_parallel_size", config.tensor_parallel_size))
             stages = int(own.get("pipeline_parallel_size", config.pipeline_parallel_size))
-            card = own.get("gpu", config.gpu)
-            name = card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name
+            name = get_gpu(own.get("gpu", config.gpu)).name
             total[name] = total.get(name, 0) + pool.replicas * tensor * stages
     return total
 

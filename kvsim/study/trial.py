@@ -63,7 +63,6 @@ class Trial(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Return True if every target was met."""
         return not self.missed
 
 

@@ -84,7 +84,6 @@ def columns_of(trace: Trace) -> Columns:
 
 
 def _cut(values: NDArray[Any], offsets: NDArray[Any]) -> list[Any]:
-    """Return a list of the values of each request."""
     listed = values.tolist()
     return [listed[a:b] for a, b in pairwise(offsets.tolist())]
 

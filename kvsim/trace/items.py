@@ -45,7 +45,6 @@ def read_items(
 
 
 def rows_of(trace: Trace) -> Ints:
-    """Return the request of each item."""
     return np.repeat(np.arange(len(trace)), np.diff(trace.item_offsets))
 
 

@@ -129,7 +129,6 @@ def scan(p: Any, d: Any, gpu: Any) -> Any:
 
 
 def gemm_kind(form: str) -> TableKind:
-    """Return the GEMMs of one format."""
     return TableKind(
         tuple(f"gemms.{form}.{n}" for n in ("launch", "weights", "gemm", "ridge", "quantization")),
         (5e-6, 0.85, 0.7, 0.1, 0.4),

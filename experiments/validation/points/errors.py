@@ -56,7 +56,6 @@ class Triple(NamedTuple):
 
 
 def triple(errors: Iterable[float]) -> Triple:
-    """Summarise errors."""
     found = np.fromiter(errors, float)
     absolute = np.abs(found)
     return Triple(float(np.median(absolute)), float(absolute.mean()), float(np.median(found)))
@@ -95,7 +94,6 @@ def grouped(
 
 
 def measured(pairs: Sequence[Pair]) -> dict[str, Triple]:
-    """Summarise errors by measure."""
     return {name: triple(pair.errors[name] for pair in pairs) for name in MEASURES}
 
 

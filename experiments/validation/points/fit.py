@@ -153,7 +153,6 @@ def calibrate_points(data: Path, table: dict[str, Card]) -> dict[str, Card]:
 
 
 def fit_stage(stage: Stage, points: Sequence[Point], table: dict[str, Card]) -> dict[str, float]:
-    """Fit the constants of one stage."""
     card = stage.cards[-1]
     begin = with_values(table[card], stage.starts)
     start = tuple(value_of(begin, name) for name in stage.constants)

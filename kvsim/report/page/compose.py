@@ -15,7 +15,7 @@ from kvsim.report.page.explorer import Scope, explorer
 from kvsim.report.page.words import of_comparison, of_differences, of_run, trust
 from kvsim.report.paired import caption, overload_lines, paired_rows, title_of
 from kvsim.report.search import sheet
-from kvsim.report.terminal import HEADINGS, comparison_cells
+from kvsim.report.terminal import HEADINGS, OF_MEMORY, comparison_cells
 from kvsim.report.text import milliseconds, number
 from kvsim.report.title import deployment, served
 from kvsim.results.load import overloads
@@ -56,12 +56,7 @@ def comparison_page(comparison: Comparison) -> str:
         page.words(said, "note")
     rows = [[row[by], *comparison_cells(row)] for row in comparison.rows]
     page.table(Table("comparison", (by, *HEADINGS), rows))
-    page.words(
-        "running: requests, on average. % of the KV memory held: token states, KV of "
-        "live tokens; reservation, used later; internal, reserved and never used; "
-        "external, rounding and all free memory while the head of the queue is refused.",
-        "note",
-    )
+    page.words(OF_MEMORY, "note")
     return _with_memory(page, dict(comparison.results), again, compared)
 
 

@@ -77,11 +77,9 @@ class Document:
     data: Mapping[str, Any] | None = None
 
     def heading(self, text: str) -> None:
-        """Begin a section."""
         self.parts.append(f"<h2>{escape(text)}</h2>")
 
     def words(self, text: str, kind: str = "") -> None:
-        """Add a paragraph."""
         of = f' class="{kind}"' if kind else ""
         self.parts.append(f"<p{of}>{escape(text)}</p>")
 
@@ -96,7 +94,6 @@ class Document:
         )
 
     def figure(self, svg: str) -> None:
-        """Add a chart."""
         self.parts.append(f'<div class="figure">{svg}</div>')
 
     def explorer(self, data: Mapping[str, Any]) -> None:

@@ -49,7 +49,6 @@ def _sure(gap: Mapping[str, Any]) -> str:
 
 
 def of_run(summary: Mapping[str, Any]) -> str:
-    """Summarise a run in sentences."""
     s = summary
     parts = [
         f"{number(s['completed'])} requests completed in {number(s['duration'], 1)} s, "
