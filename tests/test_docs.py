@@ -14,9 +14,11 @@ from documents import ROOT, blocks, commands, run_page
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.compiled.cache import cache_folder, caching_in
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 README = PAGE.read_text(encoding="utf-8")
 
@@ -51,16 +53,12 @@ def test_the_changelog_and_catalogue_agree() -> None:
     assert f"{len(model_names())} models and {len(gpu_names())} GPUs" in text
 
 
-def modules() -> list[str]:
-    names = []
-    for package in (kvsim, workloads):
-        found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
-        names += [package.__name__, *(m.name for m in found if m.name != "kvsim.__main__")]
-    return names
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", modules())
-def test_docstring_examples(name: str) -> None:
-    failures, _ = doctest.testmod(importlib.import_module(name))
-    assert not failures
+@pytest.mark.parametrize("package", [kvsim, workloads], ids=lambda package: package.__name__)
+def test_docstring_examples(package: ModuleType) -> None:
+    found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+    names = [package.__name__, *(m.name for m in found if m.name != "kvsim.__main__")]
+    with caching_in(cache_folder()):
+        modules = [importlib.import_module(name) for name in names]
+    failed = {module.__name__: doctest.testmod(module).failed for module in modules}
+    assert set(failed.values()) == {0}, failed
