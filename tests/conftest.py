@@ -6,6 +6,7 @@ changed; the others draw new ones.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import settings
 from whole import NEEDS_THE_WHOLE, NO_BROWSER, WHOLE, name_of, not_listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 #: Examples of a test that names no number; one that does (``strategies.examples``) runs that many
 #: per hundred. HYPOTHESIS_PROFILE chooses.
@@ -27,13 +28,32 @@ for name, count in PROFILES.items():
     settings.register_profile(name, deadline=None, max_examples=count, derandomize=name == "fast")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
+#: The process of pytest-xdist that this is, if it is one.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+
 #: Where a browser may be: what the variable names, else the first of these on the path.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Let every other worker read the files from the last: bytecode is written once, not twice."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and WORKER[-1] in "13579":
+        report.result.reverse()
+    return report
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through all tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks are long tests."""
+    """Notebooks are long tests; all workers have the files in the same order."""
+    items.sort(key=lambda item: item.path)
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("long")
