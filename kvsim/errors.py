@@ -109,12 +109,8 @@ def must_be(error: Mapping[str, Any]) -> str:
     return said[:1].lower() + said[1:]
 
 
-def unknown_name(
-    what: str, name: str, choices: Iterable[str], *, likeness: float = 0.5
-) -> ValueError:
+def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
     """Build the error for a name that is not in a registry or catalogue, with similar names.
-
-    ``likeness`` is the smallest similarity of a suggested name, from 0 to 1 (equal names).
 
     Examples
     --------
@@ -122,7 +118,7 @@ def unknown_name(
     ValueError("unknown eviction policy 'lur'; did you mean lru? (one of: fifo, lru)")
     """
     options = sorted(choices)
-    near = get_close_matches(name.lower(), options, n=3, cutoff=likeness)
+    near = get_close_matches(name.lower(), options, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     if what in SHOWN_BY and len(options) > MOST_SHOWN:
         return ValueError(f"unknown {what} {name!r}{hint} ({SHOWN_BY[what]} shows all)")

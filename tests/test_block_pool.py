@@ -26,7 +26,7 @@ def test_the_free_queue_is_last_in_first_out_without_content_and_lru_with_it() -
     pool.free([5, 4, 2, 1, 3])
     # without content: to the front, keeping the list's order; with content: to the back in order
     assert list(pool.free_queue()) == [5, 4, 3, 6, 7, 2, 1]
-    assert pool.num_cached_free == 2
+    assert pool.kv.pool.num_cached == 2
 
 
 def test_content_survives_until_its_block_is_handed_out() -> None:

@@ -77,7 +77,7 @@ def inside(found: Calibration, true: Mapping[str, float]) -> dict[str, bool]:
     } | dict(true)
     held = {}
     for one in found.estimates:
-        if one.is_decided:
+        if not one.reason:
             assert one.low is not None
             assert one.high is not None
             held[one.name] = one.low <= truth[one.name] <= one.high
@@ -163,7 +163,7 @@ def test_intervals_of_calibrations_hold_the_truth_as_often_as_they_say(tmp_path:
 def test_what_the_files_cannot_decide_stays_and_is_told_why(tmp_path: Path) -> None:
     paths = results(tmp_path, TRUE, 1, ((1, 128, 16), (1, 130, 16), (1, 126, 16)))
     found = calibrate(SERVER, runs_of(paths))
-    left = {one.name: one for one in found.estimates if not one.is_decided}
+    left = {one.name: one for one in found.estimates if one.reason}
     assert {"step", "request"} <= set(left)  # a batch of one cannot tell them from bandwidth
     for one in left.values():
         assert one.value == one.default

@@ -39,11 +39,6 @@ class Estimate(NamedTuple):
     high: float | None
     reason: str = ""
 
-    @property
-    def is_decided(self) -> bool:
-        """Return True if the data determine the value."""
-        return not self.reason
-
 
 class Error(NamedTuple):
     """Errors of a run by figure: simulated over measured - 1, percent, before and after the fit."""

@@ -179,11 +179,12 @@ def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
     if isinstance(gpu, GpuSpec):
         return gpu
     catalogue = _catalogue()
-    name, plus, changes = gpu.partition("+")
-    if plus:
+    if "+" in gpu:
         from kvsim.catalog.changed_card import changed
+        from kvsim.registry import parse_spec
 
-        return changed(get_gpu(name), _keys_of(gpu, changes), gpu)
+        name, changes = parse_spec(gpu)
+        return changed(get_gpu(name), changes, gpu)
     short = catalogue.gpu_index.get(_gpu_key(gpu))
     if short is None:
         raise errors.unknown_name("GPU", gpu, _known(catalogue.gpus))
@@ -261,18 +262,6 @@ def _find_shape(name: str, index: Mapping[str, str]) -> str | None:
         if candidate in index:
             return index[candidate]
     return None
-
-
-def _keys_of(text: str, changes: str) -> dict[str, str | None]:
-    """Split ``KEY=VALUE+KEY=VALUE``; keys have underscores."""
-    found: dict[str, str | None] = {}
-    for part in changes.split("+"):
-        key, equals, value = part.partition("=")
-        key = key.strip().replace("-", "_")
-        if key in found:
-            raise ValueError(f"GPU {text!r}: {key} is given twice")
-        found[key] = value if equals and value else None
-    return found
 
 
 def _gpu_key(name: str) -> str:

@@ -103,11 +103,6 @@ class BlockPool:
         return self.kv.pool.num_free
 
     @property
-    def num_cached_free(self) -> int:
-        """Free blocks with content that can still be hit."""
-        return self.kv.pool.num_cached
-
-    @property
     def num_used(self) -> list[int]:
         """Blocks with a reference, per group."""
         return [self.kv.groups[g].num_used for g in range(self.kv.num_groups)]
