@@ -16,7 +16,7 @@ import workloads
 from kvsim.hits.hit_rate import hit_rate
 from kvsim.kv import policies
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.eviction import EVICTION_POLICIES, Alone, EvictionPolicy, Sieve, eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES, Alone, EvictionPolicy, Sieve
 from kvsim.kv.paged import PagedManager
 from kvsim.records.eviction import PYTHON_POLICY
 from kvsim.records.request import Request
@@ -196,7 +196,7 @@ def test_sieve_leaves_blocks_in_use_their_place_and_their_mark():
     ],
 )
 def test_policies_of_the_literature_evict_by_hand(policy, size, names, evicted):
-    made = eviction_policy(policy)
+    made = EVICTION_POLICIES.make(policy)
     if made.rules_of == PYTHON_POLICY:
         made = Alone(made)
     assert Contents(size, made).use(names) == evicted

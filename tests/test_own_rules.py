@@ -15,7 +15,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.eviction import Alone, eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES, Alone
 from kvsim.own_rules.part import RulePart, per_block, per_replica
 from kvsim.plugins.eviction import EvictionRules, Links, Queue, append, remove
 from kvsim.registry import import_file
@@ -115,7 +115,7 @@ def test_python_and_compiled_are_equal():
 
 def test_parameters_are_checked_and_state_is_none():
     assert TtlLru(ttl=3).ttl == 3.0
-    assert eviction_policy(f"{TTL}:ttl=7").ttl == 7.0
+    assert EVICTION_POLICIES.make(f"{TTL}:ttl=7").ttl == 7.0
     for given, said in (({"ttl": "x"}, "must be a number"), ({"until": 1}, "no parameter 'until'")):
         with pytest.raises(ValueError, match=said):
             TtlLru(**given)
@@ -221,7 +221,7 @@ def test_a_file_is_imported_again_after_an_edit(tmp_path):
     file.write_text("ONE = 2  # longer: bytecode is out of date by size or second\n")
     assert (first.ONE, import_file(str(file)).ONE) == (1, 2)
     with pytest.raises(ValueError, match=r"cannot import eviction policy 'no-such\.py:X'"):
-        eviction_policy("no-such.py:X")
+        EVICTION_POLICIES.make("no-such.py:X")
     assert np.sum([name.startswith("numbers_of_mine_") for name in sys.modules]) == 2
 
 

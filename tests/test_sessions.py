@@ -10,7 +10,7 @@ import kvsim
 import workloads
 from experiments.validation import retention
 from kvsim.fleet.prefix_index.seen_before import tokens_seen_before
-from kvsim.kv.eviction import Alone, eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES, Alone
 from kvsim.trace import Trace
 from kvsim.trace.files import write_trace
 from kvsim.trace.turns import by_program, holds, turn_before, turns_of
@@ -167,7 +167,7 @@ def freed(policy: Any, blocks: list[int], goes_on: float = 0.0, hint: float = -1
 
 def alone(name: str) -> tuple[Any, list[float]]:
     """Return a policy without a replica, and its clock."""
-    policy, clock = eviction_policy(name), [0.0]
+    policy, clock = EVICTION_POLICIES.make(name), [0.0]
     Alone(policy)
     policy.clock = lambda: clock[0]
     return policy, clock

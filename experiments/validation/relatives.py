@@ -20,7 +20,7 @@ import tomli_w
 
 import kvsim
 from experiments.validation.trust import RECORDS
-from kvsim.cost.efficiency import hash_alias_of, read_table
+from kvsim.cost.efficiency import card_of, read_table
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def left_out() -> Iterator[Off]:
         constants = {k: v for k, v in read_table()[relative].items() if k != "errors" and v}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "relative.toml")
-            file.write_text(tomli_w.dumps({hash_alias_of(card): constants}), encoding="utf-8")
+            file.write_text(tomli_w.dumps({card_of(card): constants}), encoding="utf-8")
             for name, server in SERVERS.items():
                 if name == "FP8" and card.startswith("a100"):
                     continue

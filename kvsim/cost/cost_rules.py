@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from kvsim.cost.drafter import init_drafter
 from kvsim.cost.host_link import init_link
 from kvsim.cost.model import CostConfig, StepCost, check_times
-from kvsim.cost.roofline import copy_numbers
 from kvsim.cost.work import WorkCounter
 from kvsim.own_rules.part import RulePart
 from kvsim.records.cost import PRICED_BY_OWN_RULES, Cost, Work
@@ -77,11 +76,7 @@ class CostRules(RulePart, ABC):
 
     def init_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants that count work, and with the rules."""
-        counted = self.counter.record
-        copy_numbers(counted, record)
-        for name in ("wide", "narrow", "experts", "host"):
-            copy_numbers(getattr(counted, name), getattr(record, name))
-        self.counter.init_state(record, memory)
+        self.counter.init_price(record, memory)
         record.python = self.twin()  # each replica has its own state
         self.init_state(record.part, memory, {})
 

@@ -187,7 +187,7 @@ def _parsed(text: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def hash_alias_of(gpu_name: str) -> str:
+def card_of(gpu_name: str) -> str:
     """Return the key of a GPU's constants in the table, such as h100 for h100-sxm."""
     known = [c for c in (*read_table(), *NEAREST) if f"{gpu_name}-".startswith(f"{c}-")]
     return max(known, key=len, default=gpu_name.partition("-")[0])
@@ -197,7 +197,7 @@ def basis_of(gpu_name: str) -> str:
     """Return a text on the source of a card's constants."""
     card = measured_card(gpu_name)
     errors = read_table()[card].get("errors")
-    own = hash_alias_of(gpu_name)
+    own = card_of(gpu_name)
     if card != own:
         simple = "" if ratios_of(own) is None else f", scaled by simple tests of {tested(own)}"
         return (
@@ -207,12 +207,12 @@ def basis_of(gpu_name: str) -> str:
     if errors is None:
         return f"declared for the {card}, without measured kernels"
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
-    return f"fitted on kernels of the {hash_alias_of(gpu_name)} ({fits})"
+    return f"fitted on kernels of the {card_of(gpu_name)} ({fits})"
 
 
 def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
     """Return True if attention over this KV dtype was measured on the card, as FP8 on the H100."""
-    errors = read_table().get(hash_alias_of(gpu_name), {}).get("errors", {})
+    errors = read_table().get(card_of(gpu_name), {}).get("errors", {})
     return any(f"{kv_dtype.upper()} KV" in kind for kind in errors)
 
 
@@ -237,13 +237,13 @@ def efficiency_of(gpu_name: str) -> Efficiency:
     for name, kind in NESTED.items():
         formats = default[name] | given.get(name, {})
         values[name] = {key: kind(**shares) for key, shares in formats.items()}
-    ratios = ratios_of(hash_alias_of(gpu_name))
+    ratios = ratios_of(card_of(gpu_name))
     return Efficiency(**values) if ratios is None else scaled(Efficiency(**values), ratios)
 
 
 def measured_card(gpu_name: str) -> str:
     """Return the card that provides a card's fractions: itself, its generation's, or the H100."""
-    card = hash_alias_of(gpu_name)
+    card = card_of(gpu_name)
     card = NEAREST.get(card, card)
     return card if card in read_table() else DEFAULT
 
@@ -258,7 +258,7 @@ def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Effic
     ValueError
         If the file has no table of the card, or a constant is unknown or not a number above 0.
     """
-    table, card = read_table(Path(file)), hash_alias_of(gpu_name)
+    table, card = read_table(Path(file)), card_of(gpu_name)
     given = table.get(gpu_name, table.get(card))
     if not isinstance(given, dict):
         raise ValueError(f"constants {file}: has no table [{card}]")

@@ -50,7 +50,6 @@ PARTS = (
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory
-    from kvsim.records.record import Record
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -176,10 +175,7 @@ class RooflineCost:
 
     def init_price(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants and tables."""
-        copy_numbers(self.record, record)
-        for name in ("wide", "narrow", "experts", "host"):
-            copy_numbers(getattr(self.record, name), getattr(record, name))
-        self.work.init_state(record, memory)
+        self.work.init_price(record, memory)
 
     def step(self, plan: StepPlan) -> StepCost:
         if not plan.batch.size:
@@ -240,13 +236,6 @@ def init_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
     record.encoder_bytes = params * DTYPE_BYTES[config.dtype]
     record.encoder_token_flops = 2.0 * params * config.model.patches_per_token
     record.encoder_launch = TOWER_LAYERS * rate.uncaptured_layer
-
-
-def copy_numbers(given: Record, to: Record) -> None:
-    """Copy the numbers of a record, but not its lists and embedded records."""
-    for name, kind in given.kinds().items():
-        if kind in (int, float, bool):
-            setattr(to, name, getattr(given, name))
 
 
 def _other_launches(config: CostConfig, rate: Efficiency) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import AttentionLayer, ModelSpec
     from kvsim.cost.model import CostConfig
     from kvsim.records.memory import Memory
+    from kvsim.records.record import Record
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -84,6 +85,13 @@ class WorkCounter:
         record.experts.touched = memory.list_of(self.touched_experts)
         record.experts.fetched = memory.list_of(self.fetched_experts)
 
+    def init_price(self, record: Cost, memory: Memory) -> None:
+        """Fill an empty record with the constants and tables of this one."""
+        copy_numbers(self.record, record)
+        for name in ("wide", "narrow", "experts", "host"):
+            copy_numbers(getattr(self.record, name), getattr(record, name))
+        self.init_state(record, memory)
+
     def count(self, plan: StepPlan) -> Work:
         """Return the work of a step. Does not mutate."""
         count_work(self.record, plan.state.requests, plan.batch)
@@ -95,6 +103,13 @@ class WorkCounter:
     def totals(self, work: Work) -> tuple[float, float]:
         """Return (FLOPs, bytes) of a step on one GPU of one stage, KV writes included."""
         return total_flops(work) / self.record.num_stages, total_bytes(self.record, work)
+
+
+def copy_numbers(given: Record, to: Record) -> None:
+    """Copy the numbers of a record, but not its lists and embedded records."""
+    for name, kind in given.kinds().items():
+        if kind in (int, float, bool):
+            setattr(to, name, getattr(given, name))
 
 
 def num_pairs(kind: str, window: int, num_tokens: int) -> int:

@@ -168,9 +168,6 @@ class OwnManager(RuleManager):
             raise RuntimeError(
                 f"invariant 2: requests have {rooms} slots, {own.num_allocated} are counted"
             )
-        live = [(r, h) for r, h in held if not self.kv.request_blocks[h].retired]
-        if any(r.num_filled > own.rooms[h] for r, h in live):
+        if any(r.num_filled > own.rooms[h] for r, h in self.check_filled()):
             raise RuntimeError("a request has more tokens than slots")
-        if sum(r.num_filled for r, _ in live) != self.kv.num_filled:
-            raise RuntimeError("filled slots are miscounted")
         self.usage.check(self.total_bytes)

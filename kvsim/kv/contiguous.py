@@ -128,9 +128,7 @@ class ContiguousManager(RuleManager):
             expected = start + size
         if expected != self.num_slots:
             raise RuntimeError(f"invariant 2: {expected} slots found of {self.num_slots}")
-        live = [r for r, h in held if not self.kv.request_blocks[h].retired]
-        if sum(r.num_filled * r.num_samples for r in live) != self.kv.num_filled:
-            raise RuntimeError("filled slots are miscounted")
+        self.check_filled()
         self.usage.check(self.total_bytes)
 
 

@@ -10,6 +10,7 @@ copies take no time here.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,8 @@ from kvsim.kv.manager import (
 from kvsim.kv.usage import Cause, KVUsage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from kvsim.budget.layer import LayerKV
@@ -186,34 +189,30 @@ class DynamicManager(KVCacheManager):
         self._num_live_asked += asked
         return state
 
-    def _allocate(self, room: int, *, empty_cache: bool = False) -> list[Block] | None:
+    def _allocate(
+        self, room: int, replaced: Sequence[Block] = (), *, empty_cache: bool = False
+    ) -> list[Block] | None:
+        """Allocate all tensors or none, one after another; each frees the one that it replaces."""
         heap = self.heap
         heap.begin()
         if empty_cache:
             heap.empty_cache()
         blocks = []
-        for shape in self.shapes:
+        for shape, old in zip(self.shapes, replaced or repeat(None), strict=False):
             block = heap.malloc(shape.num_bytes(room))
             if block is None:
                 heap.rollback()
                 return None
+            if old is not None:
+                heap.free(old)
             blocks.append(block)
         heap.commit()
         return blocks
 
     def _lengthen(self, state: _Tensors, room: int) -> bool:
-        """Replace each tensor in turn: allocate the longer one, then free the old one."""
-        heap = self.heap
-        heap.begin()
-        blocks = []
-        for shape, old in zip(self.shapes, state.blocks, strict=True):
-            block = heap.malloc(shape.num_bytes(room))
-            if block is None:
-                heap.rollback()
-                return False
-            heap.free(old)
-            blocks.append(block)
-        heap.commit()
+        blocks = self._allocate(room, state.blocks)
+        if blocks is None:
+            return False
         more = self._num_bytes(room) - self._num_bytes(state.room)
         self._num_asked += more
         self._num_live_asked += more

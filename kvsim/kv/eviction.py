@@ -135,17 +135,6 @@ EVICTION_POLICIES: Registry[EvictionPolicy] = Registry(
 )
 
 
-def eviction_policy(text: str) -> EvictionPolicy:
-    """Return the policy ``NAME[:KEY=VALUE]...``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown parameter, or a value of the wrong type.
-    """
-    return EVICTION_POLICIES.make(text)
-
-
 def init_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
     """Lay out a policy's state in a pool's record; of a Python policy, store a reference only."""
     num_blocks = pool.num_usable + 1

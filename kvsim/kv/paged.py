@@ -25,7 +25,7 @@ from kvsim.kv.attention import (
 )
 from kvsim.kv.block_pool import BlockPool, init_pool
 from kvsim.kv.events import init_events
-from kvsim.kv.eviction import eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
@@ -96,7 +96,7 @@ class PagedManager(RuleManager):
         self.num_usable = max(self.num_gpu_blocks - 1, 0)
         self.block_size = min(spec.block_size for spec in self.groups)
         self.total_bytes = self.num_usable * self.bytes_per_block
-        self.eviction = eviction_policy(eviction)
+        self.eviction = EVICTION_POLICIES.make(eviction)
         self.foresees = self.eviction.foresees
         self.tracks_sessions = self.eviction.tracks_sessions
         if not self.runs_by_rules:  # its Python methods change content without events
@@ -331,7 +331,7 @@ class PagedManager(RuleManager):
         copies = self._fenced_copies()
         tables += self._fenced_tables() + copies
         self.pool.check_integrity(tables, copies=copies)
-        live = [(r, h) for r, h in held if not self.kv.request_blocks[h].retired]
+        live = self.check_filled()
         self._check_sums(live)
         self._check_pinned(tables, live)
         self.usage.check(self.total_bytes)
@@ -370,9 +370,6 @@ class PagedManager(RuleManager):
                 raise RuntimeError(f"{group.num_pinned} pinned blocks counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
-        filled = sum(r.num_filled for r, _ in live)
-        if filled != self.kv.num_filled:
-            raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")
         dead = sum(
             num_dead(group, self.kv.request_blocks[h]) * group.slot_bytes
             for group in self.kv.groups

@@ -163,15 +163,7 @@ class RuleManager(KVCacheManager):
     @property
     def usage(self) -> KVUsage:
         measure(self.kv)
-        now = self.kv.usage
-        return KVUsage(
-            now.token_states,
-            now.reservation,
-            now.internal,
-            now.external,
-            now.unallocated,
-            now.cached,
-        )
+        return KVUsage(*(getattr(self.kv.usage, cause) for cause in KVUsage._fields))
 
     @property
     def kv_usage(self) -> float:
@@ -194,3 +186,11 @@ class RuleManager(KVCacheManager):
         """Return the requests that hold memory, with the index of their blocks."""
         requests, places = self.state.requests, column(self.kv.request_blocks, "request")
         return [(requests[k], h) for h, k in enumerate(places) if k != NONE]
+
+    def check_filled(self) -> list[tuple[Request, int]]:
+        """Recount the filled slots; return the held requests that have not ended."""
+        live = [(r, h) for r, h in self.held_requests() if not self.kv.request_blocks[h].retired]
+        filled = sum(r.num_filled * r.num_samples for r, _ in live)
+        if filled != self.kv.num_filled:
+            raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")
+        return live

@@ -139,7 +139,5 @@ class VirtualManager(RuleManager):
             for kind, rows in zip(self.kinds, virtual.virtual_ranges[h].rows, strict=True):
                 if request.num_filled * kind.token_bytes > rows.end * self.page_bytes:
                     raise RuntimeError("a request has more tokens than slots")
-        live = [r for r, h in held if not self.kv.request_blocks[h].retired]
-        if sum(r.num_filled for r in live) != self.kv.num_filled:
-            raise RuntimeError("filled slots are miscounted")
+        self.check_filled()
         self.usage.check(self.total_bytes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from kvsim.kv.eviction import EVICTION_POLICIES, Alone, eviction_policy
+from kvsim.kv.eviction import EVICTION_POLICIES, Alone
 from kvsim.kv.eviction_rules import EvictionRules
 from kvsim.testing.serving import Run, check_runs, checked, random_trace
 
@@ -62,7 +62,7 @@ def _check(run: Run) -> None:
 
 
 def _alone(name: str) -> EvictionPolicy:
-    policy = eviction_policy(name)
+    policy = EVICTION_POLICIES.make(name)
     return Alone(policy) if isinstance(policy, EvictionRules) else policy
 
 

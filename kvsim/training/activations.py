@@ -47,7 +47,7 @@ def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]
     outside = t if config.sequence_parallel else 1
     kv_width = heads_per_rank(shape.num_kv_heads, t) * shape.head_dim
     hidden = tokens * shape.hidden_size
-    queries, mlp = tokens * share(shape.q_width, t), tokens * share(shape.mlp_width, t)
+    queries, mlp = tokens * share(shape.q_width, t), tokens * share(shape.intermediate_size, t)
     per_head = tokens * shape.num_heads // t
     flash = config.attention == "flash"
     pieces = {

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class TrainingShape(NamedTuple):
     """The sizes of a model that determine training memory; widths are in elements.
 
-    ``num_embedding_params``, ``num_head_params`` and ``vocab_size`` are 0 if only the layers are
-    known. With a tied head, ``num_head_params`` is 0.
+    ``num_embedding_params``, ``num_lm_head_params`` and ``vocab_size`` are 0 if only the layers are
+    known. With a tied head, ``num_lm_head_params`` is 0.
     """
 
     name: str
@@ -26,13 +26,13 @@ class TrainingShape(NamedTuple):
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    mlp_width: int
+    intermediate_size: int
     gated_mlp: bool
     norms_per_layer: int
     qk_norm: bool
     vocab_size: int
     num_embedding_params: int
-    num_head_params: int
+    num_lm_head_params: int
 
     @property
     def q_width(self) -> int:
@@ -46,7 +46,7 @@ class TrainingShape(NamedTuple):
 
     @property
     def num_layer_params(self) -> int:
-        return self.num_params - self.num_embedding_params - self.num_head_params
+        return self.num_params - self.num_embedding_params - self.num_lm_head_params
 
     def lora_params(self, rank: int) -> int:
         """Return the parameters of LoRA adapters on q, k, v, o of every layer (arXiv 2106.09685).
@@ -106,22 +106,7 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
             f"{model.name} has Mamba or linear-attention layers: only the memory of "
             "attention is known",
         )
-    return TrainingShape(
-        name=model.name,
-        num_params=model.num_params,
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        mlp_width=model.intermediate_size,
-        gated_mlp=model.gated_mlp,
-        norms_per_layer=model.norms_per_layer,
-        qk_norm=model.qk_norm,
-        vocab_size=model.vocab_size,
-        num_embedding_params=model.num_embedding_params,
-        num_head_params=model.num_lm_head_params,
-    )
+    return TrainingShape(*(getattr(model, name) for name in TrainingShape._fields))
 
 
 def _from_numbers(config: TrainingConfig) -> TrainingShape:
@@ -152,11 +137,11 @@ def _from_numbers(config: TrainingConfig) -> TrainingShape:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=hidden // heads,
-        mlp_width=config.intermediate_size or 4 * hidden,
+        intermediate_size=config.intermediate_size or 4 * hidden,
         gated_mlp=False,
         norms_per_layer=2,
         qk_norm=False,
         vocab_size=vocab,
         num_embedding_params=vocab * hidden,
-        num_head_params=vocab * hidden,
+        num_lm_head_params=vocab * hidden,
     )

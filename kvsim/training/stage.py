@@ -40,8 +40,9 @@ def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
     first, last = stage == 0, stage == pp - 1
     layers = share(shape.num_layers, pp)
     body = share(shape.num_layer_params * layers, shape.num_layers * tp)
-    ends = shape.num_embedding_params * first + shape.num_head_params * last
-    if last and not first and not shape.num_head_params:  # a tied head is a copy in the last stage
+    ends = shape.num_embedding_params * first + shape.num_lm_head_params * last
+    if last and not first and not shape.num_lm_head_params:
+        # A tied head is a copy in the last stage.
         ends += shape.vocab_size * shape.hidden_size
     ends = share(ends, tp)
     if config.lora_rank is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cost.roofline import RooflineCost, copy_numbers
+from kvsim.cost.roofline import RooflineCost
+from kvsim.cost.work import copy_numbers
 from kvsim.records.cost import ROOFLINE, Cost
 
 if TYPE_CHECKING:

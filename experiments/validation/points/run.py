@@ -14,7 +14,7 @@ from experiments.validation.points import rows as points
 from experiments.validation.points.flags import whole
 from experiments.validation.points.server import format_of, gpu_of, of_text, options_of, trace_of
 from kvsim.catalog import get_model
-from kvsim.cost.efficiency import hash_alias_of, read_table
+from kvsim.cost.efficiency import card_of, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,7 +158,7 @@ def launches_of(point: Point) -> Iterator[dict[str, Any]]:
         yield {}
         return
     table = read_table()
-    name = hash_alias_of(point.card)
+    name = card_of(point.card)
     seconds += value_of(table[name], EXPERTS)
     with cost_model(table | {name: with_values(table[name], {EXPERTS: seconds})}) as model:
         yield {"cost_model": model}
