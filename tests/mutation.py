@@ -80,6 +80,7 @@ ALONE = {
     "machine code": ("backends",),
     "DeepSeek-V4": ("compressed",),
     "kvaware": ("routers",),
+    "preble": ("routers",),
 }
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.

@@ -12,6 +12,7 @@ import workloads
 from kvsim.compiled.translate import unit_of
 from kvsim.fleet import fleet
 from kvsim.fleet.prefix_index import key_tables
+from kvsim.fleet.routers import preble
 from kvsim.fleet.routers.sglang_cache_aware import SglangCacheAware
 from kvsim.fleet.routing import arrival_loop, rule_router
 from kvsim.fleet.routing.router import ROUTERS, make_router
@@ -48,6 +49,9 @@ TEXTS = (
     "production-stack+policy=loadaware",
     "production-stack+policy=kvaware",
     "production-stack+policy=kvaware+relief=3+threshold=300",
+    "preble",
+    "preble+window=0.5+warm-up=2+balance=1.1",
+    "preble+own-prefill=true+entry-tokens=16+warm-up=4",
 )
 RUN = arrival_loop.ArrivalLoop.run
 OPTIONS: dict[str, Any] = {
@@ -115,13 +119,17 @@ def test_every_rule_of_a_router_is_translated() -> None:
 
 
 @pytest.mark.long
-def test_the_loop_chooses_alike_however_often_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["sglang-cache-aware", "preble+window=0.5"])
+def test_the_loop_chooses_alike_however_often_it_returns(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrival_loop, "DECISIONS_PER_CALL", 3)
     monkeypatch.setattr(arrival_loop, "STEPS_PER_CALL", 5)
     monkeypatch.setattr(key_tables, "FIRST_LINKS", 2)
+    monkeypatch.setattr(preble, "FIRST_ROOM", 65)
     monkeypatch.setattr(rule_router, "WORDS", 65)
     trace, options = drawn(1)
-    check(monkeypatch, "sglang-cache-aware", trace, **options)
+    check(monkeypatch, text, trace, **options)
 
 
 def test_prompts_without_segments_are_routed_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,12 @@ from kvsim.trace.cuts import with_columns
 
 #: Routers by what they read: metrics now and then, the requests sent, the replicas' events.
 TEXTS = ("least-kv", "llm-d", "llm-d+index=precise", "vllm-dp+scrape-interval=0.3")
-LONG = ("dynamo", "sglang-cache-aware+eviction-interval=0.5+max-tree-size=2000", "conductor")
+LONG = (
+    "dynamo",
+    "sglang-cache-aware+eviction-interval=0.5+max-tree-size=2000",
+    "conductor",
+    "preble+window=2+warm-up=3",
+)
 RUN = ClientLoop.run
 OPTIONS: dict[str, Any] = {
     "model": "llama-3-8b",

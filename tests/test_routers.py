@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import statistics
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,16 @@ import pytest
 from fleets import BLOCK, cache, requests, started, views
 
 from kvsim.fleet.kv_store.store import Portion
-from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.routers.dynamo import softmax_weights
+from kvsim.fleet.routers.preble import lay_out_values
 from kvsim.fleet.routing.affinity import lead, sticky
 from kvsim.fleet.routing.hash_ring import HashRing
 from kvsim.fleet.routing.no_hit_lru import NoHitLru
-from kvsim.fleet.routing.prefix_load import PrefixLoad
 from kvsim.fleet.routing.router import REJECT, make_router
 from kvsim.fleet.routing.view import Scraped
 from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores
+from kvsim.records.memory import Objects
+from kvsim.records.routing import LastValues, RecentMisses
 from kvsim.rules.routing.dynamo import dynamo_decode_cost
 from kvsim.rules.routing.llm_d import (
     active_requests,
@@ -29,6 +31,7 @@ from kvsim.rules.routing.llm_d import (
     load_aware,
     token_load,
 )
+from kvsim.rules.routing.preble import add_value, balanced, eviction_seconds, share_out
 
 LONG = [(1, 160)]  # ten blocks
 (ONE,) = requests(LONG)
@@ -701,57 +704,109 @@ def test_preble_exploits_where_less_is_missing_than_cached() -> None:
     assert router.branch == "exploit"
 
 
+def seconds(misses: RecentMisses) -> list[float]:
+    share_out(misses)
+    return list(misses.seconds)
+
+
 def test_preble_load_is_misses_shared_among_holders_within_its_window() -> None:
     first, later = requests([(1, 640)], [(9, 64)], gap=200.0)
     router = started("preble", 2)
     router.choose(first, views([0, 0]))
-    assert router._prefixes.seconds() == [0.64, 0.0]
-    router._prefix_affinity.index.insert(1, first.prefix_keys(64))
-    router._prefixes.note(1.0, first.prefix_keys(64), 10)
-    assert router._prefixes.seconds() == [0.32, 0.32]
+    assert seconds(router.state.misses) == [0.64, 0.0]
+    router.prefixes.index.insert(1, first.prefix_keys(64))
+    router._count(first.prefix_keys(64), 10, 1)
+    assert seconds(router.state.misses) == [0.32, 0.32]
     router.choose(later, views([0, 0]))  # 200 s later nothing of it is in the window
-    assert sum(router._prefixes.seconds()) == pytest.approx(0.064)
+    assert sum(seconds(router.state.misses)) == pytest.approx(0.064)
 
 
 def test_preble_loads_are_sums_over_sets_of_holders_in_one_order() -> None:
-    draw, number = np.random.default_rng(3), 9
-    index = PrefixIndex(number)
-    load = PrefixLoad(index, number, 0.1, 5.0)
-    for now in range(300):
-        keys = draw.integers(40, size=draw.integers(1, 6)).tolist()
+    draw, number = np.random.default_rng(3), 35  # a mask has two words
+    router, sent = started("preble", number), deque[tuple[list[int], int]]()
+    index, misses = router.prefixes.index, router.state.misses
+    uses: dict[int, list[int]] = {}  # by entry: uses, misses, holders
+    most = 0
+
+    def count(keys: list[int], num_cached: int, change: int) -> None:
+        router._count(keys, num_cached, change)
+        for place, key in enumerate(keys):
+            one = uses.setdefault(key, [0, 0, 0])
+            one[0] += change
+            one[1] += change * (place >= num_cached)
+            one[2] = index.holders(key)
+            if not one[0]:
+                del uses[key]
+
+    for turn in range(300):
+        keys = draw.choice(40, draw.integers(1, 6), replace=False).tolist()
         index.insert(int(draw.integers(number)), keys)
-        if now % 7 == 0:
+        if turn % 7 == 0:
             index.shrink(int(draw.integers(number)), 3)
-        load.forget(float(now))
-        load.note(float(now), keys, int(draw.integers(len(keys))))
+        if len(sent) > 20:
+            count(*sent.popleft(), -1)
+        sent.append((keys, int(draw.integers(len(keys)))))
+        count(*sent[-1], 1)
+        sets: dict[int, int] = {}
+        for _, missed, holders in uses.values():
+            sets[holders] = sets.get(holders, 0) + missed
         expected = [0.0] * number
-        for holders in sorted(load._missed):
-            share = load._missed[holders] / max(holders.bit_count(), 1) * 0.1
+        for holders in sorted(one for one in sets if sets[one]):
+            share = sets[holders] / holders.bit_count() * misses.piece_time if holders else 0.0
             for place in range(number):
                 expected[place] += share * (holders >> place & 1)
-        if now % 3 == 0:
-            assert load.seconds() == expected
-    assert len(load._missed) > 5
+        most = max(most, len(sets))
+        if turn % 3 == 0:
+            assert seconds(misses) == expected
+    assert most > 15
+    while sent:
+        count(*sent.popleft(), -1)
+    assert misses.num_ordered == 0
+    assert not any(misses.buckets.values())
 
 
 def test_preble_counts_running_requests_by_medians() -> None:
     router = started("preble", 2)
     router.on_first_token(7, 0, 1.0)
     router.on_finish(7, 0, 3.0, 101)  # 0.02 s per token
-    assert router._loads([3, 5]) == pytest.approx([3 * 101 * 0.02, 0.0])
+    assert (router.state.outputs.medians[0], router.state.tpots.medians[0]) == (101, 0.02)
     router.on_finish(8, 1, 1.0, 1)  # its TPOT is unknown: the first value stands
-    assert router._loads([0, 2])[1] == pytest.approx(2 * 1 * 0.15)
+    assert (router.state.outputs.medians[1], router.state.tpots.medians[1]) == (1, 0.15)
+    router.choose(ONE, views([3, 5]))
+    assert router.state.loads == pytest.approx([3 * 101 * 0.02, 5 * 1 * 0.15])
+
+
+@pytest.mark.parametrize("values", [3, 1000])
+def test_medians_are_of_the_last_values_of_a_replica(values: int) -> None:
+    draw, last = np.random.default_rng(values), LastValues()
+    lay_out_values(last, Objects(), 2, 0.0)
+    known = [deque[float](maxlen=256) for _ in range(2)]
+    for _ in range(900):
+        place, value = int(draw.integers(2)), float(draw.integers(values))
+        add_value(last, place, value)
+        known[place].append(value)
+        assert last.medians[place] == statistics.median(known[place])
 
 
 def test_preble_counts_what_would_be_dropped_and_balances() -> None:
     router = started("preble", 2, num_kv_tokens=640)
-    assert router._dropped(0, 14, 0) == pytest.approx(4 * 0.064)
-    assert router._dropped(0, 14, 256) == 0.0
-    router = started("preble+warm-up=0", 2)
-    assert router._balanced(0, [1.6, 1.0]) == 1
-    assert router._balanced(0, [1.5, 1.0]) == 0
-    assert router._balanced(1, [1.6, 1.0]) == 1
-    assert started("preble", 2)._balanced(0, [9.0, 1.0]) == 0  # not before 100 requests
+    placement, one = router.placement, router.placement.candidates[0]
+    placement.num_entries, placement.entry_tokens = 14, 64
+    assert eviction_seconds(router.state, placement, one) == pytest.approx(4 * 0.064)
+    one.cached_tokens, one.num_entries = 256, 2
+    assert eviction_seconds(router.state, placement, one) == pytest.approx(2 * 0.064)
+    one.num_entries = 0
+    assert eviction_seconds(router.state, placement, one) == 0.0
+
+    def choice(text: str, first: int, loads: list[float]) -> int:
+        router = started(text, 2)
+        router.state.loads = loads
+        return balanced(router.state, router.placement, first)
+
+    assert choice("preble+warm-up=0", 0, [1.6, 1.0]) == 1
+    assert choice("preble+warm-up=0", 0, [1.5, 1.0]) == 0
+    assert choice("preble+warm-up=0", 1, [1.6, 1.0]) == 1
+    assert choice("preble", 0, [9.0, 1.0]) == 0  # not before 100 requests
 
 
 def test_conductor_takes_the_earliest_first_token() -> None:

@@ -187,7 +187,7 @@ class Own(Dynamo):
         {"router": "conductor+ttft-slo=9"},
         {"router": "conductor+tbt-slo=9"},
         {"router": "conductor", "cost_model": f"{__name__}:Slow"},
-        {"router": "preble"},
+        {"router": "preble+own-prefill=true", "cost_model": f"{__name__}:Slow"},
         {"scheduler": "vllm-v0"},
         {"max_concurrency": 30},
         {"backend": "python"},

@@ -11,6 +11,7 @@ import math
 from kvsim.compiled.key_table import name_path
 from kvsim.compiled.live_blocks import depth_of, match_live, num_blocks
 from kvsim.compiled.path_set import add_prompt, remove_prompt
+from kvsim.compiled.recent_prompts import count_sent, forget_prompts, has_records, record_ends
 from kvsim.compiled.replica_set import (
     _replica,
     advance_due,
@@ -37,6 +38,9 @@ DONE, LATER, ADVANCE_ONE, SUBMIT, DRAW, MAKE_ROOM, MAKE_PLACES, WRONG_CHOICE = r
 NOTHING, SENT, LIVE = range(3)
 #: Columns of ``moments``, in seconds: the last scrape, the time to advance to, the next eviction.
 SCRAPED, TARGET, EVICTION = range(3)
+#: Elements of ``loop``, the arguments of :func:`route`.
+FLEET, ROUTER, TRACKER, EXPECTED, PROMPTS, KNOWN, INDEX, LIMITS, PATHS = range(9)
+COUNTING, ARRIVALS, NOTED, SCRAPES, KINDS, CURSOR, MOMENTS, SCRATCH = range(9, 17)
 #: Most random words that a choice may need.
 FEWEST_WORDS = 64
 
@@ -93,11 +97,14 @@ def queued_seconds(place, seconds, waits, lines):
     return total
 
 
-def observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told):
+def observe(placement, loop):
     """Update the candidates to the current state of the replicas that have advanced."""
+    fleet, prompts, paths, told = loop[FLEET], loop[PROMPTS], loop[PATHS], loop[SCRATCH][2]
+    size, watches = loop[KINDS][1], loop[KINDS][5]
+    counts_misses, num_output_tokens = loop[COUNTING]
     _, addresses, times, _, _, heard = fleet
-    seen, table, waits, tokens, lines, counts = tracker
-    uncached, seconds = expected
+    seen, table, waits, tokens, lines, counts = loop[TRACKER]
+    uncached, seconds = loop[EXPECTED]
     follows, there, numbers = paths
     for place in range(len(addresses)):
         if times[place] == heard[place]:
@@ -119,6 +126,8 @@ def observe(placement, fleet, watches, tracker, expected, prompts, paths, size, 
             if follows:
                 one.num_blocks -= remove_prompt(prompts[:5], there, numbers, place, row, size)
                 one.num_blocks -= num_rest(prompts, row, size)
+        if number > 0 and counts_misses:
+            record_ends(loop[ROUTER], place, told, number, table[1], num_output_tokens)
 
 
 def scrape(placement, addresses, place, time):
@@ -225,27 +234,13 @@ def largest(numbers):
     return most
 
 
-def catch_up(
-    placement,
-    fleet,
-    tracker,
-    expected,
-    prompts,
-    paths,
-    size,
-    watches,
-    scrapes,
-    cursor,
-    moments,
-    before,
-    now,
-    steps,
-    told,
-):
+def catch_up(placement, loop, before, now, steps):
     """Advance replicas and candidates to an arrival; return a reason to leave the loop, or LATER.
 
     ``before`` and ``now`` are the times of the last arrival and of this one.
     """
+    fleet, paths, cursor, moments = loop[FLEET], loop[PATHS], loop[CURSOR], loop[MOMENTS]
+    scrapes = loop[SCRAPES]
     start, interval = scrapes
     if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
         return DRAW
@@ -255,7 +250,7 @@ def catch_up(
         return ADVANCE_ONE
     if not reach(fleet, cursor, moments, now, steps):
         return ADVANCE_ONE
-    observe(placement, fleet, watches, tracker, expected, prompts, paths, size, told)
+    observe(placement, loop)
     if paths[0] and largest(paths[2]) == paths[1].shape[1]:
         return MAKE_PLACES
     if interval > 0:
@@ -271,10 +266,11 @@ def entries_of(is_read, its, size, salt, most, keys):
     return keys[: min(name_path(its[0], its[1], its[2], size, FIRST_KEY, salt, keys), most)]
 
 
-def predict(placement, fleet, source, its, path, size, now, known, index, moments, limits, found):
+def predict(placement, loop, its, path, now):
     """Set the candidates' predicted hits; return the most blocks that any pool holds, or -1."""
-    logs, _, delay, sent = known
-    matched, bounds, places, looked = found
+    fleet, index, source, size = loop[FLEET], loop[INDEX], loop[KINDS][0], loop[KINDS][1]
+    logs, _, delay, sent = loop[KNOWN]
+    matched, bounds, places, looked = loop[SCRATCH][3]
     held = -1
     if source == LIVE:
         bound_depths(sent, its[0], its[2], size, bounds)
@@ -282,7 +278,7 @@ def predict(placement, fleet, source, its, path, size, now, known, index, moment
             fleet[1], fleet[2], logs, now - delay, path, bounds, looked, matched, places
         )
     elif source == SENT:
-        evict_due(index, moments, now, limits)
+        evict_due(index, loop[MOMENTS], now, loop[LIMITS])
         match_sent(index[0], index[1], path, matched)
         show_sizes(placement, index[7])
     if source != NOTHING:
@@ -304,22 +300,21 @@ def describe(placement, row, prompt, path, num_pieces, sessions):
     placement.ring_key = mix(POINT, path[pieces - 1] if pieces > 0 else row)
 
 
-def record_choice(
-    placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
-):
+def record_choice(placement, loop, place, row):
     """Record the branch and predicted hit of a choice, and add the request to the candidate."""
-    predicted, branches, one = noted[0], noted[2], placement.candidates[place]
-    uncached, seconds = expected
-    prompt = prompts[5][row]
+    prompts, paths, tracker, kinds = loop[PROMPTS], loop[PATHS], loop[TRACKER], loop[KINDS]
+    predicted, branches, one = loop[NOTED][0], loop[NOTED][2], placement.candidates[place]
+    uncached, seconds = loop[EXPECTED]
+    prompt, size = prompts[5][row], kinds[1]
     branches[row] = placement.branch
     uncached[row] = prompt
-    if source != NOTHING:
+    if kinds[0] != NOTHING:
         predicted[row] = one.cached_tokens
         uncached[row] = prompt - min(one.cached_tokens, prompt)
     if len(seconds) > 0:
         seconds[row] = one.own_seconds
         one.queued_seconds += one.own_seconds
-    if watches:
+    if kinds[5]:
         one.num_prompt_tokens += prompt
         one.num_uncached_tokens += uncached[row]
         send(tracker[2], tracker[4], tracker[5], row, place)
@@ -328,42 +323,36 @@ def record_choice(
         one.num_blocks += num_rest(prompts, row, size)
 
 
-def enter_path(source, place, row, prompt, its, path, size, known, outputs, index, limits, address):
+def enter_path(loop, place, row, its, path):
     """Record the replica of a prefix; if no request waits there, pass it the prefix's keys, too."""
+    source, size = loop[KINDS][0], loop[KINDS][1]
     if source == SENT:
+        index, limits = loop[INDEX], loop[LIMITS]
         insert(index, place, path, len(path), limits[0] < math.inf or limits[1] > 0)
         shrink(index, place, limits[0])
+        if loop[COUNTING][0]:
+            count_sent(loop[ROUTER], index, path, loop[NOTED][0][row], size)
     elif source == LIVE:
-        record_sent(known[3], its[0], outputs[row], place)
-        state = _replica(address)
+        record_sent(loop[KNOWN][3], its[0], loop[ARRIVALS][2][row], place)
+        state = _replica(loop[FLEET][1][place])
         if state.num_outstanding == state.num_running:  # no other request waits
-            write_keys(state.kv, row, path, its[2], prompt % size)
+            write_keys(state.kv, row, path, its[2], loop[PROMPTS][5][row] % size)
 
 
-def route(
-    fleet,
-    router,
-    tracker,
-    expected,
-    prompts,
-    known,
-    index,
-    limits,
-    paths,
-    arrivals,
-    noted,
-    scrapes,
-    kinds,
-    cursor,
-    moments,
-    scratch,
-    steps,
-    most,
-):
+def lacks_room(loop, number):
+    """Return True if there is no memory for a number of further entries."""
+    if loop[KINDS][0] != SENT:
+        return False
+    if loop[COUNTING][0] and not has_records(loop[ROUTER], number):
+        return True
+    return not has_room(loop[INDEX], number)
+
+
+def route(loop, steps, most):
     """Route requests and advance replicas until the host is needed; return the reason.
 
-    Parameters
-    ----------
+    ``loop`` has the following elements, in this order.
+
     fleet : by replica: entry, address, next event, ended requests, capacity of the list of
         arrivals, and the next event when it was last observed
     router : entry of the rule, address of its state, address of the placement
@@ -378,6 +367,7 @@ def route(
     limits : most entries of a replica; seconds between evictions (0: none); number of entries above
         which a tree is shrunk; number to which it is shrunk
     paths : 1 if the prompts on each replica are tracked, these prompts, and their number by replica
+    counting : 1 if the rule counts misses; by request: its output tokens once it has ended
     arrivals : requests in order, their times, the contents of their outputs, the time before the
         first one
     noted : by request: predicted hit, best hit and branch; N if the best hit is computed for every
@@ -392,60 +382,40 @@ def route(
     scratch : memory for the keys of a prompt's entries and blocks, for what ``poll`` tells, and for
         ``predict``: by replica matches and their bounds, replicas, and the arrays ``looked`` of
         :func:`kvsim.compiled.live_blocks.match_live`, with no known times
+
+    Parameters
+    ----------
+    loop : see above
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
+    fleet, router, cursor = loop[FLEET], loop[ROUTER], loop[CURSOR]
     entries, addresses, times, _, rooms, heard = fleet
-    contents, starts, lengths, offsets, salts, num_prompt_tokens, sessions = prompts
-    rows, planned, outputs, start = arrivals
-    best, stride = noted[1], noted[3]
-    source, size, most_entries, block_size, is_simple, watches, num_pieces = kinds
+    contents, starts, lengths, offsets, salts, num_prompt_tokens, sessions = loop[PROMPTS]
+    rows, planned, _, start = loop[ARRIVALS]
+    predicted, best, _, stride = loop[NOTED]
+    source, size, most_entries, block_size, is_simple, _, num_pieces = loop[KINDS]
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
-    keys, blocks, told, found = scratch
+    keys, blocks, _, found = loop[SCRATCH]
     seen = found[3][3]
     while cursor[0] < last:
         at = cursor[0]
         row, now, before = rows[at], planned[at], planned[at - 1] if at > 0 else start
-        outcome = catch_up(
-            placement,
-            fleet,
-            tracker,
-            expected,
-            prompts,
-            paths,
-            size,
-            watches,
-            scrapes,
-            cursor,
-            moments,
-            before,
-            now,
-            steps,
-            told,
-        )
+        outcome = catch_up(placement, loop, before, now, steps)
         if outcome != LATER:
             return outcome
+        if loop[COUNTING][0]:
+            forget_prompts(
+                router, loop[INDEX], loop[PROMPTS], rows, planned, predicted, size, at, now, blocks
+            )
         first, stop, prompt = offsets[row], offsets[row + 1], num_prompt_tokens[row]
         its = contents[first:stop], starts[first:stop], lengths[first:stop]
         is_read = source != NOTHING or num_pieces > 0
         path = entries_of(is_read, its, size, salts[row], most_entries, keys)
-        if source == SENT and not has_room(index, len(path)):
+        if lacks_room(loop, len(path)):
             cursor[2] = len(path)
             return MAKE_ROOM
-        held = predict(
-            placement,
-            fleet,
-            source,
-            its,
-            path,
-            size,
-            now,
-            known,
-            index,
-            moments,
-            limits,
-            found,
-        )
+        held = predict(placement, loop, its, path, now)
         if stride > 0 and at % stride == 0:
             salt = salts[row]
             best[row] = best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt, blocks)
@@ -454,26 +424,11 @@ def route(
         if place < 0 or place >= len(addresses):
             cursor[2] = place
             return WRONG_CHOICE
-        record_choice(
-            placement, place, row, prompts, paths, size, source, watches, tracker, expected, noted
-        )
+        record_choice(placement, loop, place, row)
         heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
         cursor[0] += 1
         cursor[3] = place
-        enter_path(
-            source,
-            place,
-            row,
-            prompt,
-            its,
-            path,
-            size,
-            known,
-            outputs,
-            index,
-            limits,
-            addresses[place],
-        )
+        enter_path(loop, place, row, its, path)
         if not submit(entries[place], addresses[place], rooms[place], row, now):
             cursor[2] = place
             return SUBMIT

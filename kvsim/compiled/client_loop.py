@@ -11,9 +11,16 @@ from __future__ import annotations
 import math
 
 from kvsim.compiled.arrival_loop import (
+    ARRIVALS,
+    CURSOR,
     DONE,
+    FLEET,
     LATER,
+    ROUTER,
+    SCRAPES,
+    SCRATCH,
     SUBMIT,
+    TRACKER,
     _placement,
     route,
     scrape,
@@ -326,8 +333,8 @@ def serve_clients(loop, clients, steps, most):
 
     Parameters
     ----------
-    loop : the arguments of :func:`kvsim.compiled.arrival_loop.route`, except for the last two; its
-        columns of requests are filled in the order of sending
+    loop : see :func:`kvsim.compiled.arrival_loop.route`; its columns of requests are filled in the
+        order of sending
     clients : the columns ``numbers`` and ``instants``; queues of events and of pauses, each with
         times, orders and items; the stack of times and rows; what requests wait for: offsets and
         rows by event, and by request the number of events left, 1 if it is due, the time of the
@@ -337,14 +344,12 @@ def serve_clients(loop, clients, steps, most):
         and their number; by replica: 1 if it can only start a step at the goal, and its ends
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
-    fleet, router, tracker, expected, prompts, known, index, limits = loop[:8]
-    paths, arrivals, noted, scrapes = loop[8], loop[9], loop[10], loop[11]
-    kinds, cursor, moments, memory = loop[12], loop[13], loop[14], loop[15]
+    fleet, arrivals, scrapes, cursor = loop[FLEET], loop[ARRIVALS], loop[SCRAPES], loop[CURSOR]
     numbers, instants, events, pauses, stack, waits, planned, requests, scratch = clients[:9]
     members, waiting, news = clients[9], clients[10], clients[11]
     flying, sent_time, can_be_served = requests
     ready, gone = scratch
-    placement, facts = _placement(router[2]), (fleet[1], tracker[1][0])
+    placement, facts = _placement(loop[ROUTER][2]), (fleet[1], loop[TRACKER][1][0])
     until = cursor[0] + most
     while cursor[0] < until:
         stage = numbers[STAGE]
@@ -358,27 +363,8 @@ def serve_clients(loop, clients, steps, most):
         elif stage == SEND:
             at = cursor[0]
             arrivals[0][at], arrivals[1][at] = numbers[LAST], instants[NOW]
-            forget_looks(fleet[5], memory[3][3][3])
-            outcome = route(
-                fleet,
-                router,
-                tracker,
-                expected,
-                prompts,
-                known,
-                index,
-                limits,
-                paths,
-                arrivals,
-                noted,
-                scrapes,
-                kinds,
-                cursor,
-                moments,
-                memory,
-                steps,
-                1,
-            )
+            forget_looks(fleet[5], loop[SCRATCH][3][3][3])
+            outcome = route(loop, steps, 1)
             if cursor[0] == at:
                 return outcome
             follow(members, cursor[3], numbers[LAST])

@@ -85,6 +85,14 @@ class Facts:
         keys: list[int] = self.entry_path(request).tolist()
         return keys
 
+    def set_price(self, price: PrefillPrice, memory: Memory) -> None:
+        """Fill an empty record so that rules compute ``prefill_time``. Mutates ``price``."""
+        price.is_python = not memory.compiled
+        if price.is_python:
+            price.python = self
+        elif self.price_prefills is not None:
+            self.price_prefills(price, memory)
+
     @property
     def prefill_rate(self) -> float:
         """Prompt tokens per second of a full step: ``R_peak = B / T(B)``."""

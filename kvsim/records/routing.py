@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from kvsim.records.engine import Replica
-from kvsim.records.record import NONE, Record
+from kvsim.records.record import NONE, Record, Short
 
 
 @dataclass(slots=True)
@@ -150,6 +150,8 @@ class PrefillPrice(Record):
 
     replica: Replica = field(default_factory=Replica)
     most_tokens: int = 0  # of a step
+    is_python: bool = True  # prices come from functions in Python
+    python: object = None  # properties of the fleet, with these functions
 
 
 @dataclass(slots=True)
@@ -161,6 +163,82 @@ class FirstTokens(Record):
     threshold: float = 1.0
     only_decodes: bool = False
     can_read: bool = False  # replicas read each other's memory
-    is_python: bool = True  # prices come from functions in Python
     price: PrefillPrice = field(default_factory=PrefillPrice)
-    python: object = None  # properties of the fleet, with these functions
+
+
+@dataclass(slots=True)
+class EntryUses(Record):
+    """The uses of an entry of recent prompts, and the misses among them."""
+
+    key: int = 0
+    number: Short = 0
+    missed: Short = 0
+    holders: Short = 0  # its set of holders; 0 without misses
+    after: Short = 0  # the next entry of its bucket, or the next free record; 0 for none
+
+
+@dataclass(slots=True)
+class HolderSet(Record):
+    """Replicas that hold some entries, and the misses of these entries."""
+
+    missed: int = 0
+    num_replicas: int = 0
+    stamp: int = 0  # as that of the misses if its replicas are stale
+    after: int = 0  # the next free record; 0 for none
+
+
+@dataclass(slots=True)
+class RecentMisses(Record):
+    """The entries of recent prompts, and the prefill seconds that each replica bears for them.
+
+    A bit mask of replicas is stored in words of 32 bits. No entry and no set has the index 0.
+    """
+
+    num_replicas: int = 0
+    num_words: int = 0
+    piece_time: float = 0.0  # seconds to compute an entry
+    buckets: list[Short] = field(default_factory=list)
+    uses: list[EntryUses] = field(default_factory=list)
+    num_uses: int = 1  # records made
+    free_uses: int = 0
+    sets: list[HolderSet] = field(default_factory=list)
+    num_sets: int = 1  # records made
+    free_set: int = 0
+    masks: list[int] = field(default_factory=list)  # by set
+    order: list[int] = field(default_factory=list)  # the sets in use, by their masks as numbers
+    ranked: list[int] = field(default_factory=list)  # their masks, in this order
+    num_ordered: int = 0
+    room: int = 0  # records of either kind for which there is memory
+    asked: list[int] = field(default_factory=list)  # mask of the holders of the entry to count
+    stamp: int = 1
+    is_stale: list[int] = field(default_factory=list)  # by replica
+    seconds: list[float] = field(default_factory=list)  # by replica
+
+
+@dataclass(slots=True)
+class LastValues(Record):
+    """The last values of each replica, and their median."""
+
+    most: int = 0  # values of a replica
+    numbers: list[int] = field(default_factory=list)  # of values, ever
+    values: list[float] = field(default_factory=list)  # the last one replaces the oldest
+    ranked: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PrebleCosts(Record):
+    """State of preble."""
+
+    balance: float = 0.0
+    warm_up: int = 0  # requests
+    capacity: int = 0  # entries of a replica
+    own_prefill: bool = False
+    window: float = 0.0  # seconds
+    num_sent: int = 0
+    num_forgotten: int = 0  # of these, the first ones, which left the window
+    misses: RecentMisses = field(default_factory=RecentMisses)
+    outputs: LastValues = field(default_factory=LastValues)  # tokens of ended requests
+    tpots: LastValues = field(default_factory=LastValues)  # seconds per output token
+    loads: list[float] = field(default_factory=list)  # scratch, by replica
+    price: PrefillPrice = field(default_factory=PrefillPrice)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
-    from kvsim.records.routing import FirstTokens
+    from kvsim.records.routing import PrefillPrice
 
 
 def number(kind: type[T], value: Any, part: object, operation: str) -> T:
@@ -249,13 +249,13 @@ def python_price(state: Replica, batch: Batch) -> float:
 # -- a router --------------------------------------------------------------------------------------
 
 
-def python_prefill_time(router: FirstTokens, num_tokens: int, num_cached: int) -> float:
+def python_prefill_time(prefill: PrefillPrice, num_tokens: int, num_cached: int) -> float:
     """Return the seconds to compute a prompt on an idle replica."""
-    facts: Any = router.python
+    facts: Any = prefill.python
     return float(facts.prefill_time(num_tokens, num_cached))
 
 
-def python_fetch_time(router: FirstTokens, num_tokens: int) -> float:
+def python_fetch_time(prefill: PrefillPrice, num_tokens: int) -> float:
     """Return the seconds to read the KV of tokens from another replica."""
-    facts: Any = router.python
+    facts: Any = prefill.python
     return float(facts.fetch_time(num_tokens))

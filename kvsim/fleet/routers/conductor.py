@@ -84,12 +84,7 @@ class Conductor(RuleRouter):
         state.ttft_slo, state.tbt_slo = self._ttft_slo or math.inf, self._tbt_slo or math.inf
         state.threshold = self._threshold or 1.0
         state.only_decodes, state.can_read = facts.decodes_only, facts.fetch_time is not None
-        if memory.compiled:
-            assert facts.price_prefills is not None
-            facts.price_prefills(state.price, memory)
-            state.is_python = False
-        else:
-            state.python = facts
+        facts.set_price(state.price, memory)
         return state
 
     @property

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
@@ -12,10 +11,17 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Weight,
     Whole,
 )
-from kvsim.fleet.routing.choice import argmin, queues
 from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
-from kvsim.fleet.routing.prefix_load import PrefixLoad
-from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.routing.rule_router import RuleRouter
+from kvsim.records.routing import EntryUses, HolderSet, PrebleCosts
+from kvsim.rules.routing.preble import (
+    NUM_BUCKETS,
+    WORD,
+    choose_preble,
+    count_use,
+    note_output,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,15 +29,19 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.records.memory import Memory
+    from kvsim.records.routing import LastValues, RecentMisses
 
 #: Seconds per output token of a replica on which no request has ended.
 FIRST_TPOT = 0.15
 #: Number of last ended requests per replica from which medians are computed.
 MOST_REMEMBERED = 256
+#: Initial number of entries of recent prompts for which compiled code has room.
+FIRST_ROOM = 1 << 12
 
 
 @ROUTERS.register("preble")
-class Preble(Router):
+class Preble(RuleRouter):
     """Preble's E2: the longest match if more of the prompt is cached than not, else any replica.
 
     If fewer tokens are missing than cached (exploit), the replicas with the longest match are
@@ -57,6 +67,11 @@ class Preble(Router):
     """
 
     watches_requests = True
+    reads_sizes = True
+    counts_misses = True
+    rule = staticmethod(choose_preble)
+    branches = ("explore", "exploit", "balanced")
+    prefixes: PrefixAffinity
 
     def __init__(
         self,
@@ -74,70 +89,51 @@ class Preble(Router):
         self._entry_tokens = entry_tokens
 
     def start(self, facts: Facts) -> None:
-        super().start(facts)
-        size, number = self._entry_tokens, facts.num_replicas
-        self._capacity = max(facts.num_kv_tokens // size, 1)
-        self._prefix_affinity = PrefixAffinity(
-            facts, entry_tokens=size, max_entries=self._capacity, asks_holders=True
+        self._capacity = max(facts.num_kv_tokens // self._entry_tokens, 1)
+        self.prefixes = PrefixAffinity(
+            facts, entry_tokens=self._entry_tokens, max_entries=self._capacity, asks_holders=True
         )
-        self._piece_time = size / facts.prefill_rate
-        self._prefixes = PrefixLoad(
-            self._prefix_affinity.index, number, self._piece_time, self._window
-        )
-        self._num_seen = 0
+        self._sent: deque[tuple[float, Sequence[int], int]] = deque()
         self._first_tokens: dict[int, float] = {}
-        empty = [deque[float](maxlen=MOST_REMEMBERED) for _ in range(2 * number)]
-        self._outputs, self._tpots = empty[:number], empty[number:]
-        self._output, self._tpot = [0.0] * number, [FIRST_TPOT] * number  # medians
+        super().start(facts)
+
+    def make_state(self, memory: Memory) -> PrebleCosts:
+        state, facts = memory.one(PrebleCosts), self.facts
+        state.balance, state.warm_up, state.window = self._balance, self._warm_up, self._window
+        state.capacity, state.own_prefill = self._capacity, self._own_prefill
+        state.loads = memory.floats(facts.num_replicas)
+        for last, first in ((state.outputs, 0.0), (state.tpots, FIRST_TPOT)):
+            lay_out_values(last, memory, facts.num_replicas, first)
+        lay_out_misses(state.misses, memory, facts.num_replicas)
+        state.misses.piece_time = self._entry_tokens / facts.prefill_rate
+        if self._own_prefill:
+            facts.set_price(state.price, memory)
+        return state
+
+    def reserve(self, memory: Memory, number: int) -> None:
+        enlarge(self.state.misses, memory, number)
+
+    @property
+    def is_plain(self) -> bool:
+        return not self._own_prefill or self.facts.price_prefills is not None
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
-        now, prompt = request.arrival_time, request.num_prompt_tokens
-        cached, keys = (
-            self._prefix_affinity.cached_tokens(request),
-            self._prefix_affinity.keys(request),
-        )
-        self._prefixes.forget(now)
-        loads = self._loads(queues(replicas))
-        best = max(cached)
-        among = None
-        self.branch = "explore"
-        if prompt - best < best:
-            self.branch = "exploit"
-            among = [i for i, tokens in enumerate(cached) if tokens == best]
-        costs, most = list(loads), self._capacity - len(keys)
-        for i, size in enumerate(map(self._prefix_affinity.index.size, range(len(costs)))):
-            if size > most:
-                costs[i] += self._dropped(i, len(keys), cached[i])
-        if self._own_prefill:
-            time = self.facts.prefill_time
-            costs = [cost + time(prompt, cached[i]) for i, cost in enumerate(costs)]
-        choice = self._balanced(argmin(costs, among), loads)
-        self._num_seen += 1
-        self._prefix_affinity.sent(request, choice)
-        self._prefixes.note(now, keys, cached[choice] // self._entry_tokens)
-        self.predicted_tokens = cached[choice]
+        now, keys = request.arrival_time, self.prefixes.keys(request)
+        while self._sent and self._sent[0][0] <= now - self._window:
+            self._count(*self._sent.popleft()[1:], -1)
+        choice = super().choose(request, replicas)
+        num_cached = self.placement.candidates[choice].cached_tokens // self._entry_tokens
+        self._sent.append((now, keys, num_cached))
+        self._count(keys, num_cached, 1)
         return choice
 
-    def _loads(self, active: Sequence[int]) -> list[float]:
-        """Return L of each replica, seconds; see :class:`Preble`."""
-        parts = zip(self._prefixes.seconds(), active, self._output, self._tpot, strict=True)
-        return [load + number * output * tpot for load, number, output, tpot in parts]
-
-    def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
-        """Return M of a replica, seconds; see :class:`Preble`."""
-        new = num_entries - cached_tokens // self._entry_tokens
-        too_many = self._prefix_affinity.index.size(replica) + new - self._capacity
-        return max(too_many, 0) * self._piece_time
-
-    def _balanced(self, choice: int, loads: Sequence[float]) -> int:
-        """Return the choice or, if it is the most loaded by far, the least loaded replica."""
-        if self._num_seen < self._warm_up * len(loads):
-            return choice
-        most = max(loads)
-        if loads[choice] < most or most <= self._balance * min(loads):
-            return choice
-        self.branch = "balanced"
-        return argmin(loads)
+    def _count(self, keys: Sequence[int], num_cached: int, change: int) -> None:
+        """Add or remove the uses of a prompt's entries, of which the first were cached."""
+        misses, words = self.state.misses, range(self.state.misses.num_words)
+        for k, key in enumerate(keys):
+            mask = self.prefixes.index.holders(key)
+            misses.asked = [mask >> WORD * word & (1 << WORD) - 1 for word in words]
+            count_use(misses, key, change, int(k >= num_cached))
 
     def on_first_token(self, request_id: int, replica: int, time: float) -> None:
         del replica
@@ -145,8 +141,40 @@ class Preble(Router):
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
         first = self._first_tokens.pop(request_id, time)
-        self._outputs[replica].append(num_tokens)
-        self._output[replica] = median(self._outputs[replica])
-        if num_tokens > 1:
-            self._tpots[replica].append((time - first) / (num_tokens - 1))
-            self._tpot[replica] = median(self._tpots[replica])
+        note_output(self.state, replica, num_tokens, time - first)
+
+
+def lay_out_values(last: LastValues, memory: Memory, num_replicas: int, first: float) -> None:
+    """Make room for values of all replicas; their medians begin with ``first``. Mutates."""
+    last.most, total = MOST_REMEMBERED, MOST_REMEMBERED * num_replicas
+    last.numbers, last.medians = memory.ints(num_replicas), memory.list_of([first] * num_replicas)
+    last.values, last.ranked = memory.floats(total), memory.floats(total)
+
+
+def lay_out_misses(misses: RecentMisses, memory: Memory, num_replicas: int) -> None:
+    """Make room for the misses of prompts. Mutates."""
+    misses.num_replicas, misses.num_words = num_replicas, -(-num_replicas // WORD)
+    misses.asked = memory.ints(misses.num_words)
+    misses.is_stale, misses.seconds = memory.ints(num_replicas), memory.floats(num_replicas)
+    misses.buckets = memory.shorts(NUM_BUCKETS)
+    enlarge(misses, memory, FIRST_ROOM)
+
+
+def enlarge(misses: RecentMisses, memory: Memory, number: int) -> None:
+    """Make room for a number of further entries. Mutates."""
+    if misses.num_uses + number <= misses.room:
+        return
+    room = 2 * misses.room + number
+    lists: dict[str, Any] = {
+        "uses": memory.room(EntryUses, room),
+        "sets": memory.room(HolderSet, room),
+        "masks": memory.ints(room * misses.num_words),
+        "ranked": memory.ints(room * misses.num_words),
+        "order": memory.ints(room),
+    }
+    for name, new in lists.items():
+        if misses.room:
+            known = getattr(misses, name)
+            new.array[: len(known)] = known.array
+    memory.replace(misses, **lists)
+    misses.room = room

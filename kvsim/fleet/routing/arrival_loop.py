@@ -126,20 +126,18 @@ class ArrivalLoop:
         prompts, known = self._prompts(), self._known(number)
         most = int(prompts[5].max()) // min(PIECE, router.facts.block_size) + 1
         keys = tuple(np.zeros((2, most), np.int64))  # of a prompt's entries and of its blocks
-        facts = (
-            *(self._tracker.columns(), expected, prompts, known),
-            *(self._limits(), self._arrivals),
-            *((predicted, best, branches, stride), self._gateways.scrape_times(), self._kinds()),
-        )
-        follows, counts = router.follows_prompts, np.zeros(len(self._replicas), np.int64)
-        outcome = code.LATER
+        counting = router.counts_misses, self._tracker.num_output_tokens
+        noted = predicted, best, branches, stride
+        options = self._gateways.scrape_times(), self._kinds()
+        counts, outcome = np.zeros(len(self._replicas), np.int64), code.LATER
         while outcome != code.DONE:
-            paths = follows, self._there, counts
-            given = (*facts[:4], self._index.columns(), facts[4], paths, *facts[5:])
-            outcome = self._route(
-                *(fleet, addresses, *given, self._cursor, self._moments),
-                *((*keys, *self._scratch(known[1])), STEPS_PER_CALL, DECISIONS_PER_CALL),
+            loop = (
+                *(fleet, addresses, self._tracker.columns(), expected, prompts, known),
+                *(self._index.columns(), self._limits()),
+                *((router.follows_prompts, self._there, counts), counting, self._arrivals, noted),
+                *(*options, self._cursor, self._moments, (*keys, *self._scratch(known[1]))),
             )
+            outcome = self._route(loop, STEPS_PER_CALL, DECISIONS_PER_CALL)
             self._serve(outcome)
             self._replica_set.report_ended()
         for number in (branches.min(initial=0), branches.max(initial=0)):
@@ -161,6 +159,7 @@ class ArrivalLoop:
             draw_words(self._router.placement.draws, self._router.facts.rng, self._memory)
         elif outcome == code.MAKE_ROOM:
             self._index.reserve(wanted)
+            self._router.reserve(self._memory, wanted)
         elif outcome == code.MAKE_PLACES:
             self._there = np.concatenate((self._there, np.zeros_like(self._there)), axis=1)
         elif outcome == code.WRONG_CHOICE:

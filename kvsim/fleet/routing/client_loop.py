@@ -68,7 +68,7 @@ class ClientLoop(ArrivalLoop):
             *(self._waiting, self._news),
         )
         serve = load_loops().translated(code.serve_clients)
-        self._route = lambda *given: serve(given[:-2], self._columns, *given[-2:])
+        self._route = lambda loop, steps, most: serve(loop, self._columns, steps, most)
 
     def _serve(self, outcome: int) -> None:
         if outcome != self._clients.GO_ON:

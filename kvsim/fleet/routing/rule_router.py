@@ -38,6 +38,7 @@ class RuleRouter(Router):
     follows_prompts : the rule reads the number of different blocks in each replica's prompts
     reads_sizes : the rule reads the number of entries of each replica's tree
     hashes_sessions : the rule reads the position of the session on a hash ring
+    counts_misses : the state counts the misses of recent prompts; see ``PrebleCosts``
     predicts_seconds : the rule writes ``own_seconds`` of a candidate, and reads ``queued_seconds``
     state : the router's own record, None for none
     placement : the request, the candidates and the random draws of the next choice
@@ -48,6 +49,7 @@ class RuleRouter(Router):
     branches: tuple[str, ...] = ("",)
     follows_prompts: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
+    counts_misses: ClassVar[bool] = False
     hashes_sessions: bool = False
     predicts_seconds: ClassVar[bool] = False
     prefixes: PrefixAffinity | TextTree | None = None
@@ -73,6 +75,10 @@ class RuleRouter(Router):
     def make_state(self, memory: Memory) -> Any:
         """Return the router's own record, or None."""
         del memory
+
+    def reserve(self, memory: Memory, number: int) -> None:
+        """Make room in the state for a number of further entries of prompts. Mutates."""
+        del memory, number
 
     @property
     def is_plain(self) -> bool:

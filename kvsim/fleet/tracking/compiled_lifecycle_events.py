@@ -35,6 +35,7 @@ class CompiledLifecycleEvents:
         self._send = translated(code.send)
         names = ("finish_reason", "first_token_time", "finish_time")
         self._table = tuple(table[name] for name in names)
+        self.num_output_tokens = table["num_output_tokens"]
         number, places = len(table), len(replicas)
         self._addresses = np.array([one.address for one in replicas], np.int64)
         self._seen = np.full((places, 2), -math.inf)  # clock, first tokens at last collection

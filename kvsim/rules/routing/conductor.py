@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.python import python_fetch_time, python_prefill_time
+from kvsim.rules.python import python_fetch_time
 from kvsim.rules.routing.pick import least_cost
-from kvsim.rules.routing.prefills import whole_prefill_time
+from kvsim.rules.routing.prefills import computing_seconds
 
 if TYPE_CHECKING:
     from kvsim.records.routing import Candidate, FirstTokens, Placement
@@ -22,19 +22,12 @@ def reads_match(router: FirstTokens, cached: int, longest: int) -> bool:
     return router.can_read and cached < longest and longest >= router.threshold * cached
 
 
-def computing_seconds(router: FirstTokens, prompt: int, cached: int) -> float:
-    """Return the seconds to compute a prompt on an idle replica."""
-    if router.is_python:
-        return python_prefill_time(router, prompt, cached)
-    return whole_prefill_time(router.price, prompt, cached)
-
-
 def seconds_alone(router: FirstTokens, prompt: int, cached: int, longest: int) -> float:
     """Return the seconds until a prompt's first token at a replica with an empty queue."""
     if not reads_match(router, cached, longest):
-        return computing_seconds(router, prompt, cached)
-    reading = python_fetch_time(router, longest - cached)
-    return reading + computing_seconds(router, prompt, longest)
+        return computing_seconds(router.price, prompt, cached)
+    reading = python_fetch_time(router.price, longest - cached)
+    return reading + computing_seconds(router.price, prompt, longest)
 
 
 def predict_own(router: FirstTokens, placement: Placement) -> None:

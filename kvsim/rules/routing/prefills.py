@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.price import price
+from kvsim.rules.python import python_prefill_time
 
 if TYPE_CHECKING:
     from kvsim.records.routing import PrefillPrice
@@ -25,3 +26,10 @@ def whole_prefill_time(prefill: PrefillPrice, num_tokens: int, num_cached: int) 
         entry.unfinished = 1 if done < num_tokens else 0
         seconds += price(replica, batch)
     return seconds
+
+
+def computing_seconds(prefill: PrefillPrice, num_tokens: int, num_cached: int) -> float:
+    """Return :func:`whole_prefill_time`, or what the fleet's function in Python returns."""
+    if prefill.is_python:
+        return python_prefill_time(prefill, num_tokens, num_cached)
+    return whole_prefill_time(prefill, num_tokens, num_cached)
