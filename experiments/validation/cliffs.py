@@ -8,13 +8,13 @@ says where that moves the value, or why kvsim cannot serve a report.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments.validation.record import write_csv
 from experiments.validation.trust import RECORDS
 from kvsim.api.requests import requests_of
 from kvsim.cliffs.cliffs import find_cliffs
@@ -43,11 +43,11 @@ class Report(NamedTuple):
 
     name: str
     model: str
-    setting: str
-    reported: str
-    vary: str | None
-    options: dict[str, Any]
-    note: str
+    setting: str = ""
+    reported: str = ""
+    vary: str | None = None
+    options: dict[str, Any] = {}  # noqa: RUF012
+    note: str = ""
     scale: int = 1
 
 
@@ -197,47 +197,35 @@ REPORTS = (
     Report(
         "sglang#35129, #34653, #36131",
         "DeepSeek-V4",
-        "",
-        "",
-        None,
-        {},
-        "not served: SGLang's pools for it are not modelled",
+        note="not served: SGLang's pools for it are not modelled",
     ),
     Report(
         "DeepSeek-v4.1-Flash-DGX-Sparks#27",
         "DeepSeek-V4.1-Flash",
         "sessions",
         "1 to 2",
-        None,
-        {},
-        "not served: V4.1 is not modelled",
+        note="not served: V4.1 is not modelled",
     ),
     Report(
         "vllm#53749",
         "Ling-3.0-flash",
         "shared tokens",
         "1,920",
-        None,
-        {},
-        "not served: its shapes are not known",
+        note="not served: its shapes are not known",
     ),
     Report(
         "vllm#54661",
         "a drafter with windows",
         "tokens of a session",
         "50,000",
-        None,
-        {},
-        "not served: the shapes of the drafter are not known",
+        note="not served: the shapes of the drafter are not known",
     ),
     Report(
         "sglang#39436",
         "GLM-5.3-Flash",
         "states in host memory",
         "565 to 734",
-        None,
-        {},
-        "not served: the host tier is not modelled with pools of states",
+        note="not served: the host tier is not modelled with pools of states",
     ),
 )
 
@@ -366,8 +354,7 @@ def main() -> None:
     for report in REPORTS:
         rows.append(row_of(report, [] if report.vary is None else steps_of(report)))
         print(*rows[-1], sep=" | ", flush=True)
-    with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEADINGS, *rows])
+    write_csv(RECORDS / FILE, HEADINGS, rows)
 
 
 if __name__ == "__main__":

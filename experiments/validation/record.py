@@ -1,7 +1,8 @@
-"""Output of an experiment on measurements: one JSON file, and its pictures."""
+"""Output of an experiment: one JSON file and its pictures, or a table."""
 
 from __future__ import annotations
 
+import csv
 import json
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from experiments.validation.data import absent, is_sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     #: Draws on an empty figure.
     Draw = Callable[[Any], None]
@@ -45,6 +46,12 @@ def write(
             figure.savefig(Path(scratch, f"{picture}.png"), dpi=110, metadata={"Software": None})
         for path in Path(scratch).iterdir():
             path.replace(out / path.name)
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table with a line of headings."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
 def shown(value: Any) -> Any:

@@ -10,7 +10,6 @@ kernels, itself about 5 % off.
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 import tomli_w
 
 import kvsim
+from experiments.validation.record import write_csv
 from experiments.validation.trust import RECORDS
 from kvsim.cost.efficiency import card_of, read_table
 from kvsim.trace import Trace
@@ -90,10 +90,9 @@ def main() -> None:
         sizes = np.abs([getattr(row, name) for row in rows])
         half, most = np.quantile(sizes, [0.5, 0.9])
         print(f"{name}: {len(rows)} loops, median {half:.1f} %, ninth decile {most:.1f} %")
-    with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["card", "fractions of", "server", "TPOT", "TTFT"])
-        writer.writerows([*row[:3], f"{row.tpot:+.1f}", f"{row.ttft:+.1f}"] for row in rows)
+    columns = ("card", "fractions of", "server", "TPOT", "TTFT")
+    lines = ([*row[:3], f"{row.tpot:+.1f}", f"{row.ttft:+.1f}"] for row in rows)
+    write_csv(RECORDS / FILE, columns, lines)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,12 @@ kvsim loads in a fortieth of the time of a prefill.
 
 from __future__ import annotations
 
-import csv
 import math
 from typing import Any, NamedTuple
 
 import kvsim
 import workloads
+from experiments.validation.record import write_csv
 from experiments.validation.trust import RECORDS
 from kvsim.study.paired import differences
 
@@ -150,15 +150,13 @@ def change_of(claim: Claim) -> tuple[float, float]:
 
 def main() -> None:
     """Write the changes beside the published ones."""
-    with (RECORDS / FILE).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["source", "policy", "requests/s", "published", "simulated", "interval"])
-        for claim in CLAIMS:
-            change, half = change_of(claim)
-            published = f"{claim.low:+.1f} to {claim.high:+.1f}"
-            row = [*claim[:3], published, f"{change:+.1f}", f"{half:.1f}"]
-            print(*row)
-            writer.writerow(row)
+    columns, rows = ("source", "policy", "requests/s", "published", "simulated", "interval"), []
+    for claim in CLAIMS:
+        change, half = change_of(claim)
+        published = f"{claim.low:+.1f} to {claim.high:+.1f}"
+        rows.append([*claim[:3], published, f"{change:+.1f}", f"{half:.1f}"])
+        print(*rows[-1])
+    write_csv(RECORDS / FILE, columns, rows)
 
 
 if __name__ == "__main__":

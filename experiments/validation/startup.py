@@ -24,6 +24,7 @@ import kvsim
 from experiments.validate_capacity import SCORED
 from experiments.validation.data import add_arguments, require
 from experiments.validation.points.rows import is_fitted
+from experiments.validation.record import write_csv
 from kvsim.budget.budget import GIB
 from kvsim.catalog import get_model
 
@@ -197,10 +198,7 @@ def main() -> None:
         said = [row for row in half if row.log not in ASSUMED]
         print(f"{name}, utilisation said: {summary(said)}")
     if options.out is not None:
-        with (options.out / "startup.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+        write_csv(options.out / "startup.csv", COLUMNS, (line.values() for line in lines))
 
 
 if __name__ == "__main__":

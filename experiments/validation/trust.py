@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments.validation.record import write_csv
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -110,10 +112,7 @@ def main() -> None:
     rows = table(RECORDS)
     for row in rows:
         print("  ".join(row.values()))
-    with (RECORDS / "trust.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(RECORDS / "trust.csv", COLUMNS, (row.values() for row in rows))
 
 
 if __name__ == "__main__":

@@ -12,28 +12,6 @@ TOLERANCE = 0.02
 GIB_PER_GB = 2**30 / 1e9
 
 
-class Claim(NamedTuple):
-    """A claim as its source prints it.
-
-    Attributes
-    ----------
-    text : the claim in words
-    theirs : its figures, as printed: the digits say how far they are rounded
-    measure : our figures, in the same order and unit; none if kvsim has nothing to measure
-    judge : how figures and claim are compared
-    unit, tolerance : of both; the relative room around a figure beside its rounding
-    note : the convention that ours was computed under
-    """
-
-    text: str
-    theirs: tuple[str, ...]
-    measure: Callable[[], Sequence[float]]
-    judge: Callable[[Claim, Sequence[float]], str]
-    unit: str = "GB"
-    tolerance: float = TOLERANCE
-    note: str = ""
-
-
 def agrees(printed: str, ours: float, tolerance: float) -> bool:
     """Return True if ours rounds to the printed figure, or is within the tolerance of it."""
     claimed = float(printed)
@@ -62,6 +40,28 @@ def figures(claim: Claim, ours: Sequence[float]) -> str:
     ):
         return "right in GiB"
     return wrong_by(max(off(printed, value) for printed, value in pairs))
+
+
+class Claim(NamedTuple):
+    """A claim as its source prints it.
+
+    Attributes
+    ----------
+    text : the claim in words
+    theirs : its figures, as printed: the digits say how far they are rounded
+    measure : our figures, in the same order and unit; none if kvsim has nothing to measure
+    judge : how figures and claim are compared
+    unit, tolerance : of both; the relative room around a figure beside its rounding
+    note : the convention that ours was computed under
+    """
+
+    text: str
+    theirs: tuple[str, ...]
+    measure: Callable[[], Sequence[float]]
+    judge: Callable[[Claim, Sequence[float]], str] = figures
+    unit: str = "GB"
+    tolerance: float = TOLERANCE
+    note: str = ""
 
 
 def between(claim: Claim, ours: Sequence[float]) -> str:

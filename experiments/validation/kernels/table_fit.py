@@ -213,18 +213,13 @@ STATES = {
 #: Of cards that were not measured otherwise.
 WIDE = {
     "GEMM": wide_kind("GEMM", partial(table_files.gemms, form="16-bit"), "n", "k"),
-    "decode attention": wide_kind(
-        "decode attention", partial(table_files.decodes, kv_dtype="bfloat16"), "num_kv_heads"
-    ),
-    "prefill attention": wide_kind(
-        "prefill attention", partial(table_files.prompts, kv_dtype="bfloat16"), "num_kv_heads"
-    ),
-    "decode attention, FP8 KV": wide_kind(
-        "decode attention, FP8 KV", partial(table_files.decodes, kv_dtype="fp8"), "num_kv_heads"
-    ),
-    "prefill attention, FP8 KV": wide_kind(
-        "prefill attention, FP8 KV", partial(table_files.prompts, kv_dtype="fp8"), "num_kv_heads"
-    ),
+    **{
+        (name := f"{phase} attention{suffix}"): wide_kind(
+            name, partial(rows, kv_dtype=kv_dtype), "num_kv_heads"
+        )
+        for suffix, kv_dtype in (("", "bfloat16"), (", FP8 KV", "fp8"))
+        for phase, rows in (("decode", table_files.decodes), ("prefill", table_files.prompts))
+    },
     "all-reduce": wide_kind("all-reduce", table_files.all_reduces, "num_gpus"),
 }
 #: Constants of the formulas that the roofline takes from elsewhere.

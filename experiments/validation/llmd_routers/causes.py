@@ -12,7 +12,6 @@ than 2 points away from zero. Errors of B1 are means over the stages from 20 req
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import tomli_w
 
 from experiments.validation.data import add_arguments, require
 from experiments.validation.llmd_routers.study import HOST_SECONDS, SETS, measured, serve, trace_of
+from experiments.validation.record import write_csv
 from experiments.validation.serving import compare, qwen, simulate
 
 if TYPE_CHECKING:
@@ -151,10 +151,7 @@ def main() -> None:
     for row in rows:
         print(" | ".join(row.values()))
     if options.out is not None:
-        with (options.out / "prompt-causes.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(options.out / "prompt-causes.csv", COLUMNS, (row.values() for row in rows))
 
 
 if __name__ == "__main__":
