@@ -10,7 +10,7 @@ import pytest
 
 import kvsim
 import workloads
-from kvsim.compiled.cache import load_client_loop
+from kvsim.compiled.replica_set import just_after
 from kvsim.config import Config
 from kvsim.fleet import fleet
 from kvsim.fleet.prefix_index import key_tables
@@ -138,7 +138,6 @@ def test_clients_with_more_than_waits_are_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_next_float_is_that_of_python() -> None:
-    just_after = load_client_loop().just_after
     rng = np.random.default_rng(1)
     times = [0.0, 1.0, 2.0, 0.5, 1e-300, 3e7, *(10 ** rng.uniform(-9, 12, 10_000)).tolist()]
     for time in [*times, *(math.nextafter(2.0**k, 0) for k in range(-20, 40)), -1.5]:

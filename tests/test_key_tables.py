@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.compiled.cache import load_loops, load_sent_index
+from kvsim.compiled.loops import translated
+from kvsim.compiled.sent_index import match_sent
 from kvsim.fleet.prefix_index.event_index import PlainEventIndex
 from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex, SentIndex
 from kvsim.records.events import REMOVED, STORED, UPDATE, Event
 
-MATCH = load_loops().translated(load_sent_index().match_sent)
+MATCH = translated(match_sent)
 
 
 def events_of(rng: random.Random, keys: list[int], held: list[int]) -> tuple[Any, Any]:

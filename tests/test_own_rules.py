@@ -137,10 +137,10 @@ def test_parameters_are_checked_and_state_is_none():
     ],
 )
 def test_what_cannot_compile_is_one_line_with_its_place(lines, said, tmp_path):
-    from kvsim.compiled.cache import load_user_rules
+    from kvsim.compiled import user_rules
 
     with pytest.raises(ValueError, match=re.escape(f"mine.py:{said}")) as caught:
-        load_user_rules().addresses(policy_with(lines, tmp_path))
+        user_rules.addresses(policy_with(lines, tmp_path))
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("Mine.evict: ")
 
@@ -161,12 +161,12 @@ def test_a_class_without_source_runs_as_python_and_does_not_compile(tmp_path):
 
 def test_what_an_operation_returns_needs_no_annotation(tmp_path):
     """The victim was lost where the method did not say that it returns an int."""
-    from kvsim.compiled.cache import load_user_rules
+    from kvsim.compiled import user_rules
 
     policy_with("return 7", tmp_path)
     file = tmp_path / "mine.py"
     file.write_text(file.read_text().replace("evict(self) -> int", "evict(self)"))
-    rules = load_user_rules()
+    rules = user_rules
     mine = import_file(str(file)).Mine
     evict = ctypes.PYFUNCTYPE(*[ctypes.c_int64] * 4)(rules.addresses(mine)[2])
     assert evict(0, 0, 0) == 7

@@ -189,9 +189,9 @@ def fill(record: Any, kind: type, memory: Any, rng: random.Random) -> None:
 
 def compare(kind: str, seed: int, tmp_path: Path) -> None:
     """Call a random part's operations in a random order, both ways; state and results are equal."""
-    from kvsim.compiled.cache import load_user_rules
+    from kvsim.compiled import user_rules
 
-    rules, text = load_user_rules(), write_part(kind, seed)
+    rules, text = user_rules, write_part(kind, seed)
     file = tmp_path / f"{kind}_{seed}.py"
     file.write_text(text)
     mine = import_file(str(file)).Mine

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kvsim
 import workloads
 from kvsim.compiled import path_set
-from kvsim.compiled.cache import load_loops
+from kvsim.compiled.loops import translated
 from kvsim.config import Config
 from kvsim.fleet import fleet
 from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
@@ -230,7 +230,7 @@ def test_different_blocks_are_counted_without_keys(
     )
     keys = PromptKeys(trace, compiled=True)
     columns = keys.columns()
-    add, remove = map(load_loops().translated, (path_set.add_prompt, path_set.remove_prompt))
+    add, remove = map(translated, (path_set.add_prompt, path_set.remove_prompt))
     there, counts, known = np.zeros((1, number), np.int32), np.zeros(1, np.int64), PathSet()
     for row in range(number):
         path = keys.of(row, size).tobytes()

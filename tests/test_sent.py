@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.compiled import sent
-from kvsim.compiled.cache import load_loops
+from kvsim.compiled.loops import translated
 
 SIZE = 4
 
 record_sent, bound_depths, row_of = (
-    load_loops().translated(one) for one in (sent.record_sent, sent.bound_depths, sent.row_of)
+    translated(one) for one in (sent.record_sent, sent.bound_depths, sent.row_of)
 )
 
 prompts = st.lists(

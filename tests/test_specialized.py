@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -70,10 +68,3 @@ def test_no_rule_counts_in_a_constant_of_other_memory():
 def test_the_general_variant_has_every_rule_of_vllm():
     for module in MODULES:
         assert is_compiled("", module) != module.startswith("sglang.")
-
-
-def test_compiled_rules_are_not_cached_beside_their_source():
-    done = subprocess.run(
-        [sys.executable, "-c", "import kvsim.compiled.key_table"], capture_output=True, check=False
-    )
-    assert b"import this module by kvsim.compiled.cache" in done.stderr

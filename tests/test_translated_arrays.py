@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvsim.compiled.cache import load_loops
+from kvsim.compiled import loops
 from kvsim.compiled.translation.kinds import UntranslatableError
 
 ROWS = np.dtype([("reason", np.int8), ("time", np.float64), ("is_late", np.bool_)])
@@ -14,7 +14,7 @@ ROWS = np.dtype([("reason", np.int8), ("time", np.float64), ("is_late", np.bool_
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """Keep no code: the cache does not know the text of this file."""
-    monkeypatch.setattr(load_loops(), "FOLDER", tmp_path)
+    monkeypatch.setattr(loops, "FOLDER", tmp_path)
 
 
 def items(numbers, table, halves, flags):
@@ -81,13 +81,13 @@ def arguments(function):
 def test_compiled_functions_do_what_python_does(function):
     given, changed = arguments(function)
     others, others_changed = arguments(function)
-    assert load_loops().translated(function)(*given) == int(function(*others))
+    assert loops.translated(function)(*given) == int(function(*others))
     for one, other in zip(changed, others_changed, strict=True):
         assert one.tolist() == other.tolist()
 
 
 def test_it_is_compiled_again_for_arrays_of_another_kind():
-    compiled = load_loops().translated(sum_of)
+    compiled = loops.translated(sum_of)
     assert compiled(np.arange(4)) == compiled(np.arange(4, dtype=np.int8)) == 6
     assert compiled(np.arange(8)[::2]) == compiled(np.arange(8, dtype=np.int32)[::2]) == 12
     assert compiled(np.zeros(0, np.int64)) == 0
@@ -111,7 +111,7 @@ def last_of_a_pair(pair):
 )
 def test_other_uses_are_refused(function, given, said):
     with pytest.raises(UntranslatableError, match=said):
-        load_loops().translated(function)(given)
+        loops.translated(function)(given)
 
 
 def weighted(numbers, pair, at, share):
@@ -120,7 +120,7 @@ def weighted(numbers, pair, at, share):
 
 def test_arguments_may_change_from_call_to_call():
     """Numbers, arrays and tuples, of the same kind or another."""
-    compiled = load_loops().translated(weighted)
+    compiled = loops.translated(weighted)
     numbers, others, pair = np.arange(4), np.arange(8)[::2], (np.arange(4), 2)
     for given in (
         (numbers, pair, 1, 0.5),
@@ -135,7 +135,17 @@ def test_arguments_may_change_from_call_to_call():
 
 
 def test_an_array_that_changes_in_place_is_read_again():
-    compiled, numbers = load_loops().translated(sum_of), np.arange(4)
+    compiled, numbers = loops.translated(sum_of), np.arange(4)
     assert compiled(numbers) == 6
     numbers[:] = 5
     assert compiled(numbers) == 20
+
+
+def test_checked_code_finds_an_index_out_of_bounds(monkeypatch):
+    monkeypatch.setattr(loops, "CHECKED", True)
+    with pytest.raises(IndexError, match=r"out of range: .*arrays.py:\d+, in .*after_the_last"):
+        loops.translated(after_the_last)(np.arange(3))
+
+
+def after_the_last(numbers):
+    return numbers[len(numbers)]

@@ -12,17 +12,10 @@ from kvsim.compiled.key_table import name_path
 from kvsim.compiled.live_blocks import depth_of, match_live, num_blocks
 from kvsim.compiled.path_set import add_prompt, remove_prompt
 from kvsim.compiled.recent_prompts import count_sent, forget_prompts, has_records, record_ends
-from kvsim.compiled.replica_set import (
-    _replica,
-    advance_due,
-    call_entry,
-    look_up,
-    poll,
-    send,
-)
+from kvsim.compiled.replica_set import _replica, advance_due, look_up, poll, send
 from kvsim.compiled.sent import bound_depths, record_sent
 from kvsim.compiled.sent_index import has_room, insert, match_sent, shrink
-from kvsim.compiled.types import record_at
+from kvsim.compiled.translation.calls import call_int, record_at
 from kvsim.records.routing import Placement
 from kvsim.rules.blocks.keys import FIRST_KEY, mix
 from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
@@ -73,7 +66,7 @@ def submit(entry, address, room, row, now):
     trace.arrival_time[trace.num_arrivals] = now
     trace.num_arrivals += 1
     state.num_outstanding += 1
-    call_entry(entry, address, NEXT_EVENT, 0)
+    call_int(entry, address, NEXT_EVENT, 0)
     return True
 
 
@@ -420,7 +413,7 @@ def route(loop, steps, most):
             salt = salts[row]
             best[row] = best_hit(held, fleet, is_simple, its, salt, block_size, row, prompt, blocks)
         describe(placement, row, prompt, path, num_pieces, sessions)
-        place = call_entry(router[0], router[1], router[2], 0)
+        place = call_int(router[0], router[1], router[2], 0)
         if place < 0 or place >= len(addresses):
             cursor[2] = place
             return WRONG_CHOICE

@@ -25,8 +25,7 @@ from kvsim.compiled.arrival_loop import (
     route,
     scrape,
 )
-from kvsim.compiled.replica_set import _replica, advance_in_turn, unlink
-from kvsim.compiled.translation.calls import PRIMITIVES
+from kvsim.compiled.replica_set import _replica, advance_in_turn, just_after, unlink
 from kvsim.rules.abort import IN_FLIGHT
 from kvsim.rules.engine import ADVANCE
 from kvsim.rules.routing.timing import last_scrape
@@ -46,18 +45,6 @@ STAGE, EVENTS, EVER, PAUSES, STACKED, PLANNED, COMING, NUM_SENT, LAST = range(9)
 NOW, LOOKED, GOAL, LOOK, LIMIT, AHEAD, HORIZON = range(7)
 #: The event at which planned requests come.
 PLAN = -1
-#: The next larger float is that plus ROUNDED times itself plus LEAST (Rump, Zimmermann, Boldo and
-#: Melquiond 2009, "Computing predecessor and successor in rounding to nearest").
-ROUNDED, LEAST = 2.0**-53 * (1 + 2.0**-52), 5e-324
-
-
-def just_after(time):
-    """Return the next larger float."""
-    return time + (ROUNDED * abs(time) + LEAST)
-
-
-#: The rules only ask for the next float towards infinity.
-PRIMITIVES[math.nextafter] = lambda body, time, _: body.unit.call(body, just_after, [time])
 
 
 def goes_before(times, orders, one, other):
@@ -313,15 +300,15 @@ def advance(numbers, instants, fleet, waiting, news, cursor, scrapes, placement,
     """Advance the replicas until requests end, or all reach the goal; DONE if all is done."""
     entries, addresses, times, ended = fleet[:4]
     goal, ahead = instants[GOAL], instants[AHEAD]
-    place, horizon = advance_in_turn(
-        entries, addresses, times, news, waiting, goal, ahead, ADVANCE, steps
+    horizons = instants[HORIZON:]
+    place = advance_in_turn(
+        entries, addresses, times, news, waiting, horizons, goal, ahead, ADVANCE, steps
     )
     cursor[1] = max(place, 0)
     if place < 0:
         return LATER if arrive(numbers, instants, scrapes, placement, fleet) else DONE
     numbers[STAGE] = ENDS
     if news[place] == 0:
-        instants[HORIZON] = horizon
         return GO_ON
     ended[place] += news[place]
     news[place] = 0

@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from kvsim.compiled.cache import cache_folder
-from kvsim.compiled.machine import CHECKED, FAULT, address_in, file_of, library_of, say
+from kvsim.compiled.machine import CHECKED, address_in, check_fault, file_of, library_of, say
 from kvsim.compiled.translate import unit_of
 from kvsim.compiled.variants import variant_of
 from kvsim.rules import engine
@@ -26,9 +26,7 @@ def serve(state: Any) -> Callable[[int, int], int]:
 
     def call(command: int, max_steps: int) -> int:
         found: int = entry(address, command, max_steps)
-        if FAULT.value:
-            text, FAULT.value = ctypes.string_at(FAULT.value).decode(), 0
-            raise IndexError(text)
+        check_fault()
         return found
 
     return call

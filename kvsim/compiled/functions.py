@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from kvsim.compiled.cache import cache_folder
-from kvsim.compiled.machine import CHECKED, FAULT, address_in, library_of, say
+from kvsim.compiled.machine import CHECKED, address_in, check_fault, library_of, say
 from kvsim.records.record import Record
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def compiled(rule: Callable[..., int]) -> Callable[..., int]:
     def call(*given: Any) -> int:
         words = [one if isinstance(one, int) else one.address for one in given]
         found: int = entry(*words, *[0] * (3 - len(words)))
-        if FAULT.value:
-            text, FAULT.value = ctypes.string_at(FAULT.value).decode(), 0
-            raise IndexError(text)
+        check_fault()
         return found
 
     return call

@@ -7,10 +7,8 @@ hashes. The table is not a rule of the simulation; ``PrefixIndex`` is the same i
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from kvsim.compiled import key_rules  # noqa: F401 - registers them
-from kvsim.compiled.types import record_at
+from kvsim.compiled.translation.calls import record_at
 from kvsim.records.engine import Replica
 from kvsim.records.events import REMOVED, STORED, UPDATE
 from kvsim.rules.blocks.keys import mix, mix_span, times_plus
@@ -21,7 +19,6 @@ EMPTY = -1
 _replica = record_at(Replica)
 
 
-@njit(cache=True)
 def find(keys, key):
     """Return the row of a key, or the empty row in which it would be inserted."""
     last = len(keys) - 1
@@ -31,7 +28,6 @@ def find(keys, key):
     return row
 
 
-@njit(cache=True)
 def is_empty(values, row):
     bits = 0
     for column in range(values.shape[1]):
@@ -39,14 +35,12 @@ def is_empty(values, row):
     return bits == 0
 
 
-@njit(cache=True)
 def copy_row(source, row, target, place):
     """Copy a row of values, one by one: a slice brings code for shapes that differ."""
     for column in range(source.shape[1]):
         target[place, column] = source[row, column]
 
 
-@njit(cache=True)
 def drop(keys, values, row):
     """Empty a row, and move rows that probing would otherwise no longer find."""
     last = len(keys) - 1
@@ -63,7 +57,6 @@ def drop(keys, values, row):
         values[gap, column] = 0
 
 
-@njit(cache=True)
 def refill(keys, values, new_keys, new_values):
     """Copy the rows with a nonzero value into an empty table; return their number."""
     number = 0
@@ -76,7 +69,6 @@ def refill(keys, values, new_keys, new_values):
     return number
 
 
-@njit(cache=True)
 def count(keys, values, key, change):
     """Add ``change`` to the count of a key; return the change of the number of rows.
 
@@ -96,7 +88,6 @@ def count(keys, values, key, change):
     return -1
 
 
-@njit(cache=True)
 def of_place(key, place):
     """Return a hash of a key and a replica; it collides as rarely as keys do."""
     z = times_plus(key ^ (place + 1), 0x9E3779B97F4A7C15, 0)
@@ -104,7 +95,6 @@ def of_place(key, place):
     return ((z ^ ((z >> 27) & (2**37 - 1))) >> 1) & (2**63 - 1)
 
 
-@njit(cache=True)
 def store(key, place, keys, holders, more_keys, more, rows):
     """Record that a replica has one more block with a key; ``more`` counts all but the first."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
@@ -121,7 +111,6 @@ def store(key, place, keys, holders, more_keys, more, rows):
         rows[2] += 1
 
 
-@njit(cache=True)
 def remove(key, place, keys, holders, more_keys, more, rows):
     """Record that a replica has one block less with a key."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
@@ -139,7 +128,6 @@ def remove(key, place, keys, holders, more_keys, more, rows):
         rows[0] -= 1
 
 
-@njit(cache=True)
 def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
     """Apply a replica's events, from an array or its log, to the tables of keys.
 
@@ -159,7 +147,6 @@ def apply_events(events, told, start, stop, group, place, keys, holders, more_ke
                 remove(told[k], place, keys, holders, more_keys, more, rows)
 
 
-@njit(cache=True)
 def find_due(log, taken, until):
     """Return (index after the last update up to a time, number of keys stored before it)."""
     stop, num_keys, told = taken, 0, 0
@@ -174,7 +161,6 @@ def find_due(log, taken, until):
     return stop, num_keys
 
 
-@njit(cache=True)
 def apply_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
     """Apply the logs of compiled replicas up to a time, starting with replica ``first``.
 
@@ -204,7 +190,6 @@ def apply_logs(addresses, taken, until, group, keys, holders, more_keys, more, r
     return -1
 
 
-@njit(cache=True)
 def match(keys, holders, path, matched, left):
     """Set ``matched`` to the number of leading keys of a path that each replica holds.
 
@@ -229,7 +214,6 @@ def match(keys, holders, path, matched, left):
         end_at(matched, word, left[word], len(path))
 
 
-@njit(cache=True)
 def end_at(matched, word, lost, depth):
     """Set ``matched`` to ``depth`` for the replicas with their bits set in ``lost``."""
     for place in range(64 * word, min(64 * word + 64, len(matched))):
@@ -237,7 +221,6 @@ def end_at(matched, word, lost, depth):
             matched[place] = depth
 
 
-@njit(cache=True)
 def name_path(contents, starts, lengths, size, key, salt, found):
     """Write the keys of the full blocks of a prompt to ``found``; return their number.
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from kvsim.compiled.key_table import EMPTY, _replica, find_due
-from kvsim.compiled.types import prefetch
 from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
+from kvsim.rules.fetching import prefetch_item
 
 #: If a log has this number of known events, its other events are moved to its beginning.
 MANY_KNOWN = 1 << 6
 
 
-@njit(cache=True)
 def num_blocks(pool, key):
     """Return the number of blocks that have a key now."""
     k = pool.buckets[key & pool.bucket_mask]
@@ -34,7 +31,6 @@ def num_blocks(pool, key):
     return number
 
 
-@njit(cache=True)
 def num_unknown(log, first, key):
     """Return the net number of blocks that got a key since event ``first``, inclusive."""
     number = 0
@@ -49,7 +45,6 @@ def num_unknown(log, first, key):
     return number
 
 
-@njit(cache=True)
 def holds(pool, first, key):
     """Return True if a pool held a key before event ``first`` of its log."""
     number = num_blocks(pool, key)
@@ -58,7 +53,6 @@ def holds(pool, first, key):
     return number > 0
 
 
-@njit(cache=True)
 def may_have_changed(log, first, path, depth):
     """Return True if events from index ``first`` on may have changed the held depth of a path.
 
@@ -77,7 +71,6 @@ def may_have_changed(log, first, path, depth):
     return found
 
 
-@njit(cache=True)
 def depth_of(pool, first, path, most, guess):
     """Return the number of leading keys of a path that a pool held, at most ``most``.
 
@@ -104,7 +97,6 @@ def depth_of(pool, first, path, most, guess):
     return low
 
 
-@njit(cache=True)
 def remove_known(log, known):
     """Remove the first ``known`` events if they are many or all; return the number of them left."""
     if known == log.num_events:
@@ -137,7 +129,6 @@ def remove_known(log, known):
     return 0
 
 
-@njit(cache=True)
 def learn(address, known, until):
     """Find a log's known events at a time, and remove them if many; return the number left."""
     log = _replica(address).kv.pool.log
@@ -146,7 +137,6 @@ def learn(address, known, until):
     return remove_known(log, find_due(log, known, until)[0])
 
 
-@njit(cache=True)
 def due_of(address, known):
     """Return the time of the next update in a replica's log, or infinity."""
     log = _replica(address).kv.pool.log
@@ -156,18 +146,16 @@ def due_of(address, known):
     return math.inf
 
 
-@njit(cache=True)
 def prefetch_depth(pool, path, most, guess, is_second):
     """Prefetch the memory of the first look-ups of :func:`depth_of`: buckets, then blocks."""
     for at in range(max(min(guess, most) - 1, 0), min(guess + 1, most)):
         bucket = path[at] & pool.bucket_mask
         if is_second:
-            prefetch(pool.blocks, pool.buckets[bucket], 0)
+            prefetch_item(pool.blocks, pool.buckets[bucket])
         else:
-            prefetch(pool.buckets, bucket, 0)
+            prefetch_item(pool.buckets, bucket)
 
 
-@njit(cache=True)
 def match_live(addresses, times, known, until, path, most, looked, matched, places):
     """Count the leading keys of a path that each replica held, by its events up to a time.
 
@@ -224,7 +212,6 @@ def match_live(addresses, times, known, until, path, most, looked, matched, plac
     return held
 
 
-@njit(cache=True)
 def deepest(addresses, path, guesses):
     """Return the replica that holds the most leading keys of a path now."""
     best, most = 0, -1
@@ -238,7 +225,6 @@ def deepest(addresses, path, guesses):
     return best
 
 
-@njit(cache=True)
 def held_by(addresses, known, key, held):
     for place in range(len(addresses)):
         held[place] = False

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import cache_folder
-from kvsim.compiled.entry import ENTRY
-from kvsim.compiled.machine import address_in, library_of
+from kvsim.compiled.entry import ENTRY, FOLDER
+from kvsim.compiled.machine import CHECKED, address_in, check_fault, library_of
 from kvsim.compiled.translation.arrays import array_at
 from kvsim.compiled.translation.expressions import packed
 from kvsim.compiled.translation.kinds import POINTER, Array, Value
 from kvsim.compiled.translation.unit import Unit
+from kvsim.records.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvsim.compiled.translation.body import Body
-
-FOLDER = cache_folder()
 
 
 def translated(function: Any) -> Callable[..., int]:
@@ -31,10 +29,9 @@ def translated(function: Any) -> Callable[..., int]:
 
     Parameters
     ----------
-    function : its arguments are arrays, numbers and tuples of them; it returns a whole number.
-        A call is fast if its arrays and tuples are the objects of the last call.
+    function : its arguments are arrays, numbers and tuples of them; it returns a whole number or
+        nothing. A call is fast if its arrays and tuples are the objects of the last call.
     """
-    function = getattr(function, "py_func", function)  # Numba may compile it, too
     held: Any = ()  # the last arguments, their kinds, and the offset of their words in bytes
     kinds: Any = ()
     offsets: list[int] = []
@@ -49,6 +46,10 @@ def translated(function: Any) -> Callable[..., int]:
             if type(one) is kind:  # a number
                 struct.pack_into("q" if kind is int else "d", words, offset, one)
                 continue
+            if type(one) is np.ndarray and type(other) is np.ndarray and _is_like(one, other):
+                start = one.__array_interface__["data"][0]
+                struct.pack_into("qq", words, offset, start, len(one))
+                continue
             if _kind(one) != kind:
                 held = ()
                 break
@@ -60,6 +61,7 @@ def translated(function: Any) -> Callable[..., int]:
             entry = _entry(function, kinds)
         held = given
         found: int = entry(address, 0, 0)
+        check_fault()
         return found
 
     return call
@@ -71,9 +73,17 @@ def _kind(value: Any) -> Any:
         return tuple(map(_kind, value))
     if not isinstance(value, np.ndarray):
         return float if isinstance(value, float) else int
+    if value.dtype.names:
+        return Array(Event)
     base = {"b": bool, "f": float}.get(value.dtype.kind, int)
     item = base if value.itemsize == 8 else Annotated[base, 8 * value.itemsize]
     return Array(item, value.ndim, not value.flags.c_contiguous)
+
+
+def _is_like(one: Any, other: Any) -> bool:
+    """Return True if two arrays of one dimension are of the same kind, for sure."""
+    is_flat = one.ndim == other.ndim == 1 and one.dtype is other.dtype
+    return is_flat and one.flags.c_contiguous and other.flags.c_contiguous
 
 
 def _format(value: Any) -> str:
@@ -110,7 +120,7 @@ def _entry(function: Any, kinds: Any) -> Any:
     name = f"{function.__name__}-{hashlib.sha256(repr(kinds).encode()).hexdigest()[:8]}"
 
     def text_of() -> str:
-        unit = Unit("loops", {}, {}, lambda rule, _: rule, lambda _: False)
+        unit = Unit("loops", {}, {}, lambda rule, _: rule, lambda _: False, checked=CHECKED)
 
         def write(body: Body, words: list[Value]) -> Value:
             start = body.write(f"inttoptr i64 {words[0].text} to {POINTER}")

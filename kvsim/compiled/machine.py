@@ -67,6 +67,13 @@ def library_of(name: str, folder: Path, text_of: Callable[[], str]) -> Any:
     return _engines[name]
 
 
+def check_fault() -> None:
+    """Raise IndexError if checked code found an index out of bounds."""
+    if FAULT.value:
+        text, FAULT.value = ctypes.string_at(FAULT.value).decode(), 0
+        raise IndexError(text)
+
+
 def address_in(library: Any, function: str) -> int:
     with _lock:
         return int(library.get_function_address(function))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kvsim.compiled.key_table import find, name_path
-from kvsim.compiled.types import record_at
+from kvsim.compiled.translation.calls import record_at
 from kvsim.records.routing import PrebleCosts
 from kvsim.rules.blocks.keys import FIRST_KEY
 from kvsim.rules.routing.preble import WORD, count_use, note_output

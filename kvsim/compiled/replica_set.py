@@ -7,53 +7,36 @@ without an address is run by the host.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
-
-from kvsim.compiled.translation.calls import PRIMITIVES, call_int
-from kvsim.compiled.types import WORD, prefetch, record_at
+from kvsim.compiled.translation.calls import call_int, record_at
 from kvsim.records.engine import DONE, Replica
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
-from kvsim.rules.fetching import AHEAD
+from kvsim.rules.fetching import AHEAD, prefetch_item
+
+#: The next larger float is that plus ROUNDED times itself plus LEAST (Rump, Zimmermann, Boldo and
+#: Melquiond 2009, "Computing predecessor and successor in rounding to nearest").
+ROUNDED, LEAST = 2.0**-53 * (1 + 2.0**-52), 5e-324
 
 _replica = record_at(Replica)
 
 
-@intrinsic
-def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argument: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(WORD, [WORD] * 3).as_pointer()
-        return builder.call(builder.inttoptr(args[0], kind), args[1:])
-
-    return types.int64(*[types.int64] * 4), generate
-
-
-PRIMITIVES[call_entry] = PRIMITIVES[call_int]
-
-
-@njit(cache=True)
 def prefetch_step(state):
     """Prefetch the entries of the step that ends next."""
     entries = state.batches[state.first_batch].entries
-    for line in range(4):
-        prefetch(entries, 0, line)
+    for at in range(0, 2 * AHEAD, 4):  # a cache line has four
+        prefetch_item(entries, at)
 
 
-@njit(cache=True)
 def prefetch_requests(state):
     batch = state.batches[state.first_batch]
     for at in range(min(AHEAD, batch.size)):
-        prefetch(state.requests, batch.entries[at].request, 0)
+        prefetch_item(state.requests, batch.entries[at].request)
 
 
-@njit(cache=True)
 def advance_due(entries, addresses, times, ended, first, target, command, most_steps):
     """Advance replicas to a time, starting with ``first``; return one that needs the host, or -1.
 
@@ -75,7 +58,7 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
             state.horizon = target
             state.until_finish = False
             state.num_ended = 0
-            outcome = call_entry(entries[place], addresses[place], command, most_steps)
+            outcome = call_int(entries[place], addresses[place], command, most_steps)
             ended[place] += state.num_ended
             if outcome != DONE:
                 return place
@@ -83,14 +66,20 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
     return -1
 
 
-@njit(cache=True)
-def advance_in_turn(entries, addresses, times, ended, waits, target, ahead, command, most_steps):
+def just_after(time):
+    """Return the next larger float."""
+    return time + (ROUNDED * abs(time) + LEAST)
+
+
+def advance_in_turn(
+    entries, addresses, times, ended, waits, horizons, target, ahead, command, most_steps
+):
     """Advance replicas that may affect each other, always the one with the earliest event.
 
     A replica stops ``ahead`` seconds after the next event of any other replica, or at the target.
-    Returns (replica, its horizon) when requests have ended there or it needs the host, and (-1,
-    target) when all replicas have reached the target. ``waits`` marks replicas that could only
-    start a step at their horizon. ``ReplicaSet`` does the same in Python.
+    Returns a replica when requests have ended there or it needs the host, and -1 when all replicas
+    have reached the target. ``waits`` marks replicas that could only start a step at their horizon;
+    ``horizons`` is set to that of the replica. ``ReplicaSet`` does the same in Python.
     """
     while True:
         place, first, second = -1, math.inf, math.inf
@@ -100,30 +89,28 @@ def advance_in_turn(entries, addresses, times, ended, waits, target, ahead, comm
             elif times[k] < second:
                 second = times[k]
         if first > target or first == math.inf:
-            return -1, target
-        horizon = min(target, max(second + ahead, math.nextafter(first, math.inf)))
+            return -1
+        horizon = horizons[0] = min(target, max(second + ahead, just_after(first)))
         if entries[place] == 0:
-            return place, horizon
+            return place
         state = _replica(addresses[place])
         state.horizon = horizon
         state.until_finish = True
         state.num_ended = 0
-        if call_entry(entries[place], addresses[place], command, most_steps) != DONE:
-            return place, horizon
+        if call_int(entries[place], addresses[place], command, most_steps) != DONE:
+            return place
         times[place] = state.next_event_time
         if times[place] == first and first >= horizon:
             waits[place] = True
         if state.num_ended > 0:
             ended[place] = state.num_ended
-            return place, horizon
+            return place
 
 
-@njit(cache=True)
 def next_own_blocks(kv):
     return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
 
 
-@njit(cache=True)
 def copy_keys(source, target):
     """Copy a request's keys into the record that another replica's next admission takes."""
     for k in range(source.num_keys):
@@ -132,7 +119,6 @@ def copy_keys(source, target):
     target.segment, target.offset = source.segment, source.offset
 
 
-@njit(cache=True)
 def lacks_more(kv, own_blocks, num_tokens):
     """Return True if a pool lacks the block that follows the first ``num_tokens`` of a prompt.
 
@@ -153,7 +139,6 @@ def lacks_more(kv, own_blocks, num_tokens):
     return k == NONE
 
 
-@njit(cache=True)
 def look_up(entries, addresses, command, request_id):
     """Return the longest cached prefix of a prompt on any replica, in tokens.
 
@@ -171,7 +156,7 @@ def look_up(entries, addresses, command, request_id):
                     copy_keys(known, own_blocks)
                 if lacks_more(kv, own_blocks, most):
                     continue
-        call_entry(entries[place], addresses[place], command, request_id)
+        call_int(entries[place], addresses[place], command, request_id)
         most = max(most, _replica(addresses[place]).found_tokens)
     return most
 

@@ -8,7 +8,6 @@ of each entry. Links form a list per replica, from the least to the most recentl
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from kvsim.compiled.key_table import EMPTY, drop, find, is_empty, of_place
 
@@ -18,7 +17,6 @@ KEY, BEFORE, AFTER = range(3)
 NUM_HELD, NUM_NAMED, NUM_LINKS, FREE = range(4)
 
 
-@njit(cache=True)
 def has_room(index, number):
     keys, _, names, _, links, _, counters, _ = index
     enough = 2 * (counters[NUM_HELD] + number) <= len(keys)
@@ -26,7 +24,6 @@ def has_room(index, number):
     return enough and counters[NUM_LINKS] + number < len(links)
 
 
-@njit(cache=True)
 def unlink(links, ends, place, first, last):
     """Take the links from ``first`` to ``last`` out of a replica's list."""
     before, after = links[first, BEFORE], links[last, AFTER]
@@ -40,7 +37,6 @@ def unlink(links, ends, place, first, last):
         ends[place, 1] = before
 
 
-@njit(cache=True)
 def append(links, ends, place, first, last):
     """Put a chain of links, from ``first`` to ``last``, at the end of a replica's list."""
     end = ends[place, 1]
@@ -52,7 +48,6 @@ def append(links, ends, place, first, last):
     ends[place, 1] = last
 
 
-@njit(cache=True)
 def new_link(links, counters, key):
     """Return an unused link, and set its key."""
     link = counters[FREE]
@@ -65,7 +60,6 @@ def new_link(links, counters, key):
     return link
 
 
-@njit(cache=True)
 def evict_first(index, place):
     """Remove the least recently used entry of a replica."""
     keys, holders, names, slots, links, ends, counters, sizes = index
@@ -84,7 +78,6 @@ def evict_first(index, place):
     sizes[place] -= 1
 
 
-@njit(cache=True)
 def shrink(index, place, number):
     """Evict the least recently used entries of a replica until ``number`` are left."""
     sizes = index[7]
@@ -131,7 +124,6 @@ def match_sent(keys, holders, path, matched):
         matched[place] = guess
 
 
-@njit(cache=True)
 def insert(index, place, path, number, has_limits):
     """Enter the first ``number`` keys of a path for a replica, the last key first.
 

@@ -6,7 +6,7 @@ import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kvsim.compiled.cache import cache_folder
+from kvsim.compiled.entry import FOLDER as COMMON
 from kvsim.compiled.machine import CHECKED, address_in, library_of
 from kvsim.compiled.rule_check import check_rules, rules_of, sources
 from kvsim.compiled.translation.calls import float_at
@@ -16,7 +16,7 @@ from kvsim.compiled.translation.unit import Unit, record_at
 if TYPE_CHECKING:
     from kvsim.compiled.translation.body import Body
 
-FOLDER = cache_folder() / "parts"
+FOLDER = COMMON / "parts"
 
 #: The error for a result that would be truncated to a whole number.
 WRONG_TYPE = "must return a whole number (// and int() make one)"

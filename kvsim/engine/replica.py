@@ -339,9 +339,9 @@ class Replica:
         hidden = self._observer is not None or self.setup.scheduler_config.kv_transfer is not None
         if not self.compiled or hidden or self.state.watched:
             return 0
-        from kvsim.compiled.cache import load_entry
+        from kvsim.compiled.entry import address_of
 
-        return int(load_entry().address_of(self.state))
+        return address_of(self.state)
 
     def report_ends(self, number: int) -> None:
         """Call ``on_end`` for each of ``number`` ended requests."""
@@ -401,9 +401,9 @@ class Replica:
         if not self.compiled:
             return rules.serve(self.state, command, max_steps)
         if self._serve is None:
-            from kvsim.compiled.cache import load_entry
+            from kvsim.compiled.entry import serve
 
-            self._serve = load_entry().serve(self.state)
+            self._serve = serve(self.state)
         return self._serve(command, max_steps)
 
     def held_requests(self) -> list[Any]:

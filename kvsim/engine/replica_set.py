@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from kvsim.rules.engine import ADVANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -33,6 +32,8 @@ class ReplicaSet:
         self._entries = self._addresses = np.zeros(0, np.int64)
         self._ended = self._told = np.zeros(0, np.int64)
         self._has_entries = self._is_looked_up = False  # entries are compiled at their first use
+        self._advance_due: Any = None
+        self._horizon = np.zeros(1)
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
@@ -89,12 +90,10 @@ class ReplicaSet:
         if not self._has_entries:
             place, horizon = self._next_turn(target, ahead, waits)
         else:
-            from kvsim.compiled.cache import load_replica_set
-
-            code = load_replica_set()
-            place, horizon = code.advance_in_turn(
-                *columns, waits, target, ahead, ADVANCE, STEPS_PER_CALL
+            place = self._advance_in_turn(
+                *columns, waits, self._horizon, target, ahead, ADVANCE, STEPS_PER_CALL
             )
+            horizon = float(self._horizon[0])
         if place < 0:
             return -1, 0
         number = int(self._ended[place])
@@ -147,6 +146,11 @@ class ReplicaSet:
             self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
             self._addresses = np.array([one.address for one in self._replicas], np.int64)
             self._has_entries = bool(self._entries.any())
+            if self._has_entries and self._advance_due is None:
+                from kvsim.compiled import loops, replica_set
+
+                self._advance_due = loops.translated(replica_set.advance_due)
+                self._advance_in_turn = loops.translated(replica_set.advance_in_turn)
             self._is_looked_up = True
         return self._entries, self._addresses, self.times, self._ended
 
@@ -156,11 +160,9 @@ class ReplicaSet:
         if not self._has_entries:
             yield from range(len(self._replicas))
             return
-        from kvsim.compiled.cache import load_replica_set
-
-        advance_due, place = load_replica_set().advance_due, 0
+        place = 0
         while place >= 0:
-            place = advance_due(*columns, place, target, ADVANCE, STEPS_PER_CALL)
+            place = self._advance_due(*columns, place, target, ADVANCE, STEPS_PER_CALL)
             if place >= 0:
                 yield place
 

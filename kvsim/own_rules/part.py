@@ -223,9 +223,9 @@ class RulePart(Parametric):
             setattr(view, name, getattr(self, name))
         self.fill(view, memory, sizes)
         part.address = view.address
-        from kvsim.compiled.cache import load_user_rules
+        from kvsim.compiled.user_rules import addresses
 
-        part.calls = memory.list_of(np.array(load_user_rules().addresses(type(self)), np.int64))
+        part.calls = memory.list_of(np.array(addresses(type(self)), np.int64))
         return over(self, view)
 
     def twin(self) -> Any:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvsim.compiled.translation.body import Body
+    from kvsim.records.record import Record
 
 
 def call(body: Body, node: ast.Call, value_of: Any, global_of: Any) -> Value:
     """Write a call; return its result."""
     called = global_of(body, node.func)
-    called = getattr(called, "py_func", called)  # of a function that Numba compiles, too
     if called is None:
         return _method(body, node, value_of)
     primitive = PRIMITIVES.get(called)
@@ -169,21 +169,17 @@ def _times_plus(body: Body, a: Value, b: Value, c: Value) -> Value:
     return Value(int, body.write(f"add i64 {product}, {z}"))
 
 
-def prefetch_line(body: Body, rows: Value, place: Value, line: Value) -> Value:
-    """Write a prefetch of 64 bytes of an item of a list; the index may be out of range."""
-    name = "llvm.prefetch.p0" if IS_OPAQUE else "llvm.prefetch.p0i8"
-    body.unit.declare(f"declare void @{name}({POINTER}, i32, i32, i32)")
-    index = f"{body.cast(place, int).text}, {size_of(item_of(rows.kind))}"
-    address = body.offset(rows.text, body.write(f"mul nsw i64 {index}"))
-    at = body.offset(address, body.write(f"mul nsw i64 {line.text}, 64"))
-    body.do(f"call void @{name}({POINTER} {at}, i32 0, i32 3, i32 1)")
-    return Value(None, "")
-
-
 def _prefetch(num_lines: int) -> Callable[[Body, Value, Value], Value]:
+    """Return the writer of a prefetch of an item of a list; the index may be out of range."""
+
     def write(body: Body, rows: Value, place: Value) -> Value:
+        name = "llvm.prefetch.p0" if IS_OPAQUE else "llvm.prefetch.p0i8"
+        body.unit.declare(f"declare void @{name}({POINTER}, i32, i32, i32)")
+        index = f"{body.cast(place, int).text}, {size_of(item_of(rows.kind))}"
+        item = body.offset(rows.text, body.write(f"mul nsw i64 {index}"))
         for line in range(num_lines):
-            prefetch_line(body, rows, place, constant(line))
+            at = body.offset(item, str(64 * line)) if line else item
+            body.do(f"call void @{name}({POINTER} {at}, i32 0, i32 3, i32 1)")
         return Value(None, "")
 
     return write
@@ -238,6 +234,18 @@ def address_of(record: Any) -> int:
 
 def float_at(address: int) -> float:
     return ctypes.c_double.from_address(address).value
+
+
+def record_at(record: type[Record]) -> Callable[[int], Any]:
+    """Return a function of compiled code that returns the record at an address."""
+
+    def at(address: int) -> Any:
+        raise NotImplementedError  # Python has no use for it
+
+    PRIMITIVES[at] = lambda body, word: Value(
+        record, body.write(f"inttoptr i64 {word.text} to {POINTER}")
+    )
+    return at
 
 
 #: The writer of each function that is no rule.

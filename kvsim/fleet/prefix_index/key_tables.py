@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_loops, load_sent_index, load_tables
+from kvsim.compiled import key_table, sent_index
+from kvsim.compiled.loops import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,13 +36,12 @@ class KeyTable:
     """
 
     def __init__(self, width: int = 1) -> None:
-        self._tables = load_tables()
-        self._width = width
+        self._refill, self._width = translated(key_table.refill), width
         self.number = 0
         self._init_state(FIRST_ROWS)
 
     def _init_state(self, rows: int) -> None:
-        self.keys = np.full(rows, self._tables.EMPTY, np.int64)
+        self.keys = np.full(rows, key_table.EMPTY, np.int64)
         self.values = np.zeros((rows, self._width), np.int64)
 
     def reserve(self, more: int) -> None:
@@ -55,7 +55,7 @@ class KeyTable:
         while rows < 3 * number:
             rows *= 2
         self._init_state(rows)
-        self.number = int(self._tables.refill(keys, values, self.keys, self.values))
+        self.number = self._refill(keys, values, self.keys, self.values)
 
 
 class HeldKeys:
@@ -67,23 +67,21 @@ class HeldKeys:
     """
 
     def __init__(self, num_replicas: int) -> None:
-        self._tables = load_tables()
-        self._num_replicas = num_replicas
+        self._find, self._match = map(translated, (key_table.find, key_table.match))
         self._held = KeyTable(-(-num_replicas // 64))
-        self._sizes = np.zeros(num_replicas, np.int64)
+        self._sizes, self._matched = np.zeros((2, num_replicas), np.int64)
+        self._left = np.zeros(self._held.values.shape[1], np.int64)  # scratch memory of a match
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return the number of leading keys that each replica holds."""
         del now
-        matched = np.zeros(self._num_replicas, np.int64)
-        left = np.zeros(self._held.values.shape[1], np.int64)
-        self._tables.match(self._held.keys, self._held.values, _array(keys), matched, left)
-        found: list[int] = matched.tolist()
+        self._match(self._held.keys, self._held.values, _array(keys), self._matched, self._left)
+        found: list[int] = self._matched.tolist()
         return found
 
     def holders(self, key: int) -> int:
         """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
-        row = self._held.values[self._tables.find(self._held.keys, key)]
+        row = self._held.values[self._find(self._held.keys, key)]
         return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
 
     def size(self, replica: int) -> int:
@@ -102,7 +100,8 @@ class CompiledEventIndex(HeldKeys):
     def __init__(self, num_replicas: int, group: int) -> None:
         super().__init__(num_replicas)
         self._group, self._rows = group, np.zeros(3, np.int64)
-        self._apply = load_loops().translated(self._tables.apply_logs)
+        self._apply_events = translated(key_table.apply_events)
+        self._apply_logs = translated(key_table.apply_logs)
         self._more = KeyTable(2)  # a replica's further blocks with an equal key: number, replica
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
@@ -111,7 +110,7 @@ class CompiledEventIndex(HeldKeys):
             return
         held, more, rows = self._held, self._more, np.zeros(3, np.int64)
         self._reserve(int(events["key_count"][start:stop].sum()))
-        self._tables.apply_events(
+        self._apply_events(
             *(events, told, start, stop, self._group, place),
             *(held.keys, held.values, more.keys, more.values, rows),
         )
@@ -127,7 +126,7 @@ class CompiledEventIndex(HeldKeys):
         held, more, rows, place = self._held, self._more, self._rows, 0
         while place >= 0:
             rows[:] = held.number, more.number, 0
-            place = self._apply(
+            place = self._apply_logs(
                 *(addresses, taken, float(until), self._group, held.keys, held.values),
                 *(more.keys, more.values, rows, self._sizes, place),
             )
@@ -160,14 +159,19 @@ class SentIndex(HeldKeys):
 
     def __init__(self, num_replicas: int, max_entries: float = math.inf) -> None:
         super().__init__(num_replicas)
-        self._code, self._max_entries = load_sent_index(), max_entries
+        self._insert, self._shrink = map(translated, (sent_index.insert, sent_index.shrink))
+        self._max_entries = max_entries
         self._named, self._links = KeyTable(), np.zeros((FIRST_LINKS, 3), np.int64)
         self._ends, self._counters = np.zeros((num_replicas, 2), np.int64), np.zeros(4, np.int64)
+        self._columns: tuple[Ints, ...] = (self._ends,)  # an equal tuple is passed on at once
 
     def columns(self) -> tuple[Ints, ...]:
         """Return the arrays of :mod:`kvsim.compiled.sent_index`."""
-        tables = self._held.keys, self._held.values, self._named.keys, self._named.values
-        return *tables, self._links, self._ends, self._counters, self._sizes
+        held, named = self._held, self._named
+        tables = held.keys, held.values, named.keys, named.values, self._links
+        if any(one is not other for one, other in zip(tables, self._columns, strict=False)):
+            self._columns = *tables, self._ends, self._counters, self._sizes
+        return self._columns
 
     def reserve(self, number: int) -> None:
         """Make room for ``number`` keys. Mutates."""
@@ -182,12 +186,12 @@ class SentIndex(HeldKeys):
         del now
         path = _array(keys)
         self.reserve(len(path))
-        self._code.insert(self.columns(), replica, path, len(path), True)
+        self._insert(self.columns(), replica, path, len(path), True)
         self.shrink(replica, self._max_entries)
 
     def shrink(self, replica: int, num_entries: float) -> None:
         """Evict a replica's least recently used entries until ``num_entries`` remain. Mutates."""
-        self._code.shrink(self.columns(), replica, float(num_entries))
+        self._shrink(self.columns(), replica, float(num_entries))
 
 
 def _array(keys: Iterable[int]) -> Ints:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_live
+from kvsim.compiled import live_blocks
+from kvsim.compiled.loops import translated
 from kvsim.compiled.variants import variant_of
 from kvsim.fleet.prefix_index.event_reader import EventReader
 from kvsim.records.events import STORED, UPDATE
@@ -41,11 +42,17 @@ class LiveIndex:
     """
 
     def __init__(self, replicas: Sequence[Any]) -> None:
-        self._live = load_live()
+        self._match, self._deepest, self._learn, self._held_by = map(
+            translated,
+            (live_blocks.match_live, live_blocks.deepest, live_blocks.learn, live_blocks.held_by),
+        )
         self._replicas = replicas
         self.guesses = np.zeros(len(replicas), np.int64)  # of the depth of each match
         self.known = np.zeros(len(replicas), np.int64)  # number of known events of each log
         self.until = -np.inf
+        self._matched, self._most, self._places, now_held = np.zeros((4, len(replicas)), np.int64)
+        self._unseen, seen, due = np.full((3, len(replicas)), np.nan)
+        self._looked = self.guesses, now_held, np.full(len(replicas), -1), seen, due
         self._look_up()
 
     def _look_up(self) -> None:
@@ -64,30 +71,29 @@ class LiveIndex:
         """Return the number of leading keys that each replica holds."""
         del now
         path = keys if isinstance(keys, np.ndarray) else np.array(list(keys), np.int64)
-        matched, now_held = np.zeros((2, len(self._addresses)), np.int64)
-        most, unseen = np.full(len(matched), len(path)), np.full(len(matched), np.nan)
-        looked = self.guesses, now_held, np.full(len(matched), -1), unseen, unseen.copy()
-        self._live.match_live(
-            *(self._addresses, unseen, self.known, self.until, path, most, looked, matched),
-            np.zeros_like(matched),
+        self._most[:] = len(path)
+        self._looked[3][:] = self._looked[4][:] = np.nan  # a replica may have changed since
+        self._match(
+            *(self._addresses, self._unseen, self.known, float(self.until), path, self._most),
+            *(self._looked, self._matched, self._places),
         )
-        found: list[int] = matched.tolist()
+        found: list[int] = self._matched.tolist()
         return found
 
     def deepest(self, path: NDArray[np.int64]) -> int:
         """Return the replica with the longest prefix of a path now; pending events count, too."""
-        return int(self._live.deepest(self._addresses, path, self.guesses))
+        return self._deepest(self._addresses, path, self.guesses)
 
     def learn(self, place: int, until: float) -> None:
         """Mark a replica's events up to a time as known. Mutates."""
         address = self._addresses[place]
-        self.known[place] = self._live.learn(address, self.known[place], until)
+        self.known[place] = self._learn(address, self.known[place], until)
 
     def holders(self, key: int) -> int:
         """Return the replicas that hold an entry, as a bit mask: bit ``i`` is replica ``i``."""
         held = np.zeros(len(self._addresses), np.bool_)
         self._apply_all()
-        self._live.held_by(self._addresses, self.known, key, held)
+        self._held_by(self._addresses, self.known, key, held)
         return sum(1 << place for place in np.flatnonzero(held).tolist())
 
     def size(self, replica: int) -> int:

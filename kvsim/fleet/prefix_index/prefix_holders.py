@@ -25,7 +25,8 @@ class PrefixHolders:
     def __init__(self, replicas: Sequence[Any]) -> None:
         self._replicas = replicas
         self._places: Sequence[int] = range(len(replicas))
-        self._is_looked_up = False  # an unused look-up need not be compiled
+        self._is_looked_up = False
+        self._look_up: Any = None  # an unused look-up need not be compiled
 
     def show(self, places: Sequence[int]) -> None:
         """Restrict look-ups to some slots. Mutates."""
@@ -47,7 +48,8 @@ class PrefixHolders:
         if not self._entries.all():
             found = [self._replicas[place].num_cached_tokens(request) for place in self._places]
             return max(map(int, found))
-        from kvsim.compiled.cache import load_replica_set
+        if self._look_up is None:
+            from kvsim.compiled import loops, replica_set
 
-        look_up = load_replica_set().look_up
-        return int(look_up(self._entries, self._addresses, LOOK_UP, request.request_id))
+            self._look_up = loops.translated(replica_set.look_up)
+        return int(self._look_up(self._entries, self._addresses, LOOK_UP, request.request_id))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_tables
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.kv.block_hash import block_keys
@@ -46,7 +45,11 @@ class PromptKeys:
 
     def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
         self._trace = trace
-        self._compiled = compiled
+        self._name_path: Any = None
+        if compiled:
+            from kvsim.compiled import key_table, loops
+
+            self._name_path = loops.translated(key_table.name_path)
         self._salts = Contents.of(trace).lists["cache_salt"]  # they cover adapters
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
         if compiled and trace.has_segments:
@@ -56,7 +59,7 @@ class PromptKeys:
 
     def of(self, request_id: int, block_size: int) -> NDArray[np.int64]:
         """Return the keys of a prompt's full blocks."""
-        if self._compiled:
+        if self._name_path:
             columns, salt = self._columns_of(request_id), int(self._salts[request_id])
             return self._named(columns, block_size, salt)
         known = self._ahead.setdefault(block_size, {})
@@ -68,7 +71,7 @@ class PromptKeys:
 
     def whole(self, request_id: int, num_tokens: int, block_size: int) -> NDArray[np.int64]:
         """Return the keys of the full blocks in the first ``num_tokens`` of prompt and output."""
-        if not self._compiled:
+        if not self._name_path:
             request = Contents.of(self._trace).request(request_id, 0.0, num_tokens + 1)
             return np.array(block_keys(request, num_tokens // block_size, block_size), np.int64)
         content, start, length = self._columns_of(request_id)
@@ -85,8 +88,7 @@ class PromptKeys:
     def _named(self, columns: Sequence[Ints], block_size: int, salt: int) -> NDArray[np.int64]:
         """Return the keys of the full blocks of some spans, by compiled code."""
         found = np.empty(int(columns[2].sum()) // block_size, np.int64)
-        # Many runs need no keys, and loading the function imports Numba.
-        load_tables().name_path(*columns, block_size, FIRST_KEY, salt, found)
+        self._name_path(*columns, block_size, FIRST_KEY, salt, found)
         return found
 
     def columns(self) -> tuple[NDArray[Any], ...]:

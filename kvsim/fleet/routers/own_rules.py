@@ -46,9 +46,9 @@ class OwnRouter(RuleRouter):
         return made.view if memory.compiled else made
 
     def entry_address(self) -> int:
-        from kvsim.compiled.cache import load_user_rules
+        from kvsim.compiled.user_rules import addresses
 
-        return int(load_user_rules().addresses(type(self._rules))[0])
+        return addresses(type(self._rules))[0]
 
     def apply(self) -> int:
         draw_words(self.placement.draws, self.facts.rng)

@@ -9,7 +9,6 @@ import numpy as np
 
 from kvsim.compiled.variants import variant_of
 from kvsim.engine.replica import STEPS_PER_CALL
-from kvsim.fleet.prefix_index.key_tables import SentIndex
 from kvsim.fleet.routers.chwbl import PIECE, BoundedLoads
 from kvsim.fleet.routing.rule_router import RuleRouter, draw_words
 from kvsim.fleet.routing.text_tree import TextTree
@@ -92,15 +91,16 @@ class ArrivalLoop:
         outputs: NDArray[np.int64],
         start_time: float,
     ) -> None:
-        from kvsim.compiled.cache import load_arrival_loop, load_loops
+        from kvsim.compiled import arrival_loop, loops
+        from kvsim.fleet.prefix_index.key_tables import SentIndex
         from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
         self._gateways, self._replicas, self._replica_set = gateways, replicas, replica_set
         self._router, self._reader = gateways.alone()
         self._memory = Flat()
         self._router.init_state(self._memory)
-        self._code = load_arrival_loop()
-        self._route = load_loops().translated(self._code.route)
+        self._code = arrival_loop
+        self._route = loops.translated(arrival_loop.route)
         self._rule = self._router.entry_address()
         self._tracker = CompiledLifecycleEvents(replicas, table)
         self._rows, self._planned = rows, planned

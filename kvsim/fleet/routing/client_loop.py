@@ -43,13 +43,14 @@ class ClientLoop(ArrivalLoop):
         sent: tuple[Floats, NDArray[np.bool_], Floats],
         waiting: tuple[Ints, Ints, Floats, bool],
     ) -> None:
-        from kvsim.compiled.cache import load_client_loop, load_loops
+        from kvsim.compiled import client_loop as code
+        from kvsim.compiled.loops import translated
 
         number, places = len(table), len(replicas)
         rows, planned = np.zeros(number, np.int64), np.zeros(number)
         given = gateways, replicas, replica_set, table, rows, planned, outputs, start_time
         super().__init__(*given)
-        self._clients = code = load_client_loop()
+        self._clients = code
         self._moments[self._code.SCRAPED] = math.inf  # this loop scrapes by itself
         sent_time, can_be_served, times = sent
         waits = columns_of(*waiting)
@@ -67,7 +68,7 @@ class ClientLoop(ArrivalLoop):
             (*np.full((2, places), -1), np.full(number, -1), np.zeros(places, np.int64)),
             *(self._waiting, self._news),
         )
-        serve = load_loops().translated(code.serve_clients)
+        serve = translated(code.serve_clients)
         self._route = lambda loop, steps, most: serve(loop, self._columns, steps, most)
 
     def _serve(self, outcome: int) -> None:

@@ -87,9 +87,9 @@ class RuleRouter(Router):
 
     def entry_address(self) -> int:
         """Return the address of the rule's machine code; 0 if it has none."""
-        from kvsim.compiled.cache import load_entry
+        from kvsim.compiled.entry import router_address
 
-        return int(load_entry().router_address(self.rule))
+        return router_address(self.rule)
 
     def describe(self, request: IncomingRequest, cached: Sequence[int]) -> None:
         """Write a request and its cached prefixes into the placement. Mutates."""

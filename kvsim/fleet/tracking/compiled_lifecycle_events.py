@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.compiled.cache import load_loops, load_replica_set
+from kvsim.compiled import replica_set
+from kvsim.compiled.loops import translated
 from kvsim.fleet.tracking.lifecycle_events import EventRow
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ class CompiledLifecycleEvents:
     """
 
     def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
-        code, translated = load_replica_set(), load_loops().translated
-        self._collect = translated(code.collect_lifecycle_events)
-        self._send = translated(code.send)
+        self._collect = translated(replica_set.collect_lifecycle_events)
+        self._send = translated(replica_set.send)
         names = ("finish_reason", "first_token_time", "finish_time")
         self._table = tuple(table[name] for name in names)
         self.num_output_tokens = table["num_output_tokens"]
