@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.attention.full import FullAttention
+from kvsim.attention.spec import AttentionSpec
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.planner import KVPlan
-from kvsim.kv.attention import AttentionSpec, FullAttention, group_of
+from kvsim.kv.attention import group_of
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.records.request import Request, Status
 

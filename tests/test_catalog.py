@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kvsim.attention.spec import layers_by_letter
 from kvsim.catalog import GpuSpec, ModelSpec, get_gpu, get_model, gpu_names, model_names
-from kvsim.catalog.spec import LAYER_KINDS
+from kvsim.catalog.spec import OTHER_KINDS
 
 TABLES = {
     name: tomllib.loads(resources.files("kvsim.catalog").joinpath(f"{name}.toml").read_text())
@@ -325,7 +326,7 @@ def test_import_is_light() -> None:
     [
         ({"num_layers": 0}, "num_layers must be positive, not 0"),
         ({"num_kv_heads": 5}, r"num_kv_heads \(5\) must divide num_heads \(12\)"),
-        ({"layer_pattern": "FX"}, "layer_pattern 'FX' must be made of F, S, C"),
+        ({"layer_pattern": "FX"}, "layer_pattern 'FX' must be made of F, C, S"),
         ({"layer_pattern": "S"}, "need window > 0, not None"),
     ],
 )
@@ -337,7 +338,9 @@ def test_impossible_shapes_are_refused(change: dict[str, object], message: str) 
 
 
 def test_layer_kinds_have_distinct_letters() -> None:
-    assert len(set(LAYER_KINDS.values())) == len(LAYER_KINDS)
+    layers = [kind.layer for kind in layers_by_letter().values()]
+    assert layers == ["full", "chunked", "sliding"]
+    assert not layers_by_letter().keys() & OTHER_KINDS.keys()
 
 
 # -- GPUs -------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
+from kvsim.attention.full import FullAttention
 from kvsim.hits.hit_rate import hit_rate
 from kvsim.kv import policies
-from kvsim.kv.attention import FullAttention
 from kvsim.kv.eviction import EVICTION_POLICIES, Alone, EvictionPolicy, Sieve
 from kvsim.kv.paged import PagedManager
 from kvsim.records.eviction import PYTHON_POLICY

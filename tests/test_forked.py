@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvsim
-from kvsim.kv.attention import FullAttention
+from kvsim.attention.full import FullAttention
 from kvsim.kv.forked import ForkedManager
 from kvsim.records.request import Request
 from kvsim.rules.blocks.attention import cdiv

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Lowest first. A module may import its own layer and those before it.
 LAYERS = (
-    *("engines", "records", "rules", "compiled"),
+    *("engines", "records", "dispatch", "rules", "compiled"),
     *(
         "errors",
         "allowed",
@@ -32,6 +32,7 @@ LAYERS = (
         "parametric",
         "registry",
         "own_rules",
+        "attention",
         "trace",
         "catalog",
         "json_object",

@@ -16,12 +16,13 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
+from kvsim.attention.full import FullAttention
+from kvsim.attention.sliding import SlidingWindow
 from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
 from kvsim.fleet.simulate import serve
-from kvsim.kv.attention import FullAttention, SlidingWindow
 from kvsim.kv.events import take_events
 from kvsim.kv.paged import PagedManager
 from kvsim.kv_events import KVEventsConfig

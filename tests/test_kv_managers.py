@@ -9,9 +9,11 @@ import pytest
 from driving import compute, kv_config
 from driving import request as plain
 
+from kvsim.attention.chunked import ChunkedLocal
+from kvsim.attention.full import FullAttention
+from kvsim.attention.sliding import SlidingWindow
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import ChunkedLocal, FullAttention, SlidingWindow
 from kvsim.kv.block_hash import block_keys
 from kvsim.kv.contiguous import (
     ContiguousManager,

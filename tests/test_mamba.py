@@ -474,7 +474,7 @@ def test_retained_tokens_stay_in_the_window_but_no_hit_needs_them():
     blocks, spec = own_blocks.tables[1].blocks, kv.specs[1]
     assert find_window(kv, own_blocks, spec, 99, False) == 5 * BLOCK
     assert [blocks[place] > 0 for place in range(5)] == [False, False, False, True, True]
-    assert run_length(kv.groups[1]) == 2
+    assert run_length(kv.groups[1].kind, kv.groups[1]) == 2
     assert num_skipped(kv.groups[1].kind, kv.groups[1].window, 5 * BLOCK) == 32
     assert kv.groups[1].admission_cap == -(-(33 - 1 + 16 + 64) // BLOCK) + 1
 

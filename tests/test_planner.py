@@ -9,8 +9,9 @@ import pytest
 
 import kvsim
 from experiments.validation.planner import difference, layout_of, recorded_plans
+from kvsim.attention.mamba import StateCache
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV, kv_dtype, kv_layout
-from kvsim.budget.pages import Page, StateCache, aligned_block_size
+from kvsim.budget.pages import Page, aligned_block_size
 from kvsim.budget.planner import KVGroup, KVPlan, plan_groups, plan_pages
 from kvsim.catalog import get_model
 

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from strategies import examples, traces
 
 import kvsim
-from kvsim.kv.attention import MLA, AttentionSpec, FullAttention, SlidingWindow
+from kvsim.attention.chunked import ChunkedLocal
+from kvsim.attention.full import MLA, FullAttention
+from kvsim.attention.sliding import SlidingWindow
+from kvsim.attention.spec import AttentionSpec
 from kvsim.kv.block_hash import block_keys
 from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig
 from kvsim.kv.paged import PagedManager
-from kvsim.records.paged import CHUNKED, FULL, SLIDING
 from kvsim.records.request import Request
 from kvsim.rules.batch import victim_place
-from kvsim.rules.blocks.attention import admission_cap
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
 
@@ -119,10 +120,10 @@ def test_a_victim_with_output_in_flight_is_set_aside_until_it_has_come():
 
 
 def test_admission_caps_count_what_is_in_flight():
-    assert admission_cap(FULL, 0, 16, 128, 512) == 0
-    assert admission_cap(CHUNKED, 64, 16, 128, 512) == 12  # (64 + 128) / 16
-    assert admission_cap(CHUNKED, 64, 16, 128, 160) == 10
-    assert admission_cap(SLIDING, 64, 16, 128, 512) == 13  # ceil(191 / 16) + 1
+    assert FullAttention.admission_cap(0, 16, 128, 512) == 0
+    assert ChunkedLocal.admission_cap(64, 16, 128, 512) == 12  # (64 + 128) / 16
+    assert ChunkedLocal.admission_cap(64, 16, 128, 160) == 10
+    assert SlidingWindow.admission_cap(64, 16, 128, 512) == 13  # ceil(191 / 16) + 1
 
 
 def own_blocks(groups: list[AttentionSpec], one: Request, held: dict[int, tuple[int, ...]]):

@@ -16,12 +16,12 @@ from strategies import examples
 
 import kvsim
 import workloads
+from kvsim.attention.full import FullAttention
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.config import Config
 from kvsim.engine.contents import text_ranks
 from kvsim.engine.setup import resolve
 from kvsim.engines.baselines.sched.schedulers import OrcaScheduler, StaticScheduler, VllmV0Scheduler
-from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager

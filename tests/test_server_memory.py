@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import kvsim
+from kvsim.attention.mamba import StateCache
+from kvsim.attention.sliding import SlidingWindow
 from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.budget.kernels import default_block_size
-from kvsim.budget.pages import Page, StateCache
+from kvsim.budget.pages import Page
 from kvsim.budget.planner import KVPlan, plan_pages
 from kvsim.budget.replicated import replicated_bytes
 from kvsim.budget.settings import expert_replicas
 from kvsim.catalog import get_model
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
-from kvsim.records.paged import SLIDING
-from kvsim.rules.blocks.attention import admission_cap
 
 GIB = 2**30
 CONFIGS = Path(__file__).parent / "data" / "hf_configs"
@@ -119,7 +119,7 @@ def test_a_window_counts_one_block_more_whatever_cuts_it(
     """Computed by vLLM's own code; so many does the rule of admissions count, too."""
     plan = window_plan(window)
     assert plan.reserved_blocks(in_flight, longest) == blocks
-    assert admission_cap(SLIDING, window, 16, in_flight, longest) == blocks
+    assert SlidingWindow.admission_cap(window, 16, in_flight, longest) == blocks
     assert plan.blocks_for(longest, in_flight, longest) == min(blocks, -(-longest // 16))
     assert plan_pages([Page("chunked", window, 16, 4, 64, 64)]).reserved_blocks(
         in_flight, longest

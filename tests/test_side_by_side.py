@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvsim
+from kvsim.attention.mamba import StateCache
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
-from kvsim.budget.pages import StateCache
 from kvsim.budget.planner import plan_groups
 from kvsim.catalog import get_model
 from kvsim.catalog.hf_config import read_hf_config

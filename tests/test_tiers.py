@@ -15,13 +15,13 @@ import kvsim
 import kvsim.testing
 import workloads
 from experiments import offload
+from kvsim.attention.full import FullAttention
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
 from kvsim.cost.host_link import FAULT_SECONDS, init_link
 from kvsim.cost.model import CostConfig
 from kvsim.engine.setup import resolve
-from kvsim.kv.attention import FullAttention
 from kvsim.kv.eviction import init_contents
 from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager

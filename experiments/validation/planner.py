@@ -7,8 +7,9 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from kvsim.attention.mamba import StateCache
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.budget.pages import Page, StateCache
+from kvsim.budget.pages import Page
 from kvsim.budget.planner import plan_groups, plan_pages
 
 if TYPE_CHECKING:

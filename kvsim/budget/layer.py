@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from kvsim.catalog.spec import AttentionKind
+from kvsim.attention.spec import kind_of_layer
 
 #: Elements per FP32 scale of an indexer's key, and of a latent in FP8 KV, whose rotary part stays
 #: in 16 bits (DeepSeek-V3.2).
 SCALED = 128
 
-#: Kinds of layers: KV of all tokens, of a window or of a chunk; or a state per request, of a Mamba
-#: or linear-attention layer ("mamba") or in the ring buffer of a compressor ("ring").
-LayerKind = AttentionKind | Literal["mamba", "ring"]
-
 
 class LayerKV(NamedTuple):
     """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
+
+    ``kind`` is ``layer`` of a class in :mod:`kvsim.attention`.
 
     ``num_tensors`` is 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which
     count as a separate layer (``is_index``). ``state_bytes`` is the size of a state per request.
@@ -26,7 +24,7 @@ class LayerKV(NamedTuple):
     to ``alignment``.
     """
 
-    kind: LayerKind
+    kind: str
     window: int | None
     bytes_per_token: int
     num_tensors: int = 2
@@ -37,3 +35,8 @@ class LayerKV(NamedTuple):
     tokens_per_slot: int = 1
     block_size: int = 0
     alignment: int = 1
+
+    @property
+    def is_state(self) -> bool:
+        """True if the layer keeps a state per request and nothing per token."""
+        return kind_of_layer(self.kind).is_state

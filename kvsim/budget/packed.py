@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.budget.pages import STATES
 from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def pack(pages: Sequence[Page]) -> list[list[int]]:
 
 def _is_state(bucket: _Bucket, repeats: int) -> bool:
     """Return True for layers of which a request holds few blocks, so small groups cost little."""
-    return bucket.first.kind in STATES or (bucket.first.kind == "sliding" and not repeats)
+    return bucket.first.is_state or (bucket.first.kind == "sliding" and not repeats)
 
 
 def _repeats_per_group(buckets: Sequence[_Bucket]) -> int:

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.attention.spec import kind_of_layer
 from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.budget.layer import LayerKind, LayerKV
+    from kvsim.attention.mamba import StateCache
+    from kvsim.budget.layer import LayerKV
 
 #: The tokens of a block must be a multiple of these: for attention kernels, and for MLA's.
 KERNEL_ALIGNMENT, MLA_ALIGNMENT = 16, 128
-
-#: Kinds that keep a state per request and nothing per token.
-STATES = ("mamba", "ring")
-
-
-class StateCache(NamedTuple):
-    """Storage of the states of Mamba and linear-attention layers.
-
-    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps only the newest state, align also the state
-    at the end of each block, for prefix caching. The other fields count further blocks per request.
-    """
-
-    mode: Literal["none", "align"] = "none"
-    num_speculative_blocks: int = 0
-    num_checkpoint_blocks: int = 0
-
-    @property
-    def num_blocks(self) -> int:
-        """Largest number of blocks that a request holds at once in a group."""
-        if self.mode == "none":
-            return 1 + self.num_speculative_blocks
-        return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks
 
 
 class Page(NamedTuple):
@@ -45,7 +25,7 @@ class Page(NamedTuple):
     parallelism each of ``num_shares`` ranks has a page with different tokens.
     """
 
-    kind: LayerKind
+    kind: str
     window: int | None
     block_size: int
     bytes_per_token: int
@@ -56,9 +36,14 @@ class Page(NamedTuple):
     num_shares: int = 1
 
     @property
+    def is_state(self) -> bool:
+        """True if the layer keeps a state per request and nothing per token."""
+        return kind_of_layer(self.kind).is_state
+
+    @property
     def sort(self) -> tuple[object, ...]:
         """Key that the layers of one group share; page sizes may differ, except for states."""
-        if self.kind in STATES:
+        if self.is_state:
             return self.kind, self.block_size, self.page_bytes, self.state
         return self.kind, self.block_size, self.window, self.num_shares
 
@@ -70,7 +55,7 @@ def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
     alignment.
     """
     states = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
-    attention = [layer for layer in layers if layer.kind not in STATES]
+    attention = [layer for layer in layers if not layer.is_state]
     if not states or not attention:
         return block_size
     unit = max(KERNEL_ALIGNMENT, block_size)
@@ -124,7 +109,7 @@ def unified(pages: Sequence[Page]) -> list[Page] | None:
     for page in pages:
         if page.page_bytes == largest:
             made.append(page)
-        elif page.kind in STATES:
+        elif page.is_state:
             made.append(page._replace(page_bytes=largest))
         elif largest % page.page_bytes == 0:
             ratio = largest // page.page_bytes

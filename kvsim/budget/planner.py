@@ -8,15 +8,15 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.attention.mamba import StateCache
+from kvsim.attention.spec import kind_of_layer
 from kvsim.budget.packed import pack
-from kvsim.budget.pages import STATES, Page, StateCache, aligned_block_size, pages_of, unified
-from kvsim.records.paged import Attention
-from kvsim.rules.blocks.attention import admission_cap, cdiv
+from kvsim.budget.pages import Page, aligned_block_size, pages_of, unified
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvsim.budget.layer import LayerKind
     from kvsim.budget.layout import KVLayout
 
 
@@ -29,7 +29,7 @@ class KVGroup(NamedTuple):
     per request. Each of ``num_shares`` context-parallel ranks has ``block_size`` tokens of a block.
     """
 
-    kind: LayerKind
+    kind: str
     window: int | None
     block_size: int
     num_layers: int
@@ -47,7 +47,7 @@ class KVGroup(NamedTuple):
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
         """Largest number of blocks that a request of ``num_tokens`` tokens holds at once."""
-        if self.kind == "ring":
+        if kind_of_layer(self.kind).holds_one:
             return 1
         if self.state is not None:
             return self.state.num_blocks
@@ -65,8 +65,8 @@ class KVGroup(NamedTuple):
         return cap or self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)
 
     def _cap(self, max_in_flight_tokens: int, max_model_len: int) -> int:
-        kind, window = Attention[self.kind.upper()], self.window or 0
-        return admission_cap(kind, window, self.block_tokens, max_in_flight_tokens, max_model_len)
+        cap, window = kind_of_layer(self.kind).admission_cap, self.window or 0
+        return cap(window, self.block_tokens, max_in_flight_tokens, max_model_len)
 
 
 class KVPlan(NamedTuple):
@@ -113,7 +113,7 @@ class KVPlan(NamedTuple):
         """Number of tokens that a block hash covers."""
         if any(group.state is not None and group.state.mode == "none" for group in self.groups):
             return self.scheduler_block_size
-        named = [group.block_tokens for group in self.groups if group.kind != "ring"]
+        named = [g.block_tokens for g in self.groups if not kind_of_layer(g.kind).holds_one]
         return gcd(*named) if named else self.scheduler_block_size
 
 
@@ -149,7 +149,7 @@ def plan_groups(
     kinds = {layer.kind for layer in layers}
     if not hybrid or ("chunked" in kinds and "full" in kinds):
         layers = tuple(
-            layer if layer.kind in STATES else layer._replace(kind="full", window=None)
+            layer if layer.is_state else layer._replace(kind="full", window=None)
             for layer in layers
         )
     block_size = aligned_block_size(layers, block_size)
@@ -172,7 +172,7 @@ def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
         return _plan(pages, pack(pages))
     equal = unified(pages)
     if equal is None:
-        if any(page.kind in STATES for page in pages):
+        if any(page.is_state for page in pages):
             raise ValueError(
                 "MLA with larger Mamba states: a page of MLA must be as large as a state"
             )

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.attention.mamba import StateCache
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.budget.pages import StateCache
 from kvsim.budget.versions import FIRST_LATENTS, precedes
 from kvsim.budget.weights import weight_dtype
 from kvsim.catalog import get_model, model_names, stored_as_named

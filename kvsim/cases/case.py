@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from kvsim.attention.full import FullAttention
 from kvsim.budget.layer import LayerKV
 from kvsim.budget.layout import KVLayout, kv_dtype
 from kvsim.cases.group import Group, conflicts, over_shards
 from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
-from kvsim.catalog.spec import AttentionKind
 from kvsim.engine.settings import by_name
 from kvsim.files import write_whole, writing
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import FullAttention, plan_of
+from kvsim.kv.attention import plan_of
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.lora import LoRAConfig
 from kvsim.sched.encoder import EncoderConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kvsim.records.connector import Connector
     from kvsim.records.offloading import Offloading
 
-Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
+Layer = tuple[str, Count | None, Count] | tuple[str, Count | None, Count, Count]
 
 
 class Encoder(Part):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.cases.group import Group
 from kvsim.cases.player import Feature
 from kvsim.records.events import CLEARED, STORED, UPDATE
-from kvsim.results.kv_events import GPU, kind_of
+from kvsim.results.kv_events import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class EventNames:
 
     def __init__(self, config: CaseConfig, requests: Sequence[CaseRequest]) -> None:
         groups = config.groups or [Group(type="full", block_size=config.block_size)]
-        self.kinds = [(kind_of(group.type), group.window) for group in groups]
+        self.kinds = [(group.spec.event_names[0], group.window) for group in groups]
         self.requests = requests
 
     def lora(self, row: int) -> str | None:

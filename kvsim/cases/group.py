@@ -5,56 +5,32 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from kvsim.attention.mamba import Mamba
+from kvsim.attention.spec import ATTENTION, AttentionSpec, all_specs
 from kvsim.cases.part import Count, Part, Whole
-from kvsim.kv.attention import (
-    MLA,
-    AttentionSpec,
-    ChunkedLocal,
-    FullAttention,
-    Mamba,
-    MLASlidingWindow,
-    ReferenceWindow,
-    Ring,
-    SlidingWindow,
-    is_cached,
-    replay_window,
-)
-from kvsim.records.paged import CHUNKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvsim.cases.case import CaseConfig
 
-#: The attention spec of each type; its fields are fields of the group.
-SPECS: dict[str, type[Any]] = {
-    "full": FullAttention,
-    "sliding_window": SlidingWindow,
-    "chunked_local": ChunkedLocal,
-    "mla": MLA,
-    "sliding_window_mla": MLASlidingWindow,
-    "rswa": ReferenceWindow,
-    "ring": Ring,
-    "mamba": Mamba,
-}
-TYPES: dict[type[Any], Any] = {spec: name for name, spec in SPECS.items()}
+
+def _checked(name: str) -> str:
+    """Refuse a name that no kind of attention has."""
+    ATTENTION.get(name)
+    return name
+
+
+#: The kind of attention of a group.
+KindName = Annotated[str, AfterValidator(_checked)]
 
 
 class Group(Part):
     """KV of a group of layers: its kind, window or chunk, and tokens per block."""
 
-    type: Literal[
-        "full",
-        "sliding_window",
-        "chunked_local",
-        "mla",
-        "sliding_window_mla",
-        "rswa",
-        "ring",
-        "mamba",
-    ]
+    type: KindName
     block_size: Count
     window: Count | None = None
     chunk: Count | None = None
@@ -68,7 +44,7 @@ class Group(Part):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        names = {field.name for field in fields(SPECS[self.type])} & {"window", "chunk"}
+        names = {field.name for field in fields(self._kind)} & {"window", "chunk"}
         if any(getattr(self, name) is None for name in names):
             raise ValueError(f"a {self.type} group needs its window or chunk")
         if (self.extra_retained or self.replay) and not self.type.startswith("sliding_window"):
@@ -77,13 +53,18 @@ class Group(Part):
 
     @classmethod
     def of(cls, spec: AttentionSpec) -> Group:
-        return cls(type=TYPES[type(spec)], **vars(spec))
+        names = {kind: name for name, kind in all_specs().items()}
+        return cls(type=names[type(spec)], **vars(spec))
 
     @property
     def spec(self) -> AttentionSpec:
-        kind = SPECS[self.type]
+        kind = self._kind
         spec: AttentionSpec = kind(**{f.name: getattr(self, f.name) for f in fields(kind)})
         return spec
+
+    @property
+    def _kind(self) -> Any:
+        return all_specs()[self.type]
 
 
 def over_shards(group: Any, num_shards: int) -> Any:
@@ -101,12 +82,12 @@ def over_shards(group: Any, num_shards: int) -> Any:
 def conflicts(config: CaseConfig) -> Iterator[str]:
     """Return conflicts between groups of a case, or between groups and other settings."""
     specs = [group.spec for group in config.groups or ()]
-    if len({replay_window(spec) for spec in specs} - {0}) > 1:
+    if len({spec.replay_window for spec in specs} - {0}) > 1:
         yield "groups: windows that are replayed have one length"
     unit = config.prefix_match_unit
-    if unit is not None and any(spec.block_size % unit for spec in specs if is_cached(spec)):
+    if unit is not None and any(spec.block_size % unit for spec in specs if spec.is_cached):
         yield f"prefix_match_unit: {unit} does not divide the block size of every group"
-    is_plain = all(is_cached(spec) and spec.kind <= CHUNKED for spec in specs)
+    is_plain = all(spec.is_cached and not spec.has_holes for spec in specs)
     if not is_plain and (config.scheduler != "vllm" or config.eviction != "lru"):
         yield "groups: rswa, ring, mamba and replay need scheduler vllm and eviction lru"
     states = [spec for spec in specs if isinstance(spec, Mamba)]

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.catalog import compressed
 from kvsim.catalog.sizes import check_sizes
 from kvsim.catalog.state import STATE_FORMS, StateForm, StateLayer
 
-AttentionKind = Literal["full", "sliding", "chunked"]
+if TYPE_CHECKING:
+    from kvsim.attention.spec import AttentionSpec
 
-ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
-#: Letters of ``ModelSpec.layer_pattern``: attention, a state, only an MLP, or only experts.
+#: Letters of ``ModelSpec.layer_pattern`` besides those of the kinds of attention: a state, only an
+#: MLP, or only experts.
 STATE_KINDS = {"M": "mamba", "P": "attention and mamba"}
-LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, **STATE_KINDS, "-": "mlp", "E": "experts"}
+OTHER_KINDS = {**STATE_KINDS, "-": "mlp", "E": "experts"}
 
 
 class AttentionLayer(NamedTuple):
     """The KV shape of one layer: KV per token, and the number of tokens that attention sees."""
 
-    kind: AttentionKind
+    kind: str  # ``layer`` of its kind of attention
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
     num_kv_heads: int  # 1 for MLA, where all heads share the latent
     #: Elements of one K (or V) vector, the mean of both if they differ; for MLA, of the latent plus
     #: the rotary part.
     head_dim: int
     num_vectors: int  # 2 (K and V), or 1 for MLA's latent
+
+
+def _attention() -> dict[str, type[AttentionSpec]]:
+    """Return the kinds of attention by letter; their rules need NumPy, which loads slowly."""
+    from kvsim.attention.spec import layers_by_letter
+
+    return layers_by_letter()
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,10 @@ class ModelSpec:
     vocab_size, max_position_embeddings
         Rows of the embedding, and the longest context in tokens.
     layer_pattern, window
-        One letter per layer, repeated over the layers: F full, S sliding, C chunked-local, M a
-        Mamba or linear-attention layer, P full attention and such a state side by side, - only an
-        MLP, E only experts. In a pattern with - or E, the other layers have no MLP. ``window`` is
-        the sliding window, or the chunk, in tokens.
+        One letter per layer, repeated over the layers: F full, S sliding, C chunked-local and other
+        kinds of :mod:`kvsim.attention`, M a Mamba or linear-attention layer, P full attention and
+        such a state side by side, - only an MLP, E only experts. In a pattern with - or E, the
+        other layers have no MLP. ``window`` is the sliding window, or the chunk, in tokens.
     full_num_kv_heads, full_head_dim, window_num_heads
         KV heads and head dimension of full-attention layers, and query heads of layers with a
         window, if they differ from those of the other layers.
@@ -199,13 +207,14 @@ class ModelSpec:
         self._check_layers()
 
     def _check_layers(self) -> None:
-        kinds = set(self.layer_pattern)
-        if not kinds or not kinds <= LAYER_KINDS.keys():
+        kinds, attention = set(self.layer_pattern), _attention()
+        if not kinds or not kinds <= attention.keys() | OTHER_KINDS.keys():
             raise ValueError(
                 f"model {self.name!r}: layer_pattern {self.layer_pattern!r} must be made of "
-                f"{', '.join(LAYER_KINDS)}"
+                f"{', '.join((*attention, *OTHER_KINDS))}"
             )
-        if kinds & {"S", "C"} and (self.window is None or self.window <= 0):
+        windowed = any(attention[one].has_window for one in kinds & attention.keys())
+        if windowed and (self.window is None or self.window <= 0):
             raise ValueError(
                 f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
             )
@@ -265,8 +274,8 @@ class ModelSpec:
         return alone or self.num_layers
 
     def _layer(self, letter: str) -> AttentionLayer:
-        kind = ATTENTION_KINDS[letter]
-        window = None if kind == "full" else self.window
+        of_letter = _attention()[letter]
+        kind, window = of_letter.layer, self.window if of_letter.has_window else None
         if self.is_mla:
             return AttentionLayer(kind, window, 1, self.kv_lora_rank + self.qk_rope_head_dim, 1)
         heads = self.num_kv_heads
@@ -275,7 +284,7 @@ class ModelSpec:
         vectors = 1 if self.compress_ratios else 2
         return AttentionLayer(kind, window, heads, sum(self._head_dims(kind)) // 2, vectors)
 
-    def _head_dims(self, kind: AttentionKind) -> tuple[int, int]:
+    def _head_dims(self, kind: str) -> tuple[int, int]:
         """Return the elements of a key and of a value; not for MLA."""
         dim = (self.full_head_dim if kind == "full" else None) or self.head_dim
         return dim, self.v_head_dim or dim

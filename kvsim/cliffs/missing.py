@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.dispatch import KINDS
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.simulate import serve
 from kvsim.records.kv import PAGED
-from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, SLIDING
 from kvsim.rules.arrival import describe
 from kvsim.rules.blocks.attention import cdiv, num_skipped
 from kvsim.rules.blocks.keys import extend_keys
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from kvsim.records.paged import LookupSpec
     from kvsim.trace import Trace
 
-#: Names of the kinds of attention in a report.
-KINDS = {
-    FULL: "full attention",
-    SLIDING: "sliding window",
-    CHUNKED: "chunked attention",
-    MAMBA_ALIGN: "state",
-}
 #: Seconds before a step at which the run ends, so that no other step starts in between.
 BEFORE = 1e-9
 
@@ -84,16 +77,13 @@ def _looked_up(state: Any, row: int, hit: int) -> list[Missing]:
             if not find_part(kv, own, spec, place, min((place + 1) * per_block, most))
         ]
         if missing:
-            kind = KINDS.get(spec.kind, "full attention")
+            kind = KINDS.all()[spec.kind].title
             found.append(Missing(kind, missing[0], len(missing), len(needed)))
     return found
 
 
 def _needed(spec: LookupSpec, hit: int) -> range:
     """Return the indices of the blocks that a hit of ``hit`` tokens needs in a group."""
-    end = hit // spec.block_size
-    if spec.kind == MAMBA_ALIGN:
-        return range(cdiv(hit, spec.block_size) - 1, cdiv(hit, spec.block_size))
-    if spec.kind == FULL:
-        return range(end)
+    is_state = KINDS.all()[spec.kind].is_state
+    end = cdiv(hit, spec.block_size) if is_state else hit // spec.block_size
     return range(num_skipped(spec.kind, spec.window, hit) // spec.block_size, end)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+from inspect import getmodule, getsource
 from typing import TYPE_CHECKING, Any
 
 from kvsim.compiled.cache import cache_folder
 from kvsim.compiled.machine import CHECKED, address_in, check_fault, file_of, library_of, say
 from kvsim.compiled.translate import unit_of
 from kvsim.compiled.variants import variant_of
+from kvsim.dispatch import KINDS
 from kvsim.rules import engine
 
 if TYPE_CHECKING:
@@ -38,11 +41,18 @@ def address_of(state: Any) -> int:
 
 
 def _address(variant: str) -> int:
-    name = f"serve-{variant or 'general'}"
+    name = f"serve-{variant or 'general' + outside()}"
     if not file_of(name, FOLDER).exists():
         say("compiling the code of this run, once (up to half a minute) ...")
     library = library_of(name, FOLDER, lambda: unit_of(variant).entry_of(name, engine.serve))
     return address_in(library, name)
+
+
+def outside() -> str:
+    """Return a name for the kinds of attention that no file of kvsim defines; empty for none."""
+    kinds = [one for one in KINDS.all() if not one.__module__.startswith("kvsim.")]
+    text = "".join(getsource(getmodule(one) or one) for one in kinds)
+    return f"-{hashlib.sha256(text.encode()).hexdigest()[:16]}" if kinds else ""
 
 
 def router_address(rule: Callable[..., int]) -> int:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.attention.spec import kind_of_layer, number_of_layer
 from kvsim.budget.layout import ROTARY_DIM
-from kvsim.catalog.spec import ATTENTION_KINDS
 from kvsim.cost.experts import count_experts, touched_by_tokens
 from kvsim.cost.gemms import count_gemms
 from kvsim.cost.host_link import init_host_weights
 from kvsim.cost.paged_experts import fetched_by_tokens
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
-from kvsim.records.paged import Attention
-from kvsim.rules import work as rules
 from kvsim.rules.price import total_bytes, total_flops
 from kvsim.rules.work import count_work
 
@@ -24,12 +22,6 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
     from kvsim.records.record import Record
     from kvsim.sched.scheduler import StepPlan
-
-
-#: Kinds of attention by the catalogue's names.
-ATTENTION: dict[str, int] = {
-    kind: int(Attention[kind.upper()]) for kind in ATTENTION_KINDS.values()
-}
 
 
 #: Keys that an indexer chooses for a query: ``index_topk`` of DeepSeek-V3.2 and GLM-5.
@@ -53,7 +45,7 @@ class WorkCounter:
         #: Layers grouped by the tokens that they attend to.
         self.classes = layer_classes(config)
         #: True if all layers attend to the same tokens (all tokens, or one sliding window).
-        self.one_class = len(self.classes) == 1 and self.classes[0].kind != "chunked"
+        self.one_class = len(self.classes) == 1 and kind_of_layer(self.classes[0].kind).is_linear
         record = Cost(price=ROOFLINE, has_samples=True)
         count_gemms(record, config)
         count_experts(record, config)
@@ -77,7 +69,7 @@ class WorkCounter:
         record.num_layers = len(self.classes)
         record.layers = memory.records(Layers, len(self.classes))
         for layers, given in zip(record.layers, self.classes, strict=True):
-            layers.kind, layers.window = ATTENTION[given.kind], given.window
+            layers.kind, layers.window = number_of_layer(given.kind), given.window
             layers.kv_bytes = given.kv_bytes // self.num_shares
             layers.pair_flops = given.pair_flops
             layers.prompt_pair_flops = given.prompt_pair_flops
@@ -114,12 +106,12 @@ def copy_numbers(given: Record, to: Record) -> None:
 
 def num_pairs(kind: str, window: int, num_tokens: int) -> int:
     """Return the query-key pairs of a sequence's first tokens under causal attention."""
-    return rules.num_pairs(ATTENTION[kind], window, num_tokens)
+    return kind_of_layer(kind).num_pairs(window, num_tokens)
 
 
 def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
     """Return the distinct keys that ``num_new`` tokens after ``num_computed`` ones attend to."""
-    return rules.num_keys(ATTENTION[kind], window, num_computed, num_new)
+    return kind_of_layer(kind).num_keys(window, num_computed, num_new)
 
 
 def layer_classes(config: CostConfig) -> list[LayerClass]:
@@ -131,7 +123,7 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
             "cost_model constant+seconds=S, seconds of a step"
         )
     # The layout holds one stage; layers of other stages are assumed to equal one of its layers.
-    placed = [kv for kv in config.layout.layers if kv.kind != "mamba" and not kv.is_index]
+    placed = [kv for kv in config.layout.layers if not kv.is_state and not kv.is_index]
     places = {layer: kv for kv, layer in zip(placed, model.layers, strict=False)}
     classes: dict[tuple[str, int], LayerClass] = {}
     for index, layer in enumerate(model.layers):

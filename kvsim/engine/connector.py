@@ -9,7 +9,6 @@ from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.records.connector import OFFLOADING
-from kvsim.records.paged import FULL, MAMBA, MAMBA_ALIGN, SLIDING
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.sched.connector import make_connector
 from kvsim.sched.offloading import make_offloading
@@ -54,15 +53,15 @@ def connector_settings(
 
 def _check_groups(flag: str, kv: PagedManager) -> None:
     """Refuse groups that cannot be offloaded."""
-    if any(spec.kind == MAMBA for spec in kv.groups):
+    if any(spec.layer == "mamba" and not spec.caches_states for spec in kv.groups):
         raise ValueError(
             f"{flag}: without prefix caching states cannot be offloaded; set enable_prefix_caching"
         )
-    if any(spec.kind not in (FULL, SLIDING, MAMBA_ALIGN) for spec in kv.groups):
+    if not all(spec.can_offload for spec in kv.groups):
         raise ValueError(
             f"{flag}: only the KV of full and sliding-window attention and states are offloaded"
         )
-    if kv.config.prefix_match_unit and any(spec.kind == MAMBA_ALIGN for spec in kv.groups):
+    if kv.config.prefix_match_unit and any(spec.caches_states for spec in kv.groups):
         raise ValueError(
             f"{flag}: hits that end inside a block are not modelled with offloading; leave "
             "prefix_match_unit unset"

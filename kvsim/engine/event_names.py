@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.records.paged import CHUNKED, FULL
-
 if TYPE_CHECKING:
     from kvsim.engine.contents import Contents
     from kvsim.engine.setup import Setup
@@ -31,15 +29,10 @@ class RunNames:
         latent = all(layer.num_tensors == 1 for layer in setup.kv_config.layout.layers)
         self._trace, self._loras = trace, contents.lists.get("lora")
         self._tells_tokens = token_ids
-        self.kinds: list[tuple[str, int | None]] = []
-        for spec in getattr(setup.kv, "groups", ()):
-            if spec.kind == FULL:
-                self.kinds.append(("mla_attention" if latent else "full_attention", None))
-            elif spec.kind == CHUNKED:
-                self.kinds.append(("chunked_local_attention", None))
-            else:
-                kind = "sliding_window_mla" if latent else "sliding_window"
-                self.kinds.append((kind, spec.window))
+        self.kinds = [
+            (spec.event_names[latent], spec.event_window)
+            for spec in getattr(setup.kv, "groups", ())
+        ]
 
     def lora(self, row: int) -> tuple[int | None, str | None]:
         """Return number and name of a request's adapter; both None if it has none."""

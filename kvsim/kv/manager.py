@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kvsim.budget.pages import StateCache
+from kvsim.attention.mamba import StateCache
 from kvsim.budget.planner import plan_groups
 from kvsim.parametric import Parametric
 from kvsim.registry import Registry
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.attention.spec import AttentionSpec
     from kvsim.budget.layout import KVLayout
     from kvsim.budget.planner import KVPlan
-    from kvsim.kv.attention import AttentionSpec
     from kvsim.kv.usage import KVUsage
     from kvsim.records.request import Request
 

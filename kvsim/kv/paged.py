@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
-from kvsim.kv.attention import (
-    AttentionSpec,
-    Mamba,
-    attention_spec,
-    is_cached,
-    most_states,
-    num_pinned,
-    reference_window,
-    replay_window,
-    sees_all,
-)
+from kvsim.attention.mamba import Mamba
+from kvsim.kv.attention import attention_spec
 from kvsim.kv.block_pool import BlockPool, init_pool
 from kvsim.kv.events import init_events
 from kvsim.kv.eviction import EVICTION_POLICIES
@@ -30,15 +21,7 @@ from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import assign, head
-from kvsim.records.paged import (
-    FULL,
-    MAMBA_ALIGN,
-    NULL_BLOCK,
-    RING,
-    BlockTable,
-    KVGroup,
-    LookupSpec,
-)
+from kvsim.records.paged import FULL, NULL_BLOCK, BlockTable, KVGroup, LookupSpec
 from kvsim.records.record import NONE, Short
 from kvsim.rules.blocks.attention import admission_cap, cdiv
 from kvsim.rules.blocks.window import num_dead
@@ -47,8 +30,15 @@ from kvsim.rules.kv import next_own_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from kvsim.attention.spec import AttentionSpec
     from kvsim.records.memory import Memory
     from kvsim.records.request import Request
+
+#: Fields of a group that are equal to those of its attention spec.
+OF_KIND = (
+    *("kind", "sees_all", "has_holes", "is_state", "caches_states", "holds_one", "is_cached"),
+    *("num_spec_blocks", "reference_window", "block_size"),
+)
 
 
 class PagedManager(RuleManager):
@@ -106,7 +96,7 @@ class PagedManager(RuleManager):
         self.admission_caps = [
             admission_cap(
                 spec.kind,
-                num_pinned(spec),
+                spec.num_kept_tokens,
                 spec.block_size,
                 config.max_in_flight_tokens,
                 config.max_model_len,
@@ -126,11 +116,11 @@ class PagedManager(RuleManager):
         retention = config.prefix_cache_retention_interval
         kv.segment = kv.alignment if retention is None else retention
         kv.keeps_boundaries = retention is not None
-        kv.replay_window = max(map(replay_window, self.groups))
+        kv.replay_window = max(spec.replay_window for spec in self.groups)
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._init_groups(kv, memory)
-        if any(spec.kind == MAMBA_ALIGN for spec in self.groups):
+        if any(spec.caches_states for spec in self.groups):
             self._init_states(kv, memory)
         several = len(self.groups) > 1
         kv.names_by_group = kv.has_states or (
@@ -153,7 +143,7 @@ class PagedManager(RuleManager):
         config, several = self.config, len(self.groups) > 1
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         kv.scheduler_block_size = kv.alignment
-        units = [spec.block_size for spec in self.groups if is_cached(spec)]
+        units = [spec.block_size for spec in self.groups if spec.is_cached]
         kv.hash_block_size = gcd(*units) or kv.alignment
         if config.prefix_match_unit and several:
             kv.hash_block_size = config.prefix_match_unit
@@ -173,30 +163,29 @@ class PagedManager(RuleManager):
         members: dict[AttentionSpec, list[int]] = {}
         for g, spec in enumerate(self.groups):
             group = kv.groups[g]
-            group.index, group.kind, group.reference_window = g, spec.kind, reference_window(spec)
-            group.window = num_pinned(spec) - group.reference_window
-            group.extra_retained = num_pinned(spec) - spec.window
-            group.is_cached = is_cached(spec)
-            group.num_spec_blocks = spec.spec_blocks if isinstance(spec, Mamba) else 0
-            group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
-            group.state_bytes = self.state_bytes[g] if spec.kind >= RING else 0
+            for name in OF_KIND:
+                setattr(group, name, getattr(spec, name))
+            group.index, group.slot_bytes = g, self.slot_bytes[g]
+            group.window = spec.num_kept_tokens - spec.reference_window
+            group.extra_retained = spec.num_kept_tokens - spec.window
+            group.state_bytes = self.state_bytes[g] if spec.is_state else 0
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
             group.has_drafter = config.drops_last_block and flagged
             group.keys_per_block = max(spec.block_size // kv.hash_block_size, 1)
-            if is_cached(spec):
+            if spec.is_cached:
                 members.setdefault(spec, []).append(g)
-        full_first = sorted(members.items(), key=lambda m: not sees_all(m[0]))
+        full_first = sorted(members.items(), key=lambda m: not m[0].sees_all)
         kv.num_specs = len(full_first)
         kv.specs = memory.records(LookupSpec, kv.num_specs)
         for place, (spec, groups) in enumerate(full_first):
             found = kv.specs[place]
-            found.kind = FULL if sees_all(spec) else spec.kind
-            found.window, found.block_size = num_pinned(spec), spec.block_size
-            found.extra_retained = num_pinned(spec) - spec.window
+            found.kind = FULL if spec.sees_all else spec.kind
+            found.window, found.block_size = spec.num_kept_tokens, spec.block_size
+            found.extra_retained = spec.num_kept_tokens - spec.window
             found.num_groups, found.groups = len(groups), memory.list_of(groups)
             drafted = any(kv.groups[g].has_drafter for g in groups)
-            found.drops_last_block = drafted and not isinstance(spec, Mamba)
+            found.drops_last_block = drafted and not spec.is_state
             for g in groups:
                 kv.groups[g].has_drafter = drafted
                 kv.groups[g].drops_last_block = found.drops_last_block
@@ -223,11 +212,11 @@ class PagedManager(RuleManager):
 
     def _matches_partially(self, unit: int) -> bool:
         """Return True if a hit may end inside a block, at a multiple of ``unit`` tokens."""
-        cached = [spec for spec in self.groups if is_cached(spec)]
-        largest = max(spec.block_size for spec in cached if isinstance(spec, Mamba))
+        cached = [spec for spec in self.groups if spec.is_cached]
+        largest = max(spec.block_size for spec in cached if spec.is_state)
         is_fine = unit < largest or (unit == largest and self.config.num_cache_shards > 1)
         return is_fine and all(
-            isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
+            spec.is_state or spec.sees_all or spec.block_size == unit for spec in cached
         )
 
     @property
@@ -240,7 +229,7 @@ class PagedManager(RuleManager):
         if not kv.matches_partially and not (self._tells_events and several):
             return 0
         pairs = zip(self.groups, kv.groups, strict=True)
-        longest = max([group.keys_per_block for spec, group in pairs if sees_all(spec)], default=1)
+        longest = max([group.keys_per_block for spec, group in pairs if spec.sees_all], default=1)
         return (self.num_usable + 1) * (longest - 1)
 
     def num_tables(self) -> int:
@@ -273,7 +262,7 @@ class PagedManager(RuleManager):
         own_blocks = next_own_blocks(self.kv)
         return [
             [table.blocks[place] for place in range(cdiv(num_tokens, spec.block_size))]
-            if is_cached(spec)
+            if spec.is_cached
             else []
             for spec, table in zip(self.groups, own_blocks.tables, strict=True)
         ]
@@ -297,7 +286,7 @@ class PagedManager(RuleManager):
         tokens = min(request.end + lookahead, self.config.max_model_len)
         total = 0
         for spec, cap in zip(self.groups, self.admission_caps, strict=True):
-            blocks = most_states(spec, tokens) or cdiv(tokens, spec.block_size)
+            blocks = spec.most_states(tokens) or cdiv(tokens, spec.block_size)
             if cap and not self.config.reserve_output:
                 # In addition to its window and tokens in flight, a request holds lookahead slots.
                 blocks = min(blocks, cap + cdiv(lookahead, spec.block_size))
@@ -384,7 +373,7 @@ class PagedManager(RuleManager):
             if sum(lengths) != counted:
                 raise RuntimeError(f"{counted} table entries, {sum(lengths)} found")
             for (request, _), length in zip(live, lengths, strict=True):
-                if spec.kind < RING and request.num_filled > length * spec.block_size:
+                if not spec.is_state and request.num_filled > length * spec.block_size:
                     raise RuntimeError("a request has more tokens than slots")
 
 

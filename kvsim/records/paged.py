@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Annotated
 
 from kvsim.records.contents import Contents, HostTier
@@ -15,24 +14,7 @@ from kvsim.records.queue import ArrayQueue, Neighbours, Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
 NULL_BLOCK = 0  # a placeholder that is never allocated
-
-
-class Attention(IntEnum):
-    """The attention of a group of layers: the earlier tokens that a token attends to.
-
-    Rules compare numbers: blocks drop out from the front up to CHUNKED; states begin at RING.
-    """
-
-    FULL = 0
-    SLIDING = 1
-    CHUNKED = 2
-    RSWA = 3  # the prompt, and a sliding window of the output
-    RING = 4  # a compressor's state: one block per request
-    MAMBA = 5  # a state; only the newest one is kept
-    MAMBA_ALIGN = 6  # a state; those at block ends are also cached for later requests
-
-
-FULL, SLIDING, CHUNKED, RSWA, RING, MAMBA, MAMBA_ALIGN = (int(kind) for kind in Attention)
+FULL = 0  # the number of full attention; the other kinds are in kvsim.attention
 
 
 @dataclass(slots=True)
@@ -105,6 +87,11 @@ class KVGroup(Record):
 
     index: int = 0
     kind: int = FULL
+    sees_all: bool = True  # a hit needs all blocks of the prefix
+    has_holes: bool = False  # its tables may have null blocks after their first block
+    is_state: bool = False  # a block holds a state
+    caches_states: bool = False  # states at block ends are kept for later requests
+    holds_one: bool = False  # a request has one block
     window: int = 0  # tokens of a sliding window plus ``extra_retained``, or of a chunk
     extra_retained: int = 0  # tokens before the window that are kept, but that no hit needs
     reference_window: int = 0  # output tokens that R-SWA keeps

@@ -19,19 +19,8 @@ if TYPE_CHECKING:
 
 GPU = "GPU"
 
-#: vLLM's name of each kind of KV-cache group, where it differs from kvsim's.
-KINDS = {
-    "full": "full_attention",
-    "mla": "mla_attention",
-    "chunked_local": "chunked_local_attention",
-}
 #: Packages that write MessagePack, and the function of each.
 PACKERS = (("msgspec.msgpack", "encode"), ("msgpack", "packb"))
-
-
-def kind_of(group: str) -> str:
-    """Return vLLM's name of a kind of KV-cache group."""
-    return KINDS.get(group, group)
 
 
 @dataclass(frozen=True)

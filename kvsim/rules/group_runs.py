@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from kvsim.engines.policies import TENSORRT_LLM, VLLM
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
+from kvsim.rules.blocks.attention import num_keys
 from kvsim.rules.blocks.mamba import begin_states, release_copies
 from kvsim.rules.blocks.paged import grow, need_to_grow
 from kvsim.rules.blocks.window import leaves_block, move_own_windows, move_windows
-from kvsim.rules.work import num_keys
 
 if TYPE_CHECKING:
     from kvsim.records.cost import Layers

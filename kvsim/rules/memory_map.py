@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.rules.trees import mark_radix, pool_bins
 from kvsim.records.kv import CONTIGUOUS, FORKED, OWN, RADIX, VIRTUAL
-from kvsim.records.paged import NULL_BLOCK, RING
+from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
@@ -110,7 +110,7 @@ def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
             kv.live_ends[block] = (filled - start) / group.block_size
             kv.last_ends[block] = (last - start) / group.block_size
             kv.unused[block] = INTERNAL
-            if group.kind >= RING:  # a state
+            if group.is_state:  # a state
                 kv.dead_ends[block], kv.live_ends[block] = 0.0, 1.0
 
 

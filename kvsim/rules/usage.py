@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.rules.trees import measure_radix, radix_usage
 from kvsim.records.kv import CONTIGUOUS, OWN, RADIX, VIRTUAL
-from kvsim.records.paged import RING
 from kvsim.rules.blocks.window import bytes_out_of_window
 from kvsim.rules.kv import has_pool
 from kvsim.rules.managers.contiguous import measure_contiguous
@@ -61,7 +60,7 @@ def measure_paged(kv: KV) -> None:
     for g in range(kv.num_groups):
         group = kv.groups[g]
         size, slot = group.block_size, group.slot_bytes
-        if group.kind >= RING:  # a state is live as long as a request holds it
+        if group.is_state:  # a state is live as long as a request holds it
             pinned = group.num_pinned if kv.pool.tracks_pins else 0
             tokens += (group.num_used - pinned) * group.state_bytes
             reserved += pinned * group.state_bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, SLIDING
+from kvsim.records.paged import FULL
+from kvsim.rules.blocks.attention import num_keys, num_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,26 +13,6 @@ if TYPE_CHECKING:
     from kvsim.records.cost import Cost, Layers, Work
     from kvsim.records.engine import Batch, Entry
     from kvsim.records.request import Request
-
-
-def num_pairs(kind: int, window: int, num_tokens: int) -> int:
-    """Return the query-key pairs of a sequence's first tokens under causal attention."""
-    if kind == FULL or num_tokens <= window:
-        return num_tokens * (num_tokens + 1) // 2
-    if kind == SLIDING:
-        return window * (window + 1) // 2 + (num_tokens - window) * window
-    chunks = num_tokens // window
-    rest = num_tokens - chunks * window
-    return chunks * (window * (window + 1) // 2) + rest * (rest + 1) // 2
-
-
-def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
-    """Return the distinct keys that ``num_new`` tokens after ``num_computed`` ones attend to."""
-    if kind == SLIDING:
-        return min(num_computed, window - 1) + num_new
-    if kind == CHUNKED:
-        return num_computed % window + num_new
-    return num_computed + num_new
 
 
 def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
@@ -126,12 +107,12 @@ def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool
 
 def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch) -> None:
     """Count the keys and query-key pairs of layers of one kind."""
-    decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
+    decode_keys, prefill_keys, pairs, window = 0, 0, 0, layers.window
     draft_pairs = 0
     for at in range(batch.size):
         entry = batch.entries[at]
         start = entry.end - entry.num_tokens
-        keys = num_keys(kind, window, start, entry.num_tokens)
+        keys = num_keys(layers.kind, window, start, entry.num_tokens)
         if entry.num_tokens == 1 or is_verified(cost, entry):
             if cost.has_samples:
                 request = requests[entry.request]
@@ -140,7 +121,8 @@ def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], bat
             draft_pairs += keys * entry.num_drafts
         else:
             prefill_keys += keys
-            pairs += num_pairs(kind, window, entry.end) - num_pairs(kind, window, start)
+            pairs += num_pairs(layers.kind, window, entry.end)
+            pairs -= num_pairs(layers.kind, window, start)
     layers.decode_keys = decode_keys
     layers.draft_pairs = draft_pairs
     layers.prefill_keys = prefill_keys

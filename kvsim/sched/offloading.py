@@ -17,7 +17,7 @@ from kvsim.records.offloading import (
     Offloading,
     OffloadState,
 )
-from kvsim.records.paged import FULL, MAMBA_ALIGN, SLIDING
+from kvsim.records.paged import FULL
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv
@@ -108,10 +108,10 @@ def _init_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
         found.first_chunk, found.first_block = num_chunks, num_blocks
         num_chunks += kv.max_model_len // chunk + 1
         num_blocks += cdiv(kv.max_model_len, group.block_size) + 2
-        found.keeps_all = group.kind != SLIDING or offloading.segment % group.block_size != 0
-        if group.kind == MAMBA_ALIGN:
+        found.keeps_all = group.window == 0 or offloading.segment % group.block_size != 0
+        if group.caches_states:
             found.is_state, found.window, found.run = True, 1, 1
-        if group.kind == SLIDING:
+        if group.window > 0:
             found.window = group.window
             found.num_needed = cdiv(group.window - 1, group.block_size)
             # Additionally retained tokens lengthen group.window; the true window is shorter.

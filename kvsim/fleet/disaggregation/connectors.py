@@ -9,7 +9,6 @@ from kvsim.engine.setup import with_connector
 from kvsim.engines.policies import VLLM
 from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
-from kvsim.records.paged import FULL, SLIDING
 from kvsim.sched.connector import Role as ConnectorRole
 from kvsim.sched.connector import make_connector
 
@@ -53,7 +52,7 @@ def connected(
             f"{option}: scheduler {setup.scheduler!r} with allocator {called(config)} "
             "cannot transfer KV; vllm with paged can"
         )
-    if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
+    if not all(spec.can_transfer for spec in setup.kv.groups):
         raise ValueError(
             f"{option}: {setup.memory.model.name} has layers other than full and "
             "sliding-window attention; only the KV of these two is transferred"

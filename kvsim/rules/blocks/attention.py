@@ -1,4 +1,6 @@
-"""Rules of each kind of attention: blocks that are dropped, kept, or needed for a hit (vLLM 0.33).
+"""Rules that differ by kind of attention, and blocks worth caching (vLLM 0.33).
+
+The kinds are in :mod:`kvsim.attention`, which also says what each rule returns.
 
 docs/vllm-rules.md, section 8, describes the rules in words.
 """
@@ -7,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, RSWA, SLIDING
+from kvsim.dispatch import ByKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.records.kv import KV
-    from kvsim.records.paged import KVGroup
+    from kvsim.records.paged import BlockTable, KVGroup, LookupSpec, RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -20,58 +24,19 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def num_skipped(kind: int, window: int, num_tokens: int) -> int:
-    """Return the number of leading tokens that token ``num_tokens`` and later ones do not see."""
-    if kind == FULL:
-        return 0
-    if kind == CHUNKED:  # a token sees only its own chunk
-        return num_tokens // window * window
-    if kind > CHUNKED:
-        return max(0, num_tokens - 1) if kind >= MAMBA else 0
-    return max(0, num_tokens - window + 1)  # a token sees itself and the window - 1 before it
-
-
-def sees_all(kind: int) -> bool:
-    """Return True if a hit needs all blocks of the prefix, as under full attention."""
-    return kind == FULL or kind == RSWA  # noqa: PLR1714
-
-
-def has_gap(kind: int) -> bool:
-    """Return True if tokens see leading tokens and a window, but not those between."""
-    return kind == RSWA
-
-
-def num_leading(group: KVGroup, request: Request) -> int:
-    """Return the number of leading tokens that all tokens of a request see."""
-    return request.num_prompt_tokens if group.kind == RSWA else 0
-
-
-def admission_cap(
-    kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
-) -> int:
-    """Return the most blocks that a request holds in a group; 0 if only its length limits them."""
-    if kind == FULL or kind > CHUNKED:
-        return 0
-    if kind == CHUNKED:
-        return cdiv(min(window + max_in_flight_tokens, max_model_len), block_size)
-    longest = min(window - 1 + max_in_flight_tokens, max_model_len)
-    return cdiv(longest, block_size) + 1  # the window may start inside a block
-
-
-def run_length(group: KVGroup) -> int:
-    """Return the number of consecutive blocks that a hit needs: those of a window, or one state."""
-    if group.kind == MAMBA_ALIGN:
-        return 1
-    return cdiv(group.window - group.extra_retained - 1, group.block_size) + group.drops_last_block
-
-
-def keeps_all(kv: KV, group: KVGroup) -> bool:
-    """Return True if a later hit could need any block of a request."""
-    if group.kind == MAMBA_ALIGN:
-        return not kv.keeps_boundaries
-    if group.kind != SLIDING:
-        return True
-    return kv.segment > 0 and run_length(group) >= kv.segment // group.block_size
+num_skipped: Callable[[int, int, int], int] = ByKind("num_skipped")
+admission_cap: Callable[[int, int, int, int, int], int] = ByKind("admission_cap")
+find_of_kind: Callable[[int, KV, RequestBlocks, LookupSpec, int, bool], int] = ByKind("find")
+keeps_all: Callable[[int, KV, KVGroup], bool] = ByKind("keeps_all")
+run_length: Callable[[int, KVGroup], int] = ByKind("run_length")
+drop_unseen: Callable[[int, KV, Request, KVGroup, BlockTable, int], None] = ByKind("drop_unseen")
+has_unseen: Callable[[int, KVGroup, BlockTable, int], bool] = ByKind("has_unseen")
+last_quiet_end: Callable[[int, KV, Request, KVGroup, RequestBlocks, int], int] = ByKind(
+    "last_quiet_end"
+)
+loses_token: Callable[[int, KVGroup, RequestBlocks], bool] = ByKind("loses_token")
+num_pairs: Callable[[int, int, int], int] = ByKind("num_pairs")
+num_keys: Callable[[int, int, int, int], int] = ByKind("num_keys")
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
@@ -79,7 +44,7 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
 
     For a window, a hit needs a run of consecutive blocks; for states, one block.
     """
-    run, ahead = run_length(group), int(group.drops_last_block)
+    run, ahead = run_length(group.kind, group), int(group.drops_last_block)
     if kv.segment > 0:
         blocks = max(kv.segment // group.block_size, 1)
         if place >= ahead and (place - ahead) % blocks >= blocks - run:
@@ -105,4 +70,4 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
 def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
     """Return True if a block is in the run that a hit of up to ``boundary`` tokens needs."""
     end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
-    return end - run_length(group) <= place < end
+    return end - run_length(group.kind, group) <= place < end

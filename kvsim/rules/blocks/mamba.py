@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import MAMBA, MAMBA_ALIGN, NULL_BLOCK
+from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, keeps_all, worth_caching
 from kvsim.rules.blocks.checkpoint import last_state, takes_checkpoint
@@ -133,10 +133,8 @@ def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable
 
     ``last`` is the token count at the end of its table, states for drafts included.
     """
-    if group.kind < MAMBA:
-        return 0
     at = request.own_blocks * kv.num_groups + group.index
-    if group.kind == MAMBA_ALIGN and kv.states.pending[at] != NONE:
+    if group.caches_states and kv.states.pending[at] != NONE:
         return 0
     last -= group.num_spec_blocks * group.block_size
     return min(last, (table.num_null + 1) * group.block_size + 1)
@@ -215,7 +213,7 @@ def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
     """Return True if a later hit could end with the state after ``end`` tokens."""
     if end == last_state(kv, request.num_prompt_tokens, kv.alignment):
         return True
-    if end == request.shared_prefix_boundary or keeps_all(kv, group):
+    if end == request.shared_prefix_boundary or keeps_all(group.kind, kv, group):
         return True
     place = end // group.block_size - 1
     return end % group.block_size == 0 and worth_caching(kv, group, request, place)

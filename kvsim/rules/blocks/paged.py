@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
+from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.blocks.attention import cdiv, keeps_all, num_skipped, sees_all, worth_caching
+from kvsim.rules.blocks.attention import (
+    cdiv,
+    keeps_all,
+    last_quiet_end,
+    num_skipped,
+    worth_caching,
+)
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.mamba import (
     admit_states,
     grow_states,
-    last_quiet_state,
     name_states,
     states_to_admit,
     states_to_grow,
@@ -30,7 +35,7 @@ from kvsim.rules.blocks.pool import (
 )
 from kvsim.rules.blocks.shortage import forget_if_shared, record_shortage, stays_short
 from kvsim.rules.blocks.slots import end_within, has_lookahead, num_slots
-from kvsim.rules.blocks.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
+from kvsim.rules.blocks.window import count_dead, drop_out_of_window, move_windows
 from kvsim.rules.events import note_stored, record_key, record_partial
 from kvsim.rules.eviction.policies import record_arrival
 from kvsim.rules.fetching import prefetch_key, prefetch_keys
@@ -50,17 +55,16 @@ if TYPE_CHECKING:
 
 def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
     """Return the slots of a table that its request never fills; 0 for states."""
-    if group.kind >= RING:
+    if group.is_state:
         return 0
     return max(table.length * group.block_size - request.max_slots, 0)
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
     """Return the number of blocks that a table lacks for ``slots`` slots."""
-    if group.kind > CHUNKED:
-        if group.kind == RING:
-            return 1 - table.length
-        slots += group.num_spec_blocks * group.block_size
+    if group.holds_one:
+        return 1 - table.length
+    slots += group.num_spec_blocks * group.block_size
     if slots <= table.length * group.block_size:
         return 0
     return cdiv(slots, group.block_size) - table.length
@@ -75,7 +79,7 @@ def num_found(kv: KV, group: KVGroup, hit: int) -> int:
 
 def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
     """Return the blocks of a group for ``num_tokens``; ``capped``: at most its admission cap."""
-    if group.kind == RING:
+    if group.holds_one:
         return 1
     blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
     if capped and group.admission_cap > 0:
@@ -94,7 +98,7 @@ def need_to_admit(
     need = 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             need += states_to_admit(kv, own_blocks, g, end, hit)
             continue
         blocks = most_blocks(group, num_tokens, capped)
@@ -151,7 +155,7 @@ def admit_paged(
         request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             admit_states(kv, request, group, table, end, hit)
         else:
             if kv.matches_partially and table.length * group.block_size > hit:
@@ -225,7 +229,7 @@ def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) 
     slots, need = num_slots(kv, request, end), 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             need += states_to_grow(kv, request, group, table, end)
         else:
             need += num_missing(group, table, slots)
@@ -245,7 +249,7 @@ def grow(kv: KV, request: Request, end: int) -> bool:
     if need > 0 or kv.has_states:
         for g in range(kv.num_groups):
             group, table = kv.groups[g], own_blocks.tables[g]
-            if group.kind == MAMBA_ALIGN:
+            if group.caches_states:
                 grow_states(kv, request, group, table, end)
                 continue
             group.num_internal -= past_the_end(request, group, table)
@@ -264,11 +268,7 @@ def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) ->
         group, table = kv.groups[g], own_blocks.tables[g]
         # Minus one: the token that fills the last block also sets its key.
         last = end_within(kv, table.length * group.block_size - 1)
-        if group.kind > CHUNKED:
-            last = last_quiet_state(kv, request, group, table, last)
-        quiet = min(quiet, last)
-        if group.window > 0:
-            quiet = min(quiet, last_quiet_end(group, table, own_blocks))
+        quiet = min(quiet, last_quiet_end(group.kind, kv, request, group, own_blocks, last))
     request.next_bookkeeping_at = 0 if kv.replay_window > 0 else quiet
     if kv.has_windows:
         count_dead(kv, own_blocks)
@@ -312,7 +312,7 @@ def name_blocks(
     group, table = kv.groups[g], own_blocks.tables[g]
     if not group.is_cached:
         return
-    all_places, log = keeps_all(kv, group), kv.pool.log
+    all_places, log = keeps_all(group.kind, kv, group), kv.pool.log
     if group.keys_per_block > 1 or kv.has_states:
         drop_names(kv, request, group, table, first, stop)
     if stop - first > 1:
@@ -322,7 +322,7 @@ def name_blocks(
         forget_if_shared(kv, own_blocks, first, stop)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
-        if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
+        if group.has_holes and table.blocks[place] == NULL_BLOCK:
             continue
         if all_places or worth_caching(kv, group, request, place):
             at = (place + 1) * group.keys_per_block - 1
@@ -330,7 +330,7 @@ def name_blocks(
                 prefetch_key(kv.pool, own_blocks.keys, at, stop * group.keys_per_block - 1, g)
             key = own_blocks.keys[at]
             cache(kv.pool, table.blocks[place], key)
-            if group.kind == MAMBA_ALIGN:
+            if group.caches_states:
                 kv.states.named_in[table.blocks[place]] = kv.states.step
             if kv.pool.has_events:
                 record_key(log, key, place)
@@ -342,10 +342,10 @@ def drop_names(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, first: int, stop: int
 ) -> None:
     """Remove keys that cover only part of a block: the full block gets another key."""
-    all_places = keeps_all(kv, group)
+    all_places = keeps_all(group.kind, kv, group)
     for place in range(max(first, table.num_null), stop):
         block = table.blocks[place]
-        if group.kind > CHUNKED and block == NULL_BLOCK:
+        if group.has_holes and block == NULL_BLOCK:
             continue
         if kv.pool.blocks[block].hashed and (
             all_places or worth_caching(kv, group, request, place)
@@ -401,9 +401,9 @@ def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_toke
         if stop > table.num_offered:
             name_blocks(kv, request, own_blocks, g, table.num_offered, stop)
             table.num_offered = stop
-        if group.keys_per_block > 1 and sees_all(group.kind):
+        if group.keys_per_block > 1 and group.sees_all:
             name_tail(kv, request, own_blocks, g, end)
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             name_states(kv, request, own_blocks, g, finalized)
     own_blocks.num_cached_tokens = max(whole, own_blocks.num_cached_tokens)
     set_next_bookkeeping(kv, request, own_blocks)

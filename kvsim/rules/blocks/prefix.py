@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, SLIDING
+from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.blocks.attention import cdiv, num_skipped
+from kvsim.rules.blocks.attention import cdiv, find_of_kind, num_skipped
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.partial_keys import owner_of
 from kvsim.rules.blocks.pool import find
@@ -53,17 +53,15 @@ def aligned(kv: KV, num_tokens: int) -> int:
 def find_prefix(
     kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
 ) -> int:
-    """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
+    """Find the longest prefix of at most ``limit`` tokens that can be reused.
 
-    Blocks of chunks that no later token sees count as hit. With ``drops``, the last block found is
+    Leading blocks that no later token sees count as hit. With ``drops``, the last block found is
     not reused. Returns the number of tokens of the prefix.
     """
-    place = 0
-    if spec.kind == CHUNKED:
-        place = num_skipped(spec.kind, spec.window, limit) // spec.block_size
-        for k in range(spec.num_groups):
-            for unseen in range(place):
-                own_blocks.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+    place = num_skipped(spec.kind, spec.window, limit) // spec.block_size
+    for k in range(spec.num_groups):
+        for unseen in range(place):
+            own_blocks.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
     prefetch_keys(kv.pool, own_blocks.keys, 0, own_blocks.num_keys, spec.groups[0])
     while place < limit // spec.block_size and find_all(kv, own_blocks, spec, place):
         place += 1
@@ -128,11 +126,7 @@ def null_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: 
 
 def find_spec(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Return the tokens that the groups of one spec can reuse."""
-    if spec.kind == SLIDING:
-        return find_window(kv, own_blocks, spec, limit, drops)
-    if spec.kind == MAMBA_ALIGN:
-        return find_state(kv, own_blocks, spec, limit)
-    return find_prefix(kv, own_blocks, spec, limit, drops)
+    return find_of_kind(spec.kind, kv, own_blocks, spec, limit, drops)
 
 
 def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, NULL_BLOCK, SLIDING
+from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.blocks.attention import cdiv, has_gap, num_leading, num_skipped
+from kvsim.rules.blocks.attention import (
+    cdiv,
+    drop_unseen,
+    has_unseen,
+    loses_token,
+    num_skipped,
+)
 from kvsim.rules.blocks.pool import free_blocks
 
 if TYPE_CHECKING:
@@ -30,16 +36,23 @@ def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> N
     own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if has_gap(group.kind):
-            drop_gap(kv, request, group, table, own_blocks.num_processed_tokens)
-            continue
-        skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
-        stop = skipped // group.block_size
-        if stop > table.num_null:
-            free_blocks(kv.pool, group, table, table.num_null, stop)
-            for place in range(table.num_null, stop):
-                table.blocks[place] = NULL_BLOCK
-            table.num_null = stop
+        drop_unseen(group.kind, kv, request, group, table, own_blocks.num_processed_tokens)
+
+
+def drop_leading(kv: KV, group: KVGroup, table: BlockTable, num_processed: int) -> None:
+    """Free the blocks before the first token that later tokens see."""
+    stop = num_skipped(group.kind, group.window, num_processed) // group.block_size
+    if stop > table.num_null:
+        free_blocks(kv.pool, group, table, table.num_null, stop)
+        for place in range(table.num_null, stop):
+            table.blocks[place] = NULL_BLOCK
+        table.num_null = stop
+
+
+def is_past_window(group: KVGroup, table: BlockTable, num_processed: int) -> bool:
+    """Return True if a request has a block before the first token that later tokens see."""
+    skipped = num_skipped(group.kind, group.window, num_processed)
+    return skipped // group.block_size > table.num_null
 
 
 def drop_gap(
@@ -49,7 +62,7 @@ def drop_gap(
 
     A block that the gap covers only in part stays and counts as live.
     """
-    leading = num_leading(group, request)
+    leading = request.num_prompt_tokens
     stop = max(leading, num_processed - group.reference_window) // group.block_size
     first = stop
     while first > cdiv(leading, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
@@ -64,18 +77,6 @@ def first_to_leave(group: KVGroup, table: BlockTable) -> int:
     return table.num_null * group.block_size + group.window - 1
 
 
-def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
-    """Return the token count up to which a window does not move on to another block.
-
-    When a token is scheduled, at most the tokens before it are processed.
-    """
-    processed = own_blocks.num_processed_tokens
-    if group.kind == CHUNKED:
-        return (processed // group.window + 1) * group.window
-    first = first_to_leave(group, table)
-    return first + 1 if processed < first else first + group.block_size
-
-
 def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
     """Count the dead bytes in the blocks in which windows start, and their growth per token."""
     dead, rate = 0, 0
@@ -83,11 +84,7 @@ def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
         group = kv.groups[g]
         if group.window > 0:
             dead += num_dead(group, own_blocks) * group.slot_bytes
-            table = own_blocks.tables[g]
-            if group.kind == SLIDING and own_blocks.num_processed_tokens >= first_to_leave(
-                group, table
-            ):
-                rate += group.slot_bytes
+            rate += loses_token(group.kind, group, own_blocks) * group.slot_bytes
     kv.dead_bytes += dead - own_blocks.dead_bytes
     own_blocks.dead_bytes = dead
     own_blocks.dead_rate = rate
@@ -112,9 +109,7 @@ def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if has_gap(group.kind):
-            return True
-        if num_skipped(group.kind, group.window, processed) // group.block_size > table.num_null:
+        if has_unseen(group.kind, group, table, processed):
             return True
     return False
 

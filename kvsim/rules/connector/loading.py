@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import MAMBA, MAMBA_ALIGN
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv
 from kvsim.rules.blocks.checkpoint import takes_checkpoint
@@ -42,7 +41,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
     need = 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             need += states_to_grow(kv, request, group, table, end)
             continue
         need += max(most_blocks(group, num_tokens, capped) - table.length, 0)
@@ -53,7 +52,7 @@ def allocate_loaded(kv: KV, request: Request, g: int, start: int) -> None:
     """Allocate a group's blocks for the tokens before ``start``; for states, only the last one."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
-    if group.kind == MAMBA_ALIGN:
+    if group.caches_states:
         kv.states.pending[request.own_blocks * kv.num_groups + g] = NONE
         missing = cdiv(start, group.block_size) - table.length
     append_blocks(kv.pool, group, table, max(missing, 0))
@@ -74,7 +73,7 @@ def loaded_states(kv: KV, start: int, end: int) -> int:
     count = 0
     for g in range(kv.num_groups):
         size = kv.groups[g].block_size
-        count += kv.groups[g].kind == MAMBA_ALIGN and cdiv(end, size) > cdiv(start, size)
+        count += kv.groups[g].caches_states and cdiv(end, size) > cdiv(start, size)
     return count
 
 
@@ -113,7 +112,7 @@ def allocate_external(
         allocate_loaded(kv, request, g, start)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             allocate_states(kv, group, table, start, end)
         else:
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
@@ -159,7 +158,7 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         group.num_internal -= past_the_end(request, group, table)
-        if group.kind == MAMBA_ALIGN:
+        if group.caches_states:
             grow_states(kv, request, group, table, end)
         else:
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
@@ -188,6 +187,6 @@ def reserved_blocks(state: Replica) -> int:
         total += missing_blocks(state, state.requests[state.connector.prefills[at]])
     if state.limits.num_drafts > 0:
         for g in range(kv.num_groups):
-            if kv.groups[g].kind < MAMBA:
+            if not kv.groups[g].is_state or kv.groups[g].holds_one:
                 total += cdiv(slots_of_drafts(state), kv.groups[g].block_size)
     return total

@@ -1,0 +1,1 @@
+"""The kinds of attention, a file each: specification, rules, step cost and names."""
