@@ -20,7 +20,6 @@ points of servers. Without it these constants keep their values.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,10 @@ import numpy as np
 import tomli_w
 
 from experiments.validation.constants import cost_model, ordered
-from experiments.validation.data import absent, add_arguments, opening
+from experiments.validation.data import absent, command, opening
 from experiments.validation.figures import fit_errors
 from experiments.validation.fit import fit
-from experiments.validation.kernels.measured import GPUS, KINDS, errors, measured
+from experiments.validation.kernels.measured import FILES, GPUS, KINDS, errors, measured
 from experiments.validation.kernels.table_fit import calibrate_tables
 from experiments.validation.kernels.tables import tables
 from experiments.validation.points.fit import calibrate_points, decided_by_points
@@ -48,10 +47,9 @@ from experiments.validation.serving import (
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import TABLE, read_table
 
-KERNELS = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.values()))
 LIGHT, DENSE = "serving/qwen3-14b_h100_vllm0.23", "serving/h100_vllm0.15"
 LOOPS = "serving/measured_serving_points.csv"
-SETS = (*KERNELS, LIGHT, DENSE, LOOPS)
+SETS = (*FILES, LIGHT, DENSE, LOOPS)
 
 
 def fit_on_runs(
@@ -183,8 +181,7 @@ def differences(table: dict[str, dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Print the table; with ``--write``, replace the one in the package."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.calibrate", description=__doc__)
-    add_arguments(parser)
+    parser = command("calibrate", __doc__)
     parser.add_argument(
         "--tables",
         nargs="?",
@@ -196,7 +193,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"replace {TABLE.name}")
     options = parser.parse_args()
     lacking = absent(options.data, SETS)
-    if any(name in lacking for name in KERNELS):
+    if any(name in lacking for name in FILES):
         parser.error(f"{options.data} lacks kernel tables; --data names the measurements")
     if options.write and lacking:
         parser.error(f"--write needs the whole data; absent: {', '.join(lacking)}")

@@ -10,14 +10,13 @@ before the first run. A figure that kvsim cannot compute yet counts as missed. T
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from experiments.validation.data import absent, add_arguments, opening, require
+from experiments.validation.data import absent, command, opening, require
 from experiments.validation.distserve import placement as distserve_placement
 from experiments.validation.fleets import (
     a10_prefill_decode,
@@ -122,8 +121,7 @@ def kept(file: Path, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
 
 def main() -> None:
     """Print every bar, write them with ``--out``, and exit with 1 if a band is missed."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.fleet", description=__doc__)
-    add_arguments(parser)
+    parser = command("fleet", __doc__)
     parser.add_argument(
         "--bars", default="", metavar="B1,B3", help="only these; --out keeps others"
     )

@@ -18,23 +18,23 @@ band is missed.
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
 import kvsim
-from experiments.validation.data import absent, add_arguments, opening, require
+from experiments.validation.data import absent, command, opening, require
 from experiments.validation.figures import capacity_errors
 from experiments.validation.planner import difference, recorded_plans
-from experiments.validation.record import write
+from experiments.validation.record import headed, write
 from kvsim.budget.budget import GIB, engine_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table
 
 PLANS, LOGS = "vllm_planner.json", "vllm_startup_blocks.csv"
 SETS = (PLANS, LOGS)
@@ -190,9 +190,8 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """Lay out the scored logs."""
-    table = Table(title="KV blocks at start-up", title_justify="left")
-    for column in ("log", "logged", "as shipped, %", "left out, %", "overhead off by, GiB"):
-        table.add_column(column, justify="left" if column == "log" else "right")
+    columns = ("logged", "as shipped, %", "left out, %", "overhead off by, GiB")
+    table = headed("KV blocks at start-up", ("log",), columns)
     for row in rows:
         signed = (row[f"{name}_percent"] for name in ("as_shipped", "left_out"))
         figures = (f"{row['logged_blocks']:,}", *(f"{x:+.2f}" for x in signed))
@@ -214,10 +213,7 @@ def tight(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Print plans, scored rows, bands, and the reasons why other logs are not scored."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate_capacity", description=__doc__
-    )
-    add_arguments(parser)
+    parser = command("validate_capacity", __doc__)
     options = parser.parse_args()
     require(parser, options.data, SETS)
     print(opening(options.data, SETS))

@@ -9,22 +9,22 @@ contains the whole tables.
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from experiments.validation.data import absent, add_arguments, opening
+from experiments.validation.data import absent, command, opening
 from experiments.validation.figures import kernel_errors_by_size, kernels_against_measured
-from experiments.validation.kernels.measured import GPUS, KINDS, measured
-from experiments.validation.record import write
+from experiments.validation.kernels.measured import FILES, GPUS, KINDS, measured
+from experiments.validation.record import headed, write
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table
 
 BANDS = {
     "GEMM": 6.0,
@@ -34,7 +34,6 @@ BANDS = {
     "prefill attention, FP8 KV": 10.0,
     "all-reduce": 8.0,
 }
-SETS = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.values()))
 
 
 class Held(NamedTuple):
@@ -84,9 +83,8 @@ def judged(held: Held) -> dict[str, Any]:
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """Lay out the judged rows."""
-    table = Table(title="Absolute errors of held-out kernels, %", title_justify="left")
-    for column in ("card", "kernels", "held out", "median", "mean", "p90", "band", ""):
-        table.add_column(column, justify="left" if column in ("card", "kernels") else "right")
+    columns = ("held out", "median", "mean", "p90", "band", "")
+    table = headed("Absolute errors of held-out kernels, %", ("card", "kernels"), columns)
     for row in rows:
         figures = (row[f"{name}_percent"] for name in ("median", "mean", "p90"))
         verdict = "holds" if row["holds"] else "MISSED"
@@ -100,15 +98,12 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 
 def main() -> None:
     """Print one table; exits 1 if a band is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate_kernels", description=__doc__
-    )
-    add_arguments(parser)
+    parser = command("validate_kernels", __doc__)
     options = parser.parse_args()
-    lacking = absent(options.data, SETS)
+    lacking = absent(options.data, FILES)
     if lacking:
         parser.error(f"{options.data}: no {', '.join(lacking)}; --data names the measurements")
-    print(opening(options.data, SETS))
+    print(opening(options.data, FILES))
     found = held_out(options.data)
     rows = [judged(held) for held in found]
     Console(width=100).print(table_of(rows))
@@ -123,7 +118,7 @@ def main() -> None:
             {"kernels": rows},
             pictures,
             data=options.data,
-            sets=SETS,
+            sets=FILES,
         )
     raise SystemExit(0 if all(row["holds"] for row in rows) else 1)
 

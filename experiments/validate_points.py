@@ -15,7 +15,6 @@ bands, and causes are printed of groups whose TPOT is more than 6 or TTFT more t
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from experiments.validation.data import add_arguments, opening, require
+from experiments.validation.data import command, opening, require
 from experiments.validation.points import rows as point_rows
 from experiments.validation.points.causes import misses
 from experiments.validation.points.errors import (
@@ -42,6 +41,7 @@ from experiments.validation.record import write
 from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Sequence
 
     from experiments.validation.points.errors import Key
@@ -163,9 +163,7 @@ def judged(pairs: Sequence[Pair], engine: str) -> list[dict[str, Any]]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m experiments.validate_points")
-    made.description = __doc__
-    add_arguments(made)
+    made = command("validate_points", __doc__)
     made.add_argument("--csv", type=Path, metavar="FILE", help="a row per point, with CPU seconds")
     made.add_argument("--engine", choices=point_rows.ENGINES, default="vllm", help="[vllm]")
     made.add_argument("--model", action="append", default=[], metavar="NAME", help="only these")

@@ -14,20 +14,18 @@ The sample in tests/data has the runs of Llama-3.1-8B and the closed loops.
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from experiments.validation.data import add_arguments, opening, require
+from experiments.validation.data import command, opening, require
 from experiments.validation.figures import (
     loop_errors_by_batch,
     runs_against_measured,
     second_by_second,
 )
-from experiments.validation.record import write
+from experiments.validation.record import headed, write
 from experiments.validation.serving import (
     FITTED,
     Found,
@@ -44,6 +42,8 @@ from experiments.validation.serving import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from rich.table import Table
 
 COLUMNS = ("E2E", "TPOT", "TTFT", "p99 TTFT", "KV", "throughput")
 #: Beginning of the runs' names, metric, band of the mean error, band of the worst run; percent.
@@ -135,9 +135,8 @@ def verdicts(pairs: list[Pair]) -> list[dict[str, Any]]:
 
 def verdicts_table(judged: list[dict[str, Any]]) -> Table:
     """Lay out the bands."""
-    table = Table(title="Bands, held-out runs, %", title_justify="left")
-    for column in ("runs", "of", "number", "mean", "band", "worst", "band", ""):
-        table.add_column(column, justify="left" if column in ("runs", "of") else "right")
+    columns = ("number", "mean", "band", "worst", "band", "")
+    table = headed("Bands, held-out runs, %", ("runs", "of"), columns)
     words = {True: "holds", False: "MISSED", None: "absent"}
     for row in judged:
         figures = [
@@ -156,10 +155,7 @@ def verdicts_table(judged: list[dict[str, Any]]) -> Table:
 
 def runs_table(pairs: list[Pair]) -> Table:
     """Lay out the errors of every run."""
-    table = Table(title="Simulated over measured, %", title_justify="left")
-    table.add_column("run")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+    table = headed("Simulated over measured, %", ("run",), COLUMNS)
     for p in pairs:
         label = p.run.name + (" (fitted)" if p.fitted else "")
         table.add_row(label, *(f"{p.errors[c]:+.1f}" if c in p.errors else "" for c in COLUMNS))
@@ -192,9 +188,8 @@ def loop_groups(loops: list[Pair]) -> list[dict[str, Any]]:
 
 def loops_table(groups: list[dict[str, Any]]) -> Table:
     """Lay out the E2E times of closed loops."""
-    table = Table(title="Closed loops, E2E simulated over measured, %", title_justify="left")
-    for column in ("GPUs", "prompt", "runs", "median", "median abs.", "lowest", "highest"):
-        table.add_column(column, justify="right")
+    figures = ("GPUs", "prompt", "runs", "median", "median abs.", "lowest", "highest")
+    table = headed("Closed loops, E2E simulated over measured, %", (), figures)
     for row in groups:
         gpus = f"{row['gpus']}{' (fitted)' if row['fitted'] else ''}"
         signed = [f"{row[name]:+.1f}" for name in ("median", "lowest", "highest")]
@@ -229,10 +224,7 @@ def record(out: Path, data: Path, pairs: list[Pair], loops: list[Pair]) -> None:
 
 def main() -> None:
     """Print every run, the bands, and the closed loops."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate_serving", description=__doc__
-    )
-    add_arguments(parser)
+    parser = command("validate_serving", __doc__)
     parser.add_argument("--quick", action="store_true", help="without the closed loops")
     options = parser.parse_args()
     if options.quick and options.out is not None:

@@ -23,8 +23,9 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a script --data and --out."""
+def command(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """Return the command line of a script, with --data and --out."""
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=doc)
     parser.add_argument(
         "--data",
         type=Path,
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder with all measurements (default: the sample in tests/data)",
     )
     parser.add_argument("--out", type=folder, metavar="DIR", help="write JSON and pictures there")
+    return parser
 
 
 def is_sample(data: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Output of an experiment: one JSON file and its pictures, or a table."""
+"""Output of an experiment: one JSON file and its pictures, or tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.table import Table
 
 from experiments.validation.data import absent, is_sample
 
@@ -46,6 +47,16 @@ def write(
             figure.savefig(Path(scratch, f"{picture}.png"), dpi=110, metadata={"Software": None})
         for path in Path(scratch).iterdir():
             path.replace(out / path.name)
+
+
+def headed(title: str, texts: Iterable[str], figures: Iterable[str]) -> Table:
+    """Return an empty table for the terminal; its columns of figures are aligned to the right."""
+    table = Table(title=title, title_justify="left")
+    for name in texts:
+        table.add_column(name)
+    for name in figures:
+        table.add_column(name, justify="right")
+    return table
 
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

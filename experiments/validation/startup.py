@@ -13,7 +13,6 @@ summarised apart: a hundredth of it is 0.15 GiB on a T4 and 0.8 GiB on an H100.
 
 from __future__ import annotations
 
-import argparse
 import csv
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +21,7 @@ import numpy as np
 
 import kvsim
 from experiments.validate_capacity import SCORED
-from experiments.validation.data import add_arguments, require
+from experiments.validation.data import command, require
 from experiments.validation.points.rows import is_fitted
 from experiments.validation.record import write_csv
 from kvsim.budget.budget import GIB
@@ -182,10 +181,7 @@ def table(rows: list[Row]) -> list[dict[str, str]]:
 
 def main() -> None:
     """Print and write the table, and both halves in a line each."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validation.startup", description=__doc__
-    )
-    add_arguments(parser)
+    parser = command("validation.startup", __doc__)
     options = parser.parse_args()
     require(parser, options.data, (REPORTS,))
     rows = [*reports(options.data), *start_ups(options.data)]

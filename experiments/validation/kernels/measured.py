@@ -109,6 +109,10 @@ KINDS = {
 }
 
 
+#: Files of all kinds.
+FILES = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.values()))
+
+
 def measured(data: Path, kind: str, gpu: str) -> Any:
     """Return a kind's kernels under vLLM on one card, with ``seconds`` and ``test``; maybe none.
 

@@ -11,7 +11,6 @@ than 2 points away from zero. Errors of B1 are means over the stages from 20 req
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tomli_w
 
-from experiments.validation.data import add_arguments, require
+from experiments.validation.data import command, require
 from experiments.validation.llmd_routers.study import HOST_SECONDS, SETS, measured, serve, trace_of
 from experiments.validation.record import write_csv
 from experiments.validation.serving import compare, qwen, simulate
@@ -142,9 +141,7 @@ def table(data: Path) -> list[dict[str, str]]:
 
 def main() -> None:
     """Print the table and write it."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.validation.llmd_routers.causes")
-    parser.description = __doc__
-    add_arguments(parser)
+    parser = command("validation.llmd_routers.causes", __doc__)
     options = parser.parse_args()
     require(parser, options.data, (*SETS, LOOPS))
     rows = table(options.data)

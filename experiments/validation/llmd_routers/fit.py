@@ -9,12 +9,11 @@ metrics does to the output rate.
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.validation.data import add_arguments
+from experiments.validation.data import command
 from experiments.validation.llmd_routers.study import (
     AS_DEPLOYED,
     FRONT_END,
@@ -40,9 +39,7 @@ def off(pairs: Iterable[tuple[float, float]]) -> float:
 
 def main() -> None:
     """Print the error of every value that was tried."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.validation.llmd_routers.fit")
-    parser.description = __doc__
-    add_arguments(parser)
+    parser = command("validation.llmd_routers.fit", __doc__)
     options = parser.parse_args()
     theirs, trace = measured(options.data)["precise"], trace_of()
 

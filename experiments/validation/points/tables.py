@@ -9,6 +9,7 @@ from rich.table import Table
 from experiments.validation.points.errors import Triple, group_of, grouped, measured, of_half
 from experiments.validation.points.peer import PEER
 from experiments.validation.points.run import MEASURES
+from experiments.validation.record import headed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,10 +47,8 @@ def errors_table(
 
 def peer_table(pairs: Sequence[Pair]) -> Table:
     """Lay out our errors beside the other simulator's."""
-    table = Table(title="Beside aiconfigurator 0.12.0, %", title_justify="left")
-    table.add_column("points")
-    for name in ("held out", "TPOT", "its TPOT", "TTFT", "its TTFT"):
-        table.add_column(name, justify="right")
+    figures = ("held out", "TPOT", "its TPOT", "TTFT", "its TTFT")
+    table = headed("Beside aiconfigurator 0.12.0, %", ("points",), figures)
     for group, row in grouped(pairs, "held out", group_of):
         if peer := PEER.get(group):
             table.add_row(
@@ -65,9 +64,7 @@ def peer_table(pairs: Sequence[Pair]) -> Table:
 
 def verdicts_table(judged: Sequence[dict[str, Any]]) -> Table:
     """Lay out the bands."""
-    table = Table(title="Bands, held-out points, %", title_justify="left")
-    for column in ("points", "of", "n", "found", "band", ""):
-        table.add_column(column, justify="left" if column in ("points", "of") else "right")
+    table = headed("Bands, held-out points, %", ("points", "of"), ("n", "found", "band", ""))
     words = {True: "holds", False: "MISSED", None: "absent"}
     for row in judged:
         found = f"{row['found']:+.1f}" if "found" in row else ""
