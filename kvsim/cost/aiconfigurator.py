@@ -77,7 +77,7 @@ class AIConfiguratorCost:
         if not work.num_prefill_tokens:
             milliseconds = self._engine.decode_step_latency(decodes, context - 1, 2)
         else:
-            chunks: Any = work.chunks
+            chunks = work.chunks
             end = sum(stop for _, stop in chunks) // len(chunks)
             start = min(sum(start for start, _ in chunks) // len(chunks), end - 1)
             tokens = work.num_prefill_tokens

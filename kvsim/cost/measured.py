@@ -105,8 +105,7 @@ class MeasuredCost(RooflineCost):
 
     def prefill_attention(self, work: Work) -> float:
         time = 0.0
-        chunks: Any = work.chunks
-        for start, end in chunks:
+        for start, end in work.chunks:
             whole = float(_at(end, *self._prompt))
             time += whole - float(_at(start, *self._prompt)) if start else whole
         return self._layers * time

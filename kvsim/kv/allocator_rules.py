@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kvsim.kv.manager import KEEPS_NO_PREFIXES, KVCacheConfig, KVCacheManager
 from kvsim.kv.rule_manager import RuleManager
@@ -145,9 +145,8 @@ class OwnManager(RuleManager):
 
     def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         kv.own.rooms = memory.list_of([*head(kv.own.rooms, first), *[0] * (stop - first)])
-        rules: Any = kv.own.part.python
         if first and not memory.compiled:
-            rules.resize("request", stop)
+            kv.own.part.python.resize("request", stop)
 
     def fits(self, request: Request) -> bool:
         alone, one = OwnManager(self.config, self._rules), Request(0, 0.0, 1, 1)

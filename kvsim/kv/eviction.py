@@ -165,8 +165,7 @@ def init_contents(memory: Memory, contents: Contents, count: int) -> None:
 def victims(pool: BlockPool) -> Iterator[int]:
     """Yield the cached free blocks of a pool, next victim first. Does not mutate."""
     if pool.policy == PYTHON_POLICY:
-        policy: Any = pool.python
-        yield from policy
+        yield from pool.python
     elif pool.policy == Eviction.LRU:
         line = pool.line
         waiting = (line.entries[at] for at in range(line.first, line.stop))
@@ -179,9 +178,8 @@ def victims(pool: BlockPool) -> Iterator[int]:
 
 def evictable(pool: BlockPool) -> list[int]:
     """Return the cached free blocks of a pool, in no particular order."""
-    policy: Any = pool.python
-    if pool.policy == PYTHON_POLICY and isinstance(policy, RulePolicy):
-        return evictable(policy.pool)
+    if pool.policy == PYTHON_POLICY and isinstance(pool.python, RulePolicy):
+        return evictable(pool.python.pool)
     if pool.policy in (PYTHON_POLICY, Eviction.LRU):
         return list(victims(pool))
     found = []
@@ -241,7 +239,7 @@ class Alone(RulePolicy):
     def evict(self) -> int:
         """Return the block that the rules return, without a check that it is cached."""
         self.pool.num_cached -= 1
-        block_id: int = self.pool.python.evict()  # type: ignore[attr-defined]
+        block_id: int = self.pool.python.evict()
         self.pool.blocks[block_id].ref_cnt = 1
         return block_id
 

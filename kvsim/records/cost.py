@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from kvsim.records.paged import FULL
 from kvsim.records.part import Part
@@ -136,7 +137,7 @@ class Work(Record):
     decode_flops: float = 0.0
     prefill_bytes: float = 0.0
     prefill_flops: float = 0.0
-    chunks: object = None  # (first token, end) of every prompt or prompt chunk
+    chunks: Any = None  # (first token, end) of every prompt or prompt chunk
     swapped_bytes: int = 0  # copied between GPU and host before the step starts
 
     @property
@@ -154,7 +155,7 @@ class Cost(Record):
     flops: float = 0.0  # FLOPs and bytes of the step priced last
     bytes: float = 0.0
     work: Work = field(default_factory=Work)
-    python: object = None  # a cost model in Python, or a user's rules as Python
+    python: Any = None  # a cost model in Python, or a user's rules as Python
     part: Part = field(default_factory=Part)  # a user's rules
     is_refused: bool = False  # a user's cost model returned a value that is not a time
     refused_time: float = 0.0

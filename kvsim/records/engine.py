@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from kvsim.engines.policies import VLLM
 from kvsim.engines.records.states import EngineStates, Storage
@@ -101,7 +102,7 @@ class Batch(Record):
     number: int = 0  # with a connector: its number among steps with tokens
     call: int = 0  # with a connector: its number among all calls of schedule
     entries: list[Entry] = field(default_factory=list)
-    python: object = None  # the plan of a scheduler in Python
+    python: Any = None  # the plan of a scheduler in Python
 
 
 @dataclass(slots=True)
@@ -442,5 +443,5 @@ class Replica(Record):
     max_step_rows: int = 0
     num_bins: int = 0  # bins of the memory map
     maps: list[Tiny] = field(default_factory=list)  # causes, by sample and bin
-    scheduler: object = None  # a scheduler in Python
-    plan_of: object = None  # function that makes the plan for a cost model in Python
+    scheduler: Any = None  # a scheduler in Python
+    plan_of: Any = None  # function that makes the plan for a cost model in Python

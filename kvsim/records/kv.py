@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from kvsim.engines.records.states import Radix
 from kvsim.records.contiguous import Contiguous
@@ -90,7 +91,7 @@ class KV(Record):
     virtual: Virtual = field(default_factory=Virtual)
     radix: Radix = field(default_factory=Radix)
     own: OwnMemory = field(default_factory=OwnMemory)
-    python: object = None  # a manager in Python
+    python: Any = None  # a manager in Python
 
     alignment: int = 1  # hits are multiples of it, in tokens
     scheduler_block_size: int = 1  # tokens; a multiple of the block size of every group

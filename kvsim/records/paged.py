@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
@@ -73,7 +73,7 @@ class BlockPool(Record):
     num_short_in_use: int = 0  # most blocks of its hit that other requests hold
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)  # scratch, by block
-    python: object = None  # an eviction policy in Python
+    python: Any = None  # an eviction policy in Python
 
     @property
     def num_free(self) -> int:

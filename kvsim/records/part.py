@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvsim.records.record import NONE, Record
 
@@ -13,6 +14,6 @@ class Part(Record):
 
     address: int = 0  # address of the state that the rules declare
     calls: list[int] = field(default_factory=list)  # machine code by operation, 0 for none
-    python: object = None  # the same rules as Python
+    python: Any = None  # the same rules as Python
     wrong: int = NONE  # first operation that returned an invalid value; no call follows it
     returned: float = 0.0  # that value

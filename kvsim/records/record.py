@@ -2,7 +2,7 @@
 
 A field is an int, a float, a bool, another record (embedded), or a list of ints, floats or records.
 Compiled code sees a list as the address of its first item and its length. A field annotated
-``object`` exists in Python only. Rules read and write fields by name in either form.
+``Any`` exists in Python only. Rules read and write fields by name in either form.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Record:
         if "_kinds" not in cls.__dict__:
             hints = get_type_hints(cls, include_extras=True)
             named = {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]
-            cls._kinds = {name: kind for name, kind in named.items() if kind is not object}
+            cls._kinds = {name: kind for name, kind in named.items() if kind is not Any}
         return cls._kinds
 
     @classmethod

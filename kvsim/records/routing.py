@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvsim.records.engine import Replica
 from kvsim.records.record import NONE, Record, Short
@@ -151,7 +152,7 @@ class PrefillPrice(Record):
     replica: Replica = field(default_factory=Replica)
     most_tokens: int = 0  # of a step
     is_python: bool = True  # prices come from functions in Python
-    python: object = None  # properties of the fleet, with these functions
+    python: Any = None  # properties of the fleet, with these functions
 
 
 @dataclass(slots=True)

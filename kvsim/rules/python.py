@@ -42,74 +42,62 @@ def wrong(value: Any, part: object, operation: str, allowed: str) -> ValueError:
 
 def python_lookup(kv: KV, request: Request) -> int:
     """Look up a prefix, and store the hit in the manager for the admission; return its tokens."""
-    manager: Any = kv.python
-    hit = manager.lookup(request)
-    manager.last_hit = hit
+    hit = kv.python.lookup(request)
+    kv.python.last_hit = hit
     request.shared_prefix_boundary = hit.shared_prefix_boundary
     return int(hit.num_tokens)
 
 
 def python_admit(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     """Allocate a request's first slots, with the hit of the last look-up unless it is empty."""
-    manager: Any = kv.python
     if hit == 0:
-        return bool(manager.allocate_slots(request, num_tokens))
-    return bool(manager.allocate_slots(request, num_tokens, manager.last_hit))
+        return bool(kv.python.allocate_slots(request, num_tokens))
+    return bool(kv.python.allocate_slots(request, num_tokens, kv.python.last_hit))
 
 
 def python_allocate(kv: KV, request: Request, num_tokens: int) -> bool:
-    manager: Any = kv.python
-    return bool(manager.allocate_slots(request, num_tokens))
+    return bool(kv.python.allocate_slots(request, num_tokens))
 
 
 def python_reserve(kv: KV, request: Request) -> int:
-    manager: Any = kv.python
-    return int(manager.reserve(request))
+    return int(kv.python.reserve(request))
 
 
 def python_free(kv: KV, request: Request) -> None:
-    manager: Any = kv.python
-    manager.free(request)
+    kv.python.free(request)
 
 
 def python_retire(kv: KV, request: Request) -> None:
-    manager: Any = kv.python
-    manager.retire(request)
+    kv.python.retire(request)
 
 
 def python_cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    manager: Any = kv.python
-    manager.cache_computed(request, num_tokens)
+    kv.python.cache_computed(request, num_tokens)
 
 
 def python_num_free(kv: KV) -> int:
-    manager: Any = kv.python
-    return int(manager.num_free)
+    return int(kv.python.num_free)
 
 
 def python_swap_out(kv: KV, request: Request) -> int:
-    manager: Any = kv.python
-    return int(manager.swap_out(request))
+    return int(kv.python.swap_out(request))
 
 
 def python_swap_in(kv: KV, request: Request) -> int:
-    manager: Any = kv.python
-    return int(manager.swap_in(request))
+    return int(kv.python.swap_in(request))
 
 
 def python_has_blocks(kv: KV, request: Request) -> bool:
     """Return True if a manager keeps block tables."""
-    manager: Any = kv.python
-    return bool(manager.block_ids(request))
+    return bool(kv.python.block_ids(request))
 
 
 def python_take_transfers(state: Replica, batch: Batch) -> None:
     """Set ``kv.moved`` to the bytes that a manager moves for a step."""
-    manager: Any = state.kv.python
-    if manager is None:
+    if state.kv.python is None:
         return
     requests = [state.requests[batch.entries[at].request] for at in range(batch.size)]
-    moved, kv = manager.take_transfers(requests), state.kv
+    moved, kv = state.kv.python.take_transfers(requests), state.kv
     kv.moved.fetched, kv.moved.stored = moved.fetched, moved.stored
     kv.moved.paged_in, kv.moved.paged_out = moved.paged_in, moved.paged_out
     kv.moved.num_faults = moved.num_faults
@@ -117,30 +105,27 @@ def python_take_transfers(state: Replica, batch: Batch) -> None:
 
 def python_allocate_room(kv: KV, request: Request, num_tokens: int) -> int:
     """Make room for a request's first tokens by a user's rules; return the room in tokens."""
-    rules: Any = kv.own.part.python
+    rules = kv.own.part.python
     return number(int, rules.allocate(request, num_tokens), rules, "allocate")
 
 
 def python_free_room(kv: KV, request: Request) -> None:
-    rules: Any = kv.own.part.python
-    rules.free(request)
+    kv.own.part.python.free(request)
 
 
 def python_measure(kv: KV) -> None:
-    manager: Any = kv.python
-    now, usage = manager.usage, kv.usage
+    now, usage = kv.python.usage, kv.usage
     usage.token_states, usage.reservation, usage.internal = now[0], now[1], now[2]
     usage.external, usage.unallocated, usage.cached = now[3], now[4], now[5]
 
 
 def python_kv_usage(kv: KV) -> float:
-    manager: Any = kv.python
-    return float(manager.kv_usage)
+    return float(kv.python.kv_usage)
 
 
 def python_heap(state: Replica, seconds: float) -> None:
     """Add a caching allocator's bytes times ``seconds`` to the totals, if the manager has one."""
-    manager: Any = state.kv.python
+    manager = state.kv.python
     heap = None if manager is None else manager.heap_bytes
     if heap is not None:
         state.totals.heap_active_seconds += heap[0] * seconds
@@ -149,8 +134,7 @@ def python_heap(state: Replica, seconds: float) -> None:
 
 def python_paint(state: Replica, first: int) -> None:
     """Write a manager's memory map into ``state.maps``, from index ``first`` on."""
-    manager: Any = state.kv.python
-    causes = manager.memory_map(state.num_bins).tolist()
+    causes = state.kv.python.memory_map(state.num_bins).tolist()
     for b in range(state.num_bins):
         state.maps[first + b] = causes[b]
 
@@ -162,68 +146,58 @@ def python_arrived(
     pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
 ) -> None:
     """Notify a policy that a prompt with these keys has been admitted."""
-    policy: Any = pool.python
-    if policy.foresees:
+    if pool.python.foresees:
         num_keys = (request.num_prompt_tokens - 1) // block_size
         extend_keys(own_blocks, request, num_keys, block_size, 0)
-        policy.arrived([own_blocks.keys[place] for place in range(num_keys)])
+        pool.python.arrived([own_blocks.keys[place] for place in range(num_keys)])
 
 
 def python_insert(pool: BlockPool, k: int) -> None:
-    policy: Any = pool.python
-    policy.insert(k)
+    pool.python.insert(k)
 
 
 def python_remove(pool: BlockPool, k: int) -> None:
-    policy: Any = pool.python
-    policy.remove(k)
+    pool.python.remove(k)
 
 
 def python_evict(pool: BlockPool) -> int:
-    policy: Any = pool.python
-    return number(int, policy.evict(), policy, "evict")
+    return number(int, pool.python.evict(), pool.python, "evict")
 
 
 def python_cached(pool: BlockPool, k: int) -> None:
-    policy: Any = pool.python
-    policy.cached(k, pool.blocks[k].key)
+    pool.python.cached(k, pool.blocks[k].key)
 
 
 def python_hit(pool: BlockPool, k: int) -> None:
-    policy: Any = pool.python
-    policy.hit(k)
+    pool.python.hit(k)
 
 
 # -- a scheduler ----------------------------------------------------------------------------------
 
 
 def python_add(state: Replica, k: int) -> None:
-    scheduler: Any = state.scheduler
-    scheduler.add(state.requests[k])
+    state.scheduler.add(state.requests[k])
 
 
 def python_schedule(state: Replica, batch: Batch) -> None:
-    scheduler: Any = state.scheduler
-    scheduler.run_step(batch)
+    state.scheduler.run_step(batch)
 
 
 def python_complete(state: Replica, batch: Batch) -> None:
-    scheduler: Any = state.scheduler
-    scheduler.update_from_output(batch)
+    state.scheduler.update_from_output(batch)
 
 
 def python_has_work(state: Replica) -> bool:
-    scheduler: Any = state.scheduler
-    return bool(scheduler.has_work)
+    return bool(state.scheduler.has_work)
 
 
 def python_rank(state: Replica, k: int) -> float:
-    order: Any = state.order.python
+    order = state.order.python
     return number(float, order.priority(state.requests[k], state.clock), order, "priority")
 
 
 def python_victim_score(state: Replica, k: int) -> float:
-    order: Any = state.order.python
+    order = state.order.python
     return number(float, order.victim(state.requests[k], state.clock), order, "victim")
 
 
@@ -232,14 +206,12 @@ def python_victim_score(state: Replica, k: int) -> float:
 
 def python_price_work(cost: Cost) -> float:
     """Return the seconds of the counted work by a user's cost rules."""
-    model: Any = cost.python
-    return number(float, model.price(cost.work), model, "price")
+    return number(float, cost.python.price(cost.work), cost.python, "price")
 
 
 def python_price(state: Replica, batch: Batch) -> float:
-    model: Any = state.cost.python
-    plan: Any = state.plan_of
-    cost = model.step(plan(state, batch).close())
+    model = state.cost.python
+    cost = model.step(state.plan_of(state, batch).close())
     if not hasattr(cost, "flops"):
         raise ValueError(f"{type(model).__name__}.step returned {cost!r}: must be a StepCost")
     state.cost.flops, state.cost.bytes = cost.flops, cost.bytes
@@ -251,11 +223,9 @@ def python_price(state: Replica, batch: Batch) -> float:
 
 def python_prefill_time(prefill: PrefillPrice, num_tokens: int, num_cached: int) -> float:
     """Return the seconds to compute a prompt on an idle replica."""
-    facts: Any = prefill.python
-    return float(facts.prefill_time(num_tokens, num_cached))
+    return float(prefill.python.prefill_time(num_tokens, num_cached))
 
 
 def python_fetch_time(prefill: PrefillPrice, num_tokens: int) -> float:
     """Return the seconds to read the KV of tokens from another replica."""
-    facts: Any = prefill.python
-    return float(facts.fetch_time(num_tokens))
+    return float(prefill.python.fetch_time(num_tokens))

@@ -27,7 +27,6 @@ class Handoff:
     source, target : the prefill replica, and the decode replica
     num_offered : tokens of KV that the source has for the target after the prefill
     num_tokens : tokens that the target lacks; -1 until it has blocks for them
-    asked_time : time at which the target allocated blocks for ``num_tokens``, seconds
     is_computed : the source has computed the prompt
     is_sent_on : the request was submitted to the target
     transfer : number of the transfer, -1 before there is one
@@ -39,7 +38,6 @@ class Handoff:
     target: Member
     num_offered: int = 0
     num_tokens: int = -1
-    asked_time: float = -1.0
     is_computed: bool = False
     is_sent_on: bool = False
     transfer: int = -1

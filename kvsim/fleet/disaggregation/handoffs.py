@@ -203,7 +203,7 @@ class Handoffs(Feature):
         if member.role == "prefill":
             return
         handoff = self._open[row]
-        handoff.num_tokens, handoff.asked_time = num_tokens, time
+        handoff.num_tokens = num_tokens
         if num_tokens > 0:
             self._own_tokens[row] = handoff.num_offered - num_tokens
         else:  # nothing to transfer: the target's engine reports its hits

@@ -32,16 +32,6 @@ def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator
     return equal[0] if len(equal) == 1 else equal[int(rng.integers(len(equal)))]
 
 
-def power_of_two(loads: Sequence[float], rng: Generator) -> int:
-    """Draw two different indices; return that of the smaller load, on a tie the first."""
-    if len(loads) == 1:
-        return 0
-    first = int(rng.integers(len(loads)))
-    second = int(rng.integers(len(loads) - 1))
-    second += second >= first
-    return second if loads[second] < loads[first] else first
-
-
 def queues(replicas: Sequence[ReplicaView]) -> list[int]:
     """Return the number of this gateway's requests in flight at each replica."""
     return [replica.num_outstanding() for replica in replicas]

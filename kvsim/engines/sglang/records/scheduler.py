@@ -161,7 +161,6 @@ class Sglang(Record):
     num_deaf: int = 0  # passes since requests were received; a prefill counts as 1000
     num_decodes_due: int = 0  # before the next prefill
     is_dead: bool = False  # out of memory in a prefill
-    num_retractions: int = 0
     order_now: list[int] = field(default_factory=list)  # scratch: requests to sort
     merged: list[int] = field(default_factory=list)  # scratch
     admitted: list[int] = field(default_factory=list)

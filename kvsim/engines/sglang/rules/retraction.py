@@ -71,7 +71,6 @@ def retract_decodes(state: Replica) -> None:
         scheduler.num_running -= 1
         free_for_recompute(state, scheduler.running[scheduler.num_running], scheduler.num_running)
         fits = decodes_fit(state)
-    scheduler.num_retractions += state.num_preempted - first
     for place in range(first, state.num_preempted):
         enter_queue(state, state.preempted[place])
     if not fits and not decodes_fit(state):
