@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,31 @@ def test_the_loop_chooses_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(2):
         trace, options = drawn(seed)
         check(monkeypatch, text, trace, **options)
+
+
+#: Steps of a second, of which some end at the time of an arrival, and begin another one then.
+IN_STEP = {"cost_model": "constant+seconds=1", "async_scheduling": False}
+
+
+def test_an_end_at_the_time_of_an_arrival_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fifth request finds (1, 2) in flight; then the second ends, and the sixth (2, 1)."""
+    times, outputs = [0.0, 0.0, 0.0, 0.0, 1.5, 2.0], [1, 2, 9, 9, 9, 9]
+    trace = kvsim.Trace.from_arrays(times, [16] * 6, outputs)
+    options = OPTIONS | IN_STEP | {"data_parallel_size": 2}
+    found = check(monkeypatch, "least-outstanding", trace, **options)
+    assert found.requests["replica"].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "text", ["vllm-kv-aware+event-delay=0", "llm-d+index=precise+event-delay=0"]
+)
+def test_the_loop_chooses_alike_at_the_end_of_steps(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, options = drawn(2)
+    times = np.floor(trace.arrival_time * 8) / 4
+    check(monkeypatch, text, replace(trace, arrival_time=times), **options | IN_STEP)
 
 
 def test_every_rule_of_a_router_is_translated() -> None:

@@ -197,25 +197,35 @@ def evict_due(index, moments, now, limits):
             shrink(index, place, target)
 
 
-def reach(fleet, cursor, moments, time, steps):
+def forget_look(loop, place):
+    """Forget when a replica was last observed, so that it is observed anew."""
+    loop[FLEET][5][place] = loop[SCRATCH][3][3][3][place] = math.nan
+
+
+def reach(loop, time, steps):
     """Advance all replicas to a time; False if the host must first advance one of them."""
-    entries, addresses, times, ended = fleet[0], fleet[1], fleet[2], fleet[3]
+    entries, addresses, times, ended, _, _ = loop[FLEET]
+    cursor = loop[CURSOR]
+    for place in range(len(times)):
+        if times[place] <= time:  # a step that ends at this time may not change its next event
+            forget_look(loop, place)
     place = advance_due(entries, addresses, times, ended, cursor[1], time, ADVANCE, steps)
     cursor[1] = max(place, 0)
-    moments[TARGET] = time
+    loop[MOMENTS][TARGET] = time
     return place < 0
 
 
-def scrape_if_due(placement, fleet, cursor, moments, scrapes, before, now, steps):
+def scrape_if_due(placement, loop, before, now, steps):
     """Scrape all replicas if a scrape is due; False if the host must first advance one of them."""
-    start, interval = scrapes
+    start, interval = loop[SCRAPES]
+    moments = loop[MOMENTS]
     time = start + last_scrape(now, start, interval) * interval
     if time <= max(before, moments[SCRAPED]):
         return True
-    if not reach(fleet, cursor, moments, time, steps):
+    if not reach(loop, time, steps):
         return False
-    for place in range(len(fleet[1])):
-        scrape(placement, fleet[1], place, time)
+    for place in range(len(loop[FLEET][1])):
+        scrape(placement, loop[FLEET][1], place, time)
     moments[SCRAPED] = time
     return True
 
@@ -232,23 +242,20 @@ def catch_up(placement, loop, before, now, steps):
 
     ``before`` and ``now`` are the times of the last arrival and of this one.
     """
-    fleet, paths, cursor, moments = loop[FLEET], loop[PATHS], loop[CURSOR], loop[MOMENTS]
-    scrapes = loop[SCRAPES]
-    start, interval = scrapes
+    start, interval = loop[SCRAPES]
     if placement.draws.num_words - placement.draws.next_word < FEWEST_WORDS:
         return DRAW
-    if interval > 0 and not scrape_if_due(
-        placement, fleet, cursor, moments, scrapes, before, now, steps
-    ):
+    if interval > 0 and not scrape_if_due(placement, loop, before, now, steps):
         return ADVANCE_ONE
-    if not reach(fleet, cursor, moments, now, steps):
+    if not reach(loop, now, steps):
         return ADVANCE_ONE
     observe(placement, loop)
+    paths = loop[PATHS]
     if paths[0] and largest(paths[2]) == paths[1].shape[1]:
         return MAKE_PLACES
     if interval > 0:
         time = start + last_scrape(now, start, interval) * interval
-        scrape_idle(placement, fleet, time)
+        scrape_idle(placement, loop[FLEET], time)
     return LATER
 
 
@@ -382,15 +389,14 @@ def route(loop, steps, most):
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     fleet, router, cursor = loop[FLEET], loop[ROUTER], loop[CURSOR]
-    entries, addresses, times, _, rooms, heard = fleet
+    entries, addresses, times, _, rooms, _ = fleet
     contents, starts, lengths, offsets, salts, num_prompt_tokens, sessions = loop[PROMPTS]
     rows, planned, _, start = loop[ARRIVALS]
     predicted, best, _, stride = loop[NOTED]
     source, size, most_entries, block_size, is_simple, _, num_pieces = loop[KINDS]
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
-    keys, blocks, _, found = loop[SCRATCH]
-    seen = found[3][3]
+    keys, blocks = loop[SCRATCH][0], loop[SCRATCH][1]
     while cursor[0] < last:
         at = cursor[0]
         row, now, before = rows[at], planned[at], planned[at - 1] if at > 0 else start
@@ -418,7 +424,7 @@ def route(loop, steps, most):
             cursor[2] = place
             return WRONG_CHOICE
         record_choice(placement, loop, place, row)
-        heard[place] = seen[place] = math.nan  # it may be idle again at the next observation
+        forget_look(loop, place)  # it may be idle again at the next observation
         cursor[0] += 1
         cursor[3] = place
         enter_path(loop, place, row, its, path)

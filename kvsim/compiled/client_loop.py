@@ -18,10 +18,10 @@ from kvsim.compiled.arrival_loop import (
     LATER,
     ROUTER,
     SCRAPES,
-    SCRATCH,
     SUBMIT,
     TRACKER,
     _placement,
+    forget_look,
     route,
     scrape,
 )
@@ -269,12 +269,6 @@ def send_first(numbers, instants, events, stack, pauses, flying, waits, sent_tim
     numbers[PAUSES] += 1
 
 
-def forget_looks(heard, seen):
-    """Forget when replicas were last observed: the end of a step may not have changed its time."""
-    for place in range(len(heard)):
-        heard[place], seen[place] = -1.0, math.nan
-
-
 def handle_sent(numbers, instants, stack, waits, ready):
     """Put the requests that only waited for the sending of the last one on the stack."""
     number = happen(waits, numbers[LAST] + len(ready), instants[NOW], ready)
@@ -350,7 +344,8 @@ def serve_clients(loop, clients, steps, most):
         elif stage == SEND:
             at = cursor[0]
             arrivals[0][at], arrivals[1][at] = numbers[LAST], instants[NOW]
-            forget_looks(fleet[5], loop[SCRATCH][3][3][3])
+            for place in range(len(fleet[1])):
+                forget_look(loop, place)
             outcome = route(loop, steps, 1)
             if cursor[0] == at:
                 return outcome
