@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.player import add, checksum, linked
@@ -42,12 +43,14 @@ def tree_rows(seen: TreeView) -> tuple[int, int]:
         every += rows
         if node.num_locks == 0:
             unlocked += rows
-    return row_sum(every), row_sum(unlocked)
+    return row_sum(tuple(every)), row_sum(tuple(unlocked))
 
 
-def row_sum(rows: Iterable[tuple[int, ...]]) -> int:
+@lru_cache(2)  # most passes leave the tree as it is
+def row_sum(rows: tuple[tuple[int, ...], ...]) -> int:
     """Return the checksum of sorted rows."""
-    return checksum((":".join(map(str, row)) for row in sorted(rows)), ";")
+    text = ":".join(["%d"] * len(rows[0])) if rows else ""
+    return checksum([text % row for row in sorted(rows)], ";")
 
 
 def host_slots(tree: Radix) -> tuple[int, int]:
@@ -69,7 +72,7 @@ def window_rows(seen: TreeView) -> tuple[int, int]:
             rows = list(zip(slots, range(node.start, node.end), strict=True))
             every += rows
             unlocked += rows if node.num_window_locks == 0 else []
-    return row_sum(every), row_sum(unlocked)
+    return row_sum(tuple(every)), row_sum(tuple(unlocked))
 
 
 def window_map(seen: TreeView, state: Replica) -> list[int]:
@@ -88,11 +91,11 @@ def window_map(seen: TreeView, state: Replica) -> list[int]:
     return found
 
 
-def tree_columns(tree: Radix, seen: TreeView) -> Entry:
+def tree_columns(tree: Radix, seen: TreeView, free: list[int]) -> Entry:
     """Return the columns of the tree, its pool and the host's."""
     columns: Entry = {"av": tree.pages.num_unused_slots}
     columns["ev"], columns["pr"] = tree.num_evictable, tree.num_protected
-    columns["fq"] = checksum(free_pages(tree.pages))
+    columns["fq"] = checksum(free)
     if tree.enabled:
         columns["th"], columns["tu"] = tree_rows(seen)
     if tree.has_states:
@@ -236,7 +239,8 @@ class PassLog:
         ended = [self._names[row] for row in sorted(finished, key=self._order.__getitem__)]
         queue = linked(state.requests, state.waiting.head)
         waiting = [self._names[request.request_id] for request in queue]
-        seen, free = TreeView(tree), free_pages(tree.pages)
+        seen = TreeView(tree)
+        free = seen.free_pages()
         add(
             entry,
             fin=ended or None,
@@ -248,7 +252,7 @@ class PassLog:
             fql=free if len(free) <= MOST_SLOTS else None,
             rt=checksum(self._rows(seen), ";"),
             rs=checksum(head(scheduler.rows, scheduler.num_rows)),
-            **tree_columns(tree, seen),
+            **tree_columns(tree, seen, free),
         )
         if scheduler.speculation.is_on:
             pairs = [(k, state.requests[k]) for k in self._holders()]

@@ -70,7 +70,7 @@ class SglangPlayer(Player):
 
     def _lost(self) -> list[int]:
         """Return the requests that have ended in the queue, or between chunks, since last time."""
-        reasons, is_bounded = self.table["finish_reason"], self._max_queued is not None
+        reasons, is_bounded = self.table["finish_reason"].tolist(), self._max_queued is not None
         # Without a limit of the queue, a failed request ran out of memory: it is logged as ended.
         kinds = LOST if is_bounded else (FinishReason.REJECTED, FinishReason.ABORTED)
         lost = [row for row in sorted(self._alive) if reasons[row] in kinds]

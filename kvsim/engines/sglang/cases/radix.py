@@ -94,7 +94,8 @@ class RadixPlayer(Player):
         if log:
             pairs = zip(log[::2], log[1::2], strict=True)
             entry["fr"] = [[count * size, page * size] for count, page in pairs]
-        entry.update(tree_columns(tree, TreeView(tree)))
+        seen = TreeView(tree)
+        entry.update(tree_columns(tree, seen, seen.free_pages()))
         if self._has_host:
             del entry["tu"]
         return True

@@ -51,7 +51,7 @@ class TreeView:
     """The nodes and links of a tree, copied from objects or flat memory."""
 
     def __init__(self, tree: Radix) -> None:
-        self.size = tree.pages.page_size
+        self.pages, self.size = tree.pages, tree.pages.page_size
         self.next_page = next_pages(tree.pages)
         count, rows = tree.num_nodes, tree.nodes
         columns: list[Any]
@@ -60,6 +60,10 @@ class TreeView:
         else:
             columns = [[getattr(rows[k], name) for k in range(count)] for name in FIELDS]
         self.rows = [Seen(k, *row) for k, row in enumerate(zip(*columns, strict=True))]
+
+    def free_pages(self) -> list[int]:
+        """Return the free pages in the order of their allocation."""
+        return self.chain(self.pages.first, self.pages.num_left)
 
     def chain(self, page: int, count: int) -> list[int]:
         found, following = [], self.next_page
@@ -104,13 +108,13 @@ def next_pages(pages: Pages) -> list[int]:
         found: list[int] = (np.arange(1, len(jumps) + 1) + jumps).tolist()
         return found
     found = list(range(1, count + 1))
-    for page in list(links):
-        found[page] += links[page].jump  # type: ignore[call-overload]
+    for page, link in links.items():  # type: ignore[attr-defined]
+        found[page] += link.jump
     return found
 
 
 def free_pages(pages: Pages) -> list[int]:
-    """Return the free pages in the order of their allocation."""
+    """Return the free pages of a pool without a tree in the order of their allocation."""
     following, found, page = next_pages(pages), [], pages.first
     for _ in range(pages.num_left):
         found.append(page)
@@ -158,7 +162,7 @@ def check_tree(state: Replica) -> list[Seen]:
     tree, seen, held = state.kv.radix, TreeView(state.kv.radix), holders(state)
     mine = {k: state.engines.sglang.progress[k] for k in held}
     nodes = list(seen.nodes())
-    pages = free_pages(tree.pages)
+    pages = seen.free_pages()
     for node in nodes:
         if not node.on_host_only:
             pages += whole_chain(seen, node.page, node.last_page, node.num_tokens // seen.size)
