@@ -57,6 +57,17 @@ def _every_group() -> dict[str, list[EntryPoint]]:
     return {group: list(found.select(group=group)) for group in groups}
 
 
+@cache
+def kvsim_version() -> str:
+    """Return the version of the installed package, "unknown" for a checkout alone."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kvsim")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def offers(group: str) -> dict[str, list[Offer]]:
     """Return the offers of installed packages in a group, by name. Imports none of them."""
     found: dict[str, list[Offer]] = {}

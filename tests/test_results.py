@@ -17,7 +17,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.records import engine as records
 from kvsim.records import paged
 from kvsim.records.engine import Replica
-from kvsim.records.memory import Flat, Memory, Objects, Zeros, copied
+from kvsim.records.memory import Flat, Memory, Objects, Zeros, column, copied
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
 from kvsim.results.result import TABLES
@@ -94,6 +94,13 @@ def test_gap_bins_are_a_thousandth_wide(seconds: float) -> None:
     state = Replica(gaps=Zeros())
     record_gap(state, seconds, 3)
     assert state.gaps == {gap_bin(seconds): 3}
+    record_gap(state, 2 * seconds, 1)
+    assert state.first_gap == gap_bin(seconds)
+
+
+def test_every_token_after_the_first_has_a_gap(result: kvsim.Result) -> None:
+    gaps = result.requests["num_output_tokens"] - 1
+    assert result.token_gaps["count"].sum() == gaps.sum() > 0
 
 
 def test_itl_percentiles_from_bins_agree_with_exact_gaps() -> None:
@@ -257,6 +264,14 @@ def test_replicas_sum_up() -> None:
     assert two.summary["mean_running"] == pytest.approx(one.summary["mean_running"], rel=0.35)
     usage = [r.summary["kv_cache"]["mean_usage"] for r in (one, two)]
     assert usage[1] == pytest.approx(usage[0] / 2, rel=0.35)
+
+
+def test_a_long_list_has_all_its_records_though_few_were_touched() -> None:
+    rows = Objects().records(paged.Block, 5000)
+    rows[4999].key = 7
+    assert column(rows, "key") == [0] * 4999 + [7]
+    assert len(rows) == 5000 > len([*rows.values()])  # type: ignore[attr-defined]
+    assert column(rows, "key") == [row.key for row in rows]
 
 
 def test_two_names_of_one_list_are_replaced_together() -> None:

@@ -422,9 +422,9 @@ class Replica:
         state = self.state
         state.horizon = end_time
         self._call(rules.CLOSE, 0)
-        counts = self._gaps[: gap_bin(state.totals.peak_token_gap) + 1]
-        used = np.flatnonzero(counts != 0)
-        gaps = dict(zip(used.tolist(), counts[used].tolist(), strict=True))
+        bins = slice(state.first_gap, gap_bin(state.totals.peak_token_gap) + 1)
+        used = state.first_gap + np.flatnonzero(self._gaps[bins])  # other pages stay untouched
+        gaps = dict(zip(used.tolist(), self._gaps[used].tolist(), strict=True))
         sums = {name: getattr(state.totals, name) for name in records.Totals.kinds()}
         return Totals(token_gaps=gaps, **sums)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.engine.own_parts import check_parts
+from kvsim.entry_points import kvsim_version
 from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
 from kvsim.fleet.lock_step import independence_notes
@@ -240,17 +240,13 @@ def _provenance(
 ) -> dict[str, Any]:
     """Return the provenance of the results; ``reason`` is why plain Python ran, else empty."""
     config, setup = plan.config, pools[0].setup
-    try:
-        installed = version("kvsim")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        installed = "unknown"
     ranks, changes = summary["data_parallel"], plan.changes
     readers, sent = len(pools[-1].members), {"has_waits": trace.has("after")}
     sent["has_turns"] = bool((previous_turns(trace.session_id) >= 0).any())
     return {
         "engine": "python" if reason else "compiled",
         "reason": reason,
-        "kvsim_version": installed,
+        "kvsim_version": kvsim_version(),
         "config_digest": config.digest,
         "trace_digest": trace.digest,
         "num_requests": len(trace),

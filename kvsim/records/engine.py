@@ -436,6 +436,7 @@ class Replica(Record):
     num_samples: int = 0
     stride: int = 1  # every stride-th step is sampled; a power of two
     gaps: list[int] = field(default_factory=list)  # tokens by bin of the gap before them
+    first_gap: int = 1 << 21  # the first of these bins with a token, behind all if none has
     rows: list[RequestRow] = field(default_factory=list)
     record_steps: bool = False
     steps: list[StepRow] = field(default_factory=list)

@@ -30,6 +30,8 @@ ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
 #: Most records in a list of Python objects; this number takes ten seconds and gigabytes.
 MOST_OBJECTS = 20_000_000
+#: Longer lists of Python objects are made as they are touched, such as the blocks of a pool.
+LONG = 4096
 #: Arrays of at least this number of bytes are mapped from the operating system.
 MAPPED = 1 << 20
 
@@ -104,6 +106,27 @@ class Room(dict[int, R]):
         return made
 
 
+class LongList(Room[R]):
+    """A room with a number of records: it has a length, and yields records untouched before."""
+
+    def __init__(self, record: type[R], count: int) -> None:
+        super().__init__(record)
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[R]:  # type: ignore[override]
+        return (self[place] for place in range(self.count))
+
+    def column(self, name: str) -> list[Any]:
+        """Return one field of all records, without creating any."""
+        values = [getattr(self.record(), name)] * self.count
+        for place, record in self.items():
+            values[place] = getattr(record, name)
+        return values
+
+
 class Objects:
     """The memory in which records are Python objects and lists are Python lists."""
 
@@ -118,6 +141,8 @@ class Objects:
             raise MemoryError(
                 f"{size:,} bytes for {count:,} records of kind {record.__name__} as Python objects"
             )
+        if count > LONG:
+            return LongList(record, count)  # type: ignore[return-value]
         return [record() for _ in range(count)]
 
     def room(self, record: type[R], count: int) -> Any:
@@ -379,6 +404,8 @@ def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
     if isinstance(rows, Views):
         values: list[Any] = rows.array[name][:count].tolist()
         return values
+    if isinstance(rows, LongList):
+        return rows.column(name)[:count]
     if count is None:
         return [getattr(row, name) for row in rows]
     return [getattr(rows[k], name) for k in range(count)]

@@ -135,7 +135,9 @@ def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
 
 def record_gap(state: Replica, seconds: float, num_tokens: int) -> None:
     """Count ``num_tokens`` tokens with a gap of ``seconds`` before each."""
-    state.gaps[gap_bin(seconds)] += num_tokens
+    place = gap_bin(seconds)
+    state.gaps[place] += num_tokens
+    state.first_gap = min(state.first_gap, place)
     state.totals.peak_token_gap = max(state.totals.peak_token_gap, seconds)
 
 

@@ -8,11 +8,11 @@ import math
 import re
 from dataclasses import fields, is_dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.entry_points import kvsim_version
 from kvsim.parametric import only_here, state_of
 from kvsim.registry import current_folder
 
@@ -56,14 +56,6 @@ def ingredients_of(config: RunConfig, trace_digest: str) -> dict[str, Any]:
         "kvsim_version": kvsim_version(),
         "physics_revision": physics_revision(),
     }
-
-
-@cache
-def kvsim_version() -> str:
-    try:
-        return version("kvsim")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
 
 
 @cache
