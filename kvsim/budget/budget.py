@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.budget.encoder import NO_ENCODER, EncoderProfile
 from kvsim.budget.versions import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kvsim.budget.encoder import EncoderProfile
+    from kvsim.budget.limits import Limits
     from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.config import Config
 
 GIB = 2**30
 
@@ -83,76 +83,57 @@ class Budget(NamedTuple):
         return {n: size for n, size in sizes.items() if size or n not in (*WEIGHTS, *WORK)}
 
 
-def activation_bytes(
-    model: ModelSpec,
-    engine: Engine,
-    *,
-    num_tokens: int,
-    max_num_seqs: int,
-    tensor_parallel_size: int,
-) -> int:
-    """Peak activations of the profile run with ``num_tokens`` dummy tokens, bytes on one GPU.
+def activation_bytes(config: Config, model: ModelSpec, engine: Engine, limits: Limits) -> int:
+    """Peak activations of the profile run with dummy tokens, bytes on one GPU.
 
     They are the larger of the widest MLP's intermediates and the sampler's logits.
     """
-    width = model.intermediate_size
+    num_tokens, width = limits.max_num_batched_tokens, model.intermediate_size
     if model.is_moe:
         width = model.moe_intermediate_size * model.num_experts_per_token
-    mlp = MLP_COPIES * num_tokens * (width / tensor_parallel_size + model.hidden_size) * 2
-    sampler = engine.sampler_copies * min(max_num_seqs, num_tokens) * model.vocab_size * 4
+    mlp = MLP_COPIES * num_tokens * (width / config.tensor_parallel_size + model.hidden_size) * 2
+    sampler = engine.sampler_copies * min(limits.max_num_seqs, num_tokens) * model.vocab_size * 4
     return int(max(mlp, sampler))
 
 
 def inference_budget(
+    config: Config,
     model: ModelSpec,
     gpu: GpuSpec,
+    limits: Limits,
     *,
     weights: int,
-    gpu_memory_utilization: float,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    cuda_graphs: int = 0,
-    vllm_version: str = LATEST_VLLM,
-    logged: Mapping[str, float] | None = None,
+    cuda_graphs: int,
+    encoder: EncoderProfile,
+    exchange: int,
     adapters: int = 0,
     drafter: int = 0,
     encoder_cache: int = 0,
-    encoder: EncoderProfile = NO_ENCODER,
-    exchange: int = 0,
-    reserved: int = 0,
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
-    ``logged`` holds GiB from a start-up log, by part of the budget, or for ``memory``, all that
-    CUDA reports. Logged values replace the estimates; logged ``weights`` include adapters and
-    drafter, logged ``activations`` the encoder cache. ``cuda_graphs`` and the parameters after
-    ``logged`` are in bytes.
+    Figures of a start-up log replace the estimates; logged ``weights`` include adapters and
+    drafter, logged ``activations`` the encoder cache. Keyword parameters are in bytes.
     """
-    known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
-    engine = engine_of(vllm_version)
-    total = int(known.get("memory", gpu.memory_bytes) * gpu_memory_utilization)
+    known = {part: int(gib * GIB) for part, gib in (config.logged or {}).items()}
+    engine = engine_of(config.vllm_version)
+    total = int(known.get("memory", gpu.memory_bytes) * limits.gpu_memory_utilization)
     if "weights" in known:
         weights, adapters, drafter = known["weights"], 0, 0
     if "activations" in known:
         encoder_cache = 0
-    activations = activation_bytes(
-        model,
-        engine,
-        num_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        tensor_parallel_size=tensor_parallel_size,
-    )
-    activations = max(activations, exchange)
+    activations = max(activation_bytes(config, model, engine, limits), exchange)
     activations = max(encoder.peak, activations + encoder.outputs)
-    several = tensor_parallel_size * pipeline_parallel_size > 1 or exchange > 0
+    several = config.tensor_parallel_size * config.pipeline_parallel_size > 1 or exchange > 0
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
     graphs = cuda_graphs if engine.counts_graphs else 0
+    reserved = int(config.mm_ipc_gpu_memory_gb * GIB)
     activations = known.get("activations", activations)
     non_torch = known.get("non_torch", non_torch) + reserved
     graphs = known.get("cuda_graphs", graphs)
     rest = total - weights - adapters - drafter - activations - encoder_cache - non_torch - graphs
     rest = known.get("kv_cache", rest)
+    if config.kv_cache_memory_bytes is not None:
+        rest = config.kv_cache_memory_bytes - reserved
     beside = (adapters, drafter, encoder_cache)
     return Budget(total, weights, activations, non_torch, graphs, rest, *beside)

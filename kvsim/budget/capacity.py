@@ -93,10 +93,6 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     dtype = weight_dtype(config.dtype)
     quantization = config.quantization or model.quantization
     check_quantization(quantization)
-    shape: dict[str, Any] = {
-        "tensor_parallel_size": config.tensor_parallel_size,
-        "pipeline_parallel_size": config.pipeline_parallel_size,
-    }
     tp, spec = config.tensor_parallel_size, config.speculative_config
     layout = layout_of(config, model, dtype, **what_if)
     layout = with_drafter(layout, model, spec, tensor_parallel_size=tp)
@@ -112,31 +108,23 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         state=state_cache(config, model),
         num_shares=config.decode_context_parallel_size,
     )
-    reserved = int(config.mm_ipc_gpu_memory_gb * GIB)
     weights, on_host = weights_of(config, model, gpu, dtype, quantization)
     budget = inference_budget(
+        config,
         model,
         gpu,
+        limits,
         weights=weights,
         **_beside(config, model, dtype, quantization),
         encoder=encoder_profile(config, model, limits, DTYPE_BYTES[dtype]),
         exchange=exchange_bytes(config, model, limits, gpu.name, quantization),
-        reserved=reserved,
-        gpu_memory_utilization=limits.gpu_memory_utilization,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_num_seqs=limits.max_num_seqs,
         cuda_graphs=graph_bytes(
             -(-model.num_layers // config.pipeline_parallel_size),
             graphs_of(config, limits, gpu).num_graphs,
             num_ranks=tp,
             narrow_kv=layout.dtype.name == "fp8",
         ),
-        vllm_version=config.vllm_version,
-        logged=config.logged,
-        **shape,
     )
-    if config.kv_cache_memory_bytes is not None:
-        budget = budget._replace(kv_cache=config.kv_cache_memory_bytes - reserved)
     plan = plan_for(max_model_len=limits.max_model_len)
     num_gpu_blocks = num_blocks_of(config, plan, budget.kv_cache)
     if num_gpu_blocks < 1:
