@@ -81,6 +81,7 @@ ALONE = {
     "DeepSeek-V4": ("compressed",),
     "kvaware": ("routers",),
     "preble": ("routers",),
+    "belady": ("eviction",),
 }
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.

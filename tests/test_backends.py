@@ -46,7 +46,10 @@ def test_auto_says_which_ran() -> None:
     ("options", "reason"),
     [
         ({"allocator": "dynamic"}, "allocator dynamic is plain Python"),
-        ({"allocator": "paged+eviction=belady"}, "eviction policy belady is plain Python"),
+        (
+            {"allocator": "paged+eviction=test_eviction:HitsStay"},
+            "eviction policy test_eviction:HitsStay is plain Python",
+        ),
         ({"cost_model": f"{__name__}:Doubled"}, "cost model .*Doubled is plain Python"),
     ],
 )

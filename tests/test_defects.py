@@ -26,7 +26,6 @@ from kvsim import files
 from kvsim.catalog import get_model
 from kvsim.cli import main
 from kvsim.engine.setup import resolve
-from kvsim.kv.eviction import Ranked
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.report.terminal import comparison_table, verdict
 from kvsim.trace import Trace
@@ -81,29 +80,6 @@ def test_a_trace_without_a_duration_to_speak_of_is_not_stretched() -> None:
     with pytest.raises(ValueError, match="too short to be scaled"):
         trace.with_request_rate(4.0)
     assert kvsim.simulate(trace, model="gpt2", gpu="l4").summary["completed"] == 2
-
-
-class ByHits(Ranked):
-    """A policy whose ranks change at every hit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = 0
-
-    def rank(self, block_id: int) -> tuple[float, ...]:
-        self.clock += 1
-        return (self.clock, block_id)
-
-
-def test_a_block_hit_again_and_again_leaves_no_heap_behind() -> None:
-    policy = ByHits()
-    policy.insert(7)
-    for _ in range(10_000):
-        policy.insert(3)
-        policy.remove(3)
-    policy.insert(3)
-    assert len(policy._heap) < 200
-    assert [policy.evict(), policy.evict()] == [7, 3]
 
 
 @pytest.mark.parametrize("name", ALLOCATORS.names())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Four notes: a KV dtype and a number of GPUs that nobody measured, an assumed acceptance, a rate
-#: that sessions do not reach; and plain Python, since belady knows the future.
+#: that sessions do not reach; and a policy in plain Python.
 NOTED = (
     *("--model", "llama-3.1-8b", "--gpu", "a100-80gb", "--kv-cache-dtype", "fp8"),
     *("--tensor-parallel-size", "16", "--workload", "multi-turn", "--num-requests", "12"),
@@ -31,10 +31,11 @@ SAID = (
     "attention over fp8 KV was never measured on a100-80gb",
     "tensor_parallel_size 16 is more than the 8 GPUs of one server",
     "acceptance of drafts: published means",
-    "runs in plain Python, 23 to 434 times slower (measured): eviction policy belady",
+    "runs in plain Python, 23 to 434 times slower (measured): eviction policy "
+    "test_eviction:HitsStay",
 )
 SESSIONS = "40 requests/s requested"
-BELADY = ("--allocator", "paged+eviction=belady")
+STAYS = ("--allocator", "paged+eviction=test_eviction:HitsStay")
 
 
 def count(text: str, note: str) -> int:
@@ -45,10 +46,10 @@ def count(text: str, note: str) -> int:
 @pytest.mark.parametrize(
     "command",
     [
-        ("run", *RATE, *BELADY),
-        ("compare", *RATE, "--allocators", "paged+eviction=belady"),
-        ("compare", "belady.toml", *RATE, "--vary", "max-num-seqs=4,8", "--replications", "2"),
-        ("sweep", *RATE, *BELADY, "--max-num-seqs", "4,8", "--workers", "1", "--out", "cells"),
+        ("run", *RATE, *STAYS),
+        ("compare", *RATE, "--allocators", STAYS[1]),
+        ("compare", "stays.toml", *RATE, "--vary", "max-num-seqs=4,8", "--replications", "2"),
+        ("sweep", *RATE, *STAYS, "--max-num-seqs", "4,8", "--workers", "1", "--out", "cells"),
     ],
 )
 def test_every_command_and_its_page_say_all_notes_once(
@@ -58,7 +59,7 @@ def test_every_command_and_its_page_say_all_notes_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "belady.toml").write_text(f'allocator = "{BELADY[1]}"\n')
+    (tmp_path / "stays.toml").write_text(f'allocator = "{STAYS[1]}"\n')
     main([command[0], *NOTED, *command[1:], "--report", "page.html"])
     printed = capsys.readouterr().err
     notes = [line for line in printed.splitlines() if line.startswith("note: ")]
@@ -75,7 +76,7 @@ def test_a_search_says_the_notes_of_its_configurations(
 ) -> None:
     asked = ("search", *NOTED, "--slo", "mean_tpot_ms<=500", "--replications", "1")
     page = tmp_path / "page.html"
-    main([*asked, *BELADY, "--over", "max-num-seqs=4,8", "--report", str(page)])
+    main([*asked, *STAYS, "--over", "max-num-seqs=4,8", "--report", str(page)])
     notes = capsys.readouterr().err
     for said in SAID:
         assert count(notes, said) == count(page.read_text(), said) == 1, said

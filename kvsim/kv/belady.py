@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from kvsim.kv.eviction import EVICTION_POLICIES, Ranked
+import numpy as np
+
+from kvsim.kv.eviction import EVICTION_POLICIES, MANY, RulePolicy
+from kvsim.records.eviction import Eviction
+from kvsim.records.record import NONE
+from kvsim.rules.blocks import pool as pool_rules
+from kvsim.rules.eviction.belady import end_use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEVER = math.inf
-
 
 @EVICTION_POLICIES.register("belady")
-class Belady(Ranked):
+class Belady(RulePolicy):
     """Evicts the content with the furthest next use first (Belady 1966).
 
     The policy knows the prompts of the whole trace. If the same request is the next to use several
@@ -23,53 +26,43 @@ class Belady(Ranked):
     ones. A second copy of a content is evicted before everything else.
     """
 
+    rules_of = Eviction.BELADY
     foresees = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._uses: dict[int, deque[int]] = {}  # key -> future requests with it, in order
-        self._depth: dict[int, int] = {}  # key -> index of its block in a prompt
-        self._key_of: dict[int, int] = {}
-        self._blocks_of: dict[int, list[int]] = {}  # key -> blocks that hold it, oldest first
-        self._order: dict[tuple[int, ...], deque[int]] = {}
-        self._num_ranked = 0
+        self.pool.num_usable = MANY
+        self.pool.buckets = [NONE]
+        self._coming: dict[tuple[int, ...], deque[int]] = {}  # prompts that have not arrived
 
     def foresee(self, accesses: Sequence[Sequence[int]]) -> None:
-        for order, keys in enumerate(accesses):
-            for depth, key in enumerate(keys):
-                self._uses.setdefault(key, deque()).append(order)
-                self._depth[key] = depth
-            if keys:
-                self._order.setdefault((keys[-1], len(keys)), deque()).append(order)
+        for row, path in enumerate(accesses):
+            self._coming.setdefault(tuple(path), deque()).append(row)
+        lengths = [len(path) for path in accesses]
+        flat = np.array([key for path in accesses for key in path], np.int64)
+        keys, content = np.unique(flat, return_inverse=True)
+        order = np.argsort(content, kind="stable")
+        stops = np.cumsum(np.bincount(content, minlength=len(keys)))
+        depths = np.zeros(len(keys), np.int64)
+        depths[content] = np.concatenate([np.arange(n) for n in lengths] or [content])
+        foresight, list_of = self.pool.foresight, self.memory.list_of
+        foresight.keys, foresight.num_keys = list_of(keys), len(keys)
+        foresight.depths, foresight.ends = list_of(depths), list_of(stops)
+        foresight.next_uses = list_of(np.append(0, stops)[:-1])
+        foresight.users = list_of(np.repeat(np.arange(len(lengths)), lengths)[order])
+        foresight.admitted = self.memory.ints(len(lengths))
 
     def arrived(self, keys: Sequence[int]) -> None:
-        orders = self._order.get((keys[-1], len(keys))) if keys else None
-        if not orders:
-            return  # readmitted after a preemption: its uses are removed already
-        order = orders.popleft()
-        for key in keys:
-            self._uses[key].remove(order)
-            for block_id in self._blocks_of.get(key, ()):
-                if block_id in self._rank_of:
-                    self.insert(block_id)  # its rank has changed
+        coming = self._coming.get(tuple(keys))
+        if coming:
+            end_use(self.pool, coming.popleft(), list(keys), len(keys), 1)
 
     def cached(self, block_id: int, key: int) -> None:
-        self._key_of[block_id] = key
-        self._blocks_of.setdefault(key, []).append(block_id)
-
-    def rank(self, block_id: int) -> tuple[float, ...]:
-        self._num_ranked += 1
-        key = self._key_of[block_id]
-        uses = self._uses.get(key)
-        next_use = uses[0] if uses else NEVER
-        if self._blocks_of[key][0] != block_id:
-            next_use = NEVER
-        return -next_use, -self._depth.get(key, NEVER), self._num_ranked
+        super().cached(block_id, key)
+        pool_rules.link(self.pool, block_id)
 
     def evict(self) -> int:
         block_id = super().evict()
-        blocks = self._blocks_of[self._key_of.pop(block_id)]
-        blocks.remove(block_id)
-        if blocks and blocks[0] in self._rank_of:
-            self.insert(blocks[0])  # now the oldest copy, so its rank has changed
+        self.pool.blocks[block_id].hashed = False
+        pool_rules.unlink(self.pool, block_id)
         return block_id

@@ -18,6 +18,7 @@ from kvsim.records.paged import BlockPool as Pool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.rules.blocks import pool as rules
+from kvsim.rules.blocks.find import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -124,7 +125,7 @@ class BlockPool:
 
     def lookup(self, key: int, group: int) -> int | None:
         """Return the block with the oldest copy of a content, or None. Does not mutate."""
-        found = rules.find(self.kv.pool, key, group)
+        found = find(self.kv.pool, key, group)
         return None if found == NONE else found
 
     # -- changing -------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.parametric import Parametric
@@ -15,7 +14,9 @@ from kvsim.records.paged import Block, BlockPool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden
+from kvsim.rules.blocks.pool import unlink
 from kvsim.rules.eviction import policies as rules
+from kvsim.rules.eviction.ranking import is_cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -142,6 +143,8 @@ def init_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None
         pool.policy, pool.python = PYTHON_POLICY, policy.prepare(pool, memory)
         return
     pool.policy = policy.rules_of
+    if isinstance(policy, RulePolicy):
+        policy.pool, policy.memory = pool, memory
     if pool.policy == Eviction.LRU:
         pool.line.size = 2 * num_blocks
         pool.line.entries = memory.shorts(pool.line.size)
@@ -149,7 +152,7 @@ def init_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None
         pool.notes = memory.room(Note, num_blocks)
         pool.rankings = memory.records(Ranking, 2)
         for queue in range(2):
-            pool.rankings[queue].entries = memory.room(RankedEntry, num_blocks)
+            pool.rankings[queue].entries = memory.room(RankedEntry, 2 * num_blocks)
     if pool.policy == Eviction.S3FIFO:
         init_contents(memory, pool.ghosts, num_blocks)
 
@@ -173,7 +176,10 @@ def victims(pool: BlockPool) -> Iterator[int]:
     else:
         twin = copied(pool)
         for _ in range(twin.num_cached):
-            yield rules.evict(twin)
+            k = rules.evict(twin)
+            yield k
+            if pool.policy == Eviction.BELADY:  # its next victim may be a copy
+                unlink(twin, k)
 
 
 def evictable(pool: BlockPool) -> list[int]:
@@ -182,18 +188,16 @@ def evictable(pool: BlockPool) -> list[int]:
         return evictable(pool.python.pool)
     if pool.policy in (PYTHON_POLICY, Eviction.LRU):
         return list(victims(pool))
-    found = []
-    for ranking in pool.rankings:
-        ranked = [ranking.entries[place].block for place in range(ranking.length)]
-        found += [k for k in ranked if pool.blocks[k].ref_cnt == 0]
-    return found
+    entries = (r.entries[place] for r in pool.rankings for place in range(r.length))
+    return list({entry.block for entry in entries if is_cached(pool, entry.block)})
 
 
 class RulePolicy(EvictionPolicy):
     """A policy with rules that run as Python or compiled; outside a replica it has its own pool."""
 
     def __init__(self) -> None:
-        self.pool = BlockPool()
+        self.pool: BlockPool = BlockPool()
+        self.memory: Memory
         self.pool.blocks = Room(Block)  # type: ignore[assignment]
         self.pool.places = Room(Neighbours)  # type: ignore[assignment]
         init_policy(self, self.pool, Objects())
@@ -242,44 +246,6 @@ class Alone(RulePolicy):
         block_id: int = self.pool.python.evict()
         self.pool.blocks[block_id].ref_cnt = 1
         return block_id
-
-
-class Ranked(EvictionPolicy):
-    """Base of policies that evict the smallest rank first; a subclass ranks inserted blocks.
-
-    The blocks are in a heap with lazy deletion: only the latest entry of a block counts.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, ...], int]] = []
-        self._rank_of: dict[int, tuple[float, ...]] = {}
-
-    @abstractmethod
-    def rank(self, block_id: int) -> tuple[float, ...]:
-        """Return the rank of a block, which must differ from those of all other blocks."""
-
-    def insert(self, block_id: int) -> None:
-        rank = self._rank_of[block_id] = self.rank(block_id)
-        heappush(self._heap, (rank, block_id))
-        if len(self._heap) > 2 * len(self._rank_of) + 64:  # most entries are outdated
-            self._heap = [(rank, block_id) for block_id, rank in self._rank_of.items()]
-            heapify(self._heap)
-
-    def remove(self, block_id: int) -> None:
-        del self._rank_of[block_id]
-
-    def evict(self) -> int:
-        while True:
-            rank, block_id = heappop(self._heap)
-            if self._rank_of.get(block_id) == rank:
-                del self._rank_of[block_id]
-                return block_id
-
-    def __len__(self) -> int:
-        return len(self._rank_of)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._rank_of, key=self._rank_of.__getitem__))
 
 
 @EVICTION_POLICIES.register("lru")

@@ -298,12 +298,13 @@ class PagedManager(RuleManager):
 
     def foresee(self, requests: Iterable[Request]) -> None:
         if self.foresees:
-            from kvsim.kv.block_hash import block_keys
+            from kvsim.kv.block_hash import prompt_keys
 
-            base = self.kv.hash_block_size
-            self.eviction.foresee(
-                [block_keys(r, (r.num_prompt_tokens - 1) // base, base) for r in requests]
-            )
+            coming = list(requests)
+            paths: list[list[int]] = [[] for _ in range(coming[-1].request_id + 1 if coming else 0)]
+            for request, keys in zip(coming, prompt_keys(self.kv, coming), strict=True):
+                paths[request.request_id] = keys
+            self.eviction.foresee(paths)
 
     @property
     def pool(self) -> BlockPool:

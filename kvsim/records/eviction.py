@@ -16,11 +16,12 @@ class Eviction(IntEnum):
     LFU = 2
     S3FIFO = 3
     SIEVE = 4
+    BELADY = 5
     PYTHON = 9
 
 
 # Rules compare with these; compiled code takes a module's ints for constants.
-LRU, FIFO, LFU, S3FIFO, SIEVE, PYTHON_POLICY = (int(policy) for policy in Eviction)
+LRU, FIFO, LFU, S3FIFO, SIEVE, BELADY, PYTHON_POLICY = (int(policy) for policy in Eviction)
 
 
 @dataclass(slots=True)
@@ -52,3 +53,16 @@ class Ranking(Record):
     entries: list[Ranked] = field(default_factory=list)
     length: int = 0
     num_queued: int = 0
+
+
+@dataclass(slots=True)
+class Foresight(Record):
+    """BELADY: the uses of the trace's contents; each list is by content, in order of the keys."""
+
+    keys: list[int] = field(default_factory=list)
+    num_keys: int = 0
+    depths: list[int] = field(default_factory=list)  # index of the content's block in a prompt
+    next_uses: list[int] = field(default_factory=list)  # index in ``users`` of its next use
+    ends: list[int] = field(default_factory=list)  # index in ``users`` after its last use
+    users: list[int] = field(default_factory=list)  # rows of requests, a content's together
+    admitted: list[int] = field(default_factory=list)  # by row: 1 after the first admission

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
 from kvsim.records.events import EventLog
-from kvsim.records.eviction import LRU, Note, Ranking
+from kvsim.records.eviction import LRU, Foresight, Note, Ranking
 from kvsim.records.part import Part
 from kvsim.records.queue import ArrayQueue, Neighbours, Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
@@ -49,6 +49,7 @@ class BlockPool(Record):
     ghosts: Contents = field(default_factory=Contents)  # S3-FIFO: keys evicted from its small queue
     ahead: int = 0  # SIEVE: index of the ranking of the blocks ahead of the hand
     hand: int = 0  # SIEVE: rank of the block that the hand passed last
+    foresight: Foresight = field(default_factory=Foresight)
     part: Part = field(default_factory=Part)  # a user's policy, called by address
     tracks_sessions: bool = False  # the policy knows whether a session continues
     sessions: list[float] = field(default_factory=list)  # by request: the policy's `goes_on` value

@@ -142,14 +142,14 @@ def python_paint(state: Replica, first: int) -> None:
 # -- an eviction policy ---------------------------------------------------------------------------
 
 
-def python_arrived(
-    pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
-) -> None:
+def python_arrived(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Notify a policy that a prompt with these keys has been admitted."""
-    if pool.python.foresees:
-        num_keys = (request.num_prompt_tokens - 1) // block_size
-        extend_keys(own_blocks, request, num_keys, block_size, 0)
-        pool.python.arrived([own_blocks.keys[place] for place in range(num_keys)])
+    policy = kv.pool.python
+    if policy.foresees:
+        size, lookahead = kv.hash_block_size, kv.num_hash_lookahead_tokens
+        num_keys = (request.num_prompt_tokens - 1) // size
+        extend_keys(own_blocks, request, num_keys, size, lookahead)
+        policy.arrived([own_blocks.keys[place] for place in range(num_keys)])
 
 
 def python_insert(pool: BlockPool, k: int) -> None:

@@ -148,7 +148,7 @@ def admit_paged(
     if need_to_admit(kv, own_blocks, slots, end, hit, hit, False) > free:
         return False
     kv.pool.short_request = NONE
-    record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
+    record_arrival(kv, request, own_blocks)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, hit)
     if kv.has_states:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
+from kvsim.rules.blocks.find import find
 from kvsim.rules.blocks.host_tier import store
 from kvsim.rules.blocks.shortage import count_heir
 from kvsim.rules.events import record_removed
@@ -35,14 +36,6 @@ from kvsim.rules.fetching import (
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool, BlockTable, KVGroup
-
-
-def find(pool: BlockPool, key: int, group: int) -> int:
-    """Return the block with the oldest copy of a content in a group, or NONE."""
-    k = pool.buckets[(key ^ group) & pool.bucket_mask]
-    while k != NONE and (pool.blocks[k].key != key or pool.blocks[k].group != group):
-        k = pool.blocks[k].chain
-    return k
 
 
 def cache(pool: BlockPool, k: int, key: int) -> None:

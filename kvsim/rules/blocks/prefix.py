@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.attention import cdiv, find_of_kind, num_skipped
+from kvsim.rules.blocks.find import find
 from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.blocks.partial_keys import owner_of
-from kvsim.rules.blocks.pool import find
 from kvsim.rules.fetching import prefetch_key, prefetch_keys
 
 if TYPE_CHECKING:

@@ -103,7 +103,7 @@ def allocate_external(
     need = need_to_admit(kv, own_blocks, slots, end, hit, start, False)
     if need + loaded_states(kv, start, end) > free - reserved:
         return False
-    record_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
+    record_arrival(kv, request, own_blocks)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, start)
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
+from kvsim.records.eviction import BELADY, FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.array_queue import array_append, array_popleft, array_remove
+from kvsim.rules.eviction.belady import admit_belady, evict_belady, insert_belady
 from kvsim.rules.eviction.lfu import cached_lfu, hit_lfu, insert_lfu
-from kvsim.rules.eviction.ranking import insert_ranked, pop_first, set_rank
+from kvsim.rules.eviction.ranking import insert_ranked, is_cached, pop_first, set_rank
 from kvsim.rules.eviction.s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction.sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
 from kvsim.rules.own_order import record_wrong
@@ -26,6 +27,7 @@ from kvsim.rules.python import (
 )
 
 if TYPE_CHECKING:
+    from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
 
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
 EVICT = 2
 
 
-def record_arrival(
-    pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
-) -> None:
-    """Notify a Python policy, which may use the trace's future, that a prompt is admitted."""
-    if pool.policy == PYTHON_POLICY:
-        python_arrived(pool, request, own_blocks, block_size)
+def record_arrival(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
+    """Notify a policy that uses the trace's future that a prompt is admitted."""
+    if kv.pool.policy == BELADY:
+        admit_belady(kv, request, own_blocks)
+    elif kv.pool.policy == PYTHON_POLICY:
+        python_arrived(kv, request, own_blocks)
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:
@@ -50,6 +52,8 @@ def insert_victim(pool: BlockPool, k: int) -> None:
         insert_lfu(pool, k)
     elif pool.policy == SIEVE:
         insert_sieve(pool, k)
+    elif pool.policy == BELADY:
+        insert_belady(pool, k)
     elif pool.policy == PYTHON_POLICY:
         if pool.part.wrong == NONE:
             python_insert(pool, k)
@@ -80,6 +84,8 @@ def evict_ranked(pool: BlockPool) -> int:
         return evict_s3fifo(pool)
     if pool.policy == SIEVE:
         return evict_sieve(pool)
+    if pool.policy == BELADY:
+        return evict_belady(pool)
     if pool.policy == PYTHON_POLICY:
         return evict_by_own_rules(pool)
     return pop_first(pool, pool.rankings[0])
@@ -99,11 +105,6 @@ def evict_by_own_rules(pool: BlockPool) -> int:
     while not is_cached(pool, pool.hand):
         pool.hand = (pool.hand + 1) % (pool.num_usable + 1)
     return pool.hand
-
-
-def is_cached(pool: BlockPool, k: int) -> bool:
-    """Return True if a block is free and its content can still be hit."""
-    return pool.blocks[k].ref_cnt == 0 and pool.blocks[k].hashed
 
 
 def record_cached(pool: BlockPool, k: int) -> None:

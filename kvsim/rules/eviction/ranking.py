@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
 
 
+def is_cached(pool: BlockPool, k: int) -> bool:
+    """Return True if a block is free and its content can still be hit."""
+    return pool.blocks[k].ref_cnt == 0 and pool.blocks[k].hashed
+
+
 def set_rank(pool: BlockPool, k: int) -> None:
     """Give a block the highest rank so far."""
     pool.last_rank += 1
@@ -40,13 +45,17 @@ def pop_first(pool: BlockPool, ranking: Ranking) -> int:
         if is_free and note.rank > first.rank:
             sink(ranking, note.rank, k)
             continue
-        ranking.length -= 1
-        last = ranking.entries[ranking.length]
-        sink(ranking, last.rank, last.block)
+        drop_first(ranking)
         note.has_entry = 0
         if is_free:
             return k
     return NONE
+
+
+def drop_first(ranking: Ranking) -> None:
+    ranking.length -= 1
+    last = ranking.entries[ranking.length]
+    sink(ranking, last.rank, last.block)
 
 
 def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
