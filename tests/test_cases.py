@@ -1,10 +1,10 @@
 """Recorded schedules: vLLM's own come out identical, and any configuration's can be pinned."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
+from recorded import DATA, name_of, smallest
 from strategies import configs, examples, traces
 
 import kvsim
@@ -13,15 +13,12 @@ from kvsim.cases.recorded import read_case
 from kvsim.cli import main
 from kvsim.files import read_bytes
 
-GOLDEN = sorted((Path(__file__).parent / "data" / "vllm_cases").glob("*.json.gz"))
-DATA = Path(__file__).parent / "data"
+GOLDEN = sorted((DATA / "vllm_cases").glob("*.json.gz"))
 FEATURES = sorted(path for n in (2, 3) for path in DATA.glob(f"vllm_cases{n}/*/*.json.gz"))
 #: Shorter files, in bytes, have all memory recounted after every step.
 SHORT = 10_000
-
-
-def name_of(path):
-    return path.name.partition(".")[0]
+#: Shorter files need no long run.
+QUICK = 8000
 
 
 def test_every_recorded_schedule_is_here():
@@ -32,15 +29,18 @@ def test_every_recorded_schedule_is_here():
 MARKS = {"40_sharegpt_2000": [pytest.mark.slow], "42_sharegpt_async": [pytest.mark.slow]}
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=MARKS.get(name_of(p), ()), id=name_of(p)) for p in GOLDEN]
-)
+def played(path):
+    marks = [pytest.mark.long] * (path.stat().st_size > QUICK)
+    return pytest.param(path, marks=MARKS.get(name_of(path), marks), id=name_of(path))
+
+
+@pytest.mark.parametrize("path", [played(path) for path in GOLDEN])
 def test_recorded_vllm_schedules_come_out_identical_and_keep_the_invariants(path):
     assert kvsim.replay(path, check_invariants=path.stat().st_size < SHORT) is None
 
 
 @pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
-@pytest.mark.parametrize("path", FEATURES, ids=lambda p: f"{p.parent.name}-{name_of(p)}")
+@pytest.mark.parametrize("path", smallest(FEATURES, 2))
 def test_schedules_of_later_features_come_out_identical(path, backend):
     """Memory is recounted in one engine: the other leaves the same log."""
     recount = backend == "python" and path.stat().st_size < SHORT

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import DATA, name_of
 from strategies import examples, traces
 
 import kvsim
@@ -22,7 +23,7 @@ from kvsim.engines.sglang.sched.scheduler import SglangScheduler
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
-CASES = sorted((Path(__file__).parent / "data" / "sglang_cases").glob("*.json.gz"))
+CASES = sorted((DATA / "sglang_cases").glob("*.json.gz"))
 #: Quick ones, by number: each policy, loop, page size and kind of pressure once.
 QUICK = (
     *("00", "02", "11", "14", "19", "24", "25", "27", "29", "31", "33", "36", "39"),
@@ -31,15 +32,20 @@ QUICK = (
     *("s02", "s16", "s17"),
     *("radix_r01", "radix_r06", "radix_r15", "radix_r18", "radix_r25"),
 )
+#: Those of them that take a second each.
+LONGER = (
+    *("11", "19", "24", "25", "27", "29", "31", "33", "36", "39", "44", "70"),
+    *("c07", "c12", "s02", "s16", "radix_r01"),
+)
 
 
-def name_of(path: Path) -> str:
-    return path.name.partition(".")[0]
+def has_number(path: Path, numbers: tuple[str, ...]) -> bool:
+    return name_of(path).startswith(tuple(f"{number}_" for number in numbers))
 
 
 def played(path: Path) -> Any:
-    quick = name_of(path).startswith(tuple(f"{number}_" for number in QUICK))
-    marks = [] if quick else [pytest.mark.slow]
+    marks = [] if has_number(path, QUICK) else [pytest.mark.slow]
+    marks += [pytest.mark.long] * has_number(path, LONGER)
     return pytest.param(path, marks=marks, id=name_of(path))
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import DATA, name_of, smallest
 
 import kvsim
 from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.lora import LoRAConfig
 
-RECORDED = sorted((Path(__file__).parent / "data" / "sglang_cases2" / "lora").glob("*.json.gz"))
+RECORDED = sorted((DATA / "sglang_cases2" / "lora").glob("*.json.gz"))
 SMALL: dict[str, Any] = {
     "model": "llama-3-8b",
     "gpu": "h100-sxm",
@@ -27,11 +28,7 @@ SMALL: dict[str, Any] = {
 ADAPTER = lora_bytes(get_model("llama-3-8b"), LoRAConfig())
 
 
-def name_of(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+@pytest.mark.parametrize("path", smallest(RECORDED))
 def test_recorded_adapters_come_out_identical(path: Path) -> None:
     assert kvsim.replay(path, check_invariants=path.stat().st_size < 6000) is None
 

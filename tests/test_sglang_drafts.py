@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import DATA, name_of, smallest
 
 import kvsim
 from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.engines.sglang.drafting import shape_of
 
-RECORDED = sorted((Path(__file__).parent / "data" / "sglang_cases2" / "spec").glob("*.json.gz"))
+RECORDED = sorted((DATA / "sglang_cases2" / "spec").glob("*.json.gz"))
 EAGLE: dict[str, Any] = {
     "gpu": "h100-sxm",
     "engine": "sglang",
@@ -24,11 +25,7 @@ EAGLE: dict[str, Any] = {
 }
 
 
-def name_of(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+@pytest.mark.parametrize("path", smallest(RECORDED))
 def test_recorded_drafts_come_out_identical(path: Path) -> None:
     assert kvsim.replay(path, check_invariants=path.stat().st_size < 5000) is None
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from recorded import name_of, smallest
 
 import kvsim
 from kvsim.budget.budget import GIB
@@ -101,11 +102,7 @@ def test_wrong_pools_are_refused(
     assert text in capsys.readouterr().err
 
 
-def name_of(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+@pytest.mark.parametrize("path", smallest(RECORDED))
 def test_recorded_states_come_out_identical(path: Path) -> None:
     assert kvsim.replay(path, check_invariants=path.stat().st_size < 8000) is None
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import DATA, name_of, smallest
 
 import kvsim
 
-RECORDED = sorted((Path(__file__).parent / "data" / "sglang_cases2" / "ctl").glob("*.json.gz"))
+RECORDED = sorted((DATA / "sglang_cases2" / "ctl").glob("*.json.gz"))
 SMALL: dict[str, Any] = {
     "model": "llama-3-8b",
     "gpu": "h100-sxm",
@@ -21,11 +22,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def name_of(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=name_of)
+@pytest.mark.parametrize("path", smallest(RECORDED))
 def test_recorded_waits_and_aborts_come_out_identical(path: Path) -> None:
     assert kvsim.replay(path, check_invariants=path.stat().st_size < 3000) is None
 
