@@ -189,8 +189,13 @@ def test_recording_changes_no_table_and_both_engines_record_the_same(name: str) 
     ("own", "size"),
     [
         ({"num_gpu_blocks_override": 300}, 16),
-        ({"num_gpu_blocks_override": 300, "engine": "sglang", "block_size": 16}, 16),
-        ({"num_gpu_blocks_override": 4800, "engine": "sglang"}, 1),
+        pytest.param(
+            *({"num_gpu_blocks_override": 300, "engine": "sglang", "block_size": 16}, 16),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *({"num_gpu_blocks_override": 4800, "engine": "sglang"}, 1), marks=pytest.mark.long
+        ),
     ],
 )
 def test_hits_are_those_of_the_requests_table(own: dict[str, Any], size: int) -> None:

@@ -97,6 +97,7 @@ def test_the_loop_serves_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> No
         check(monkeypatch, trace, router=text, **options)
 
 
+@pytest.mark.long
 def test_the_loop_serves_alike_however_often_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrival_loop, "DECISIONS_PER_CALL", 3)
     monkeypatch.setattr(arrival_loop, "STEPS_PER_CALL", 2)
@@ -109,10 +110,10 @@ def test_the_loop_serves_alike_however_often_it_returns(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "given",
     [
-        {"horizon": 2.0},
         {"max_model_len": 1024},
-        {"front_end_latency_per_token": 1e-6},
-        {"async_scheduling": False},
+        pytest.param({"horizon": 2.0}, marks=pytest.mark.long),
+        pytest.param({"front_end_latency_per_token": 1e-6}, marks=pytest.mark.long),
+        pytest.param({"async_scheduling": False}, marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -130,6 +131,7 @@ def test_turns_with_planned_times_wait_for_answers(monkeypatch: pytest.MonkeyPat
     check(monkeypatch, trace, router="llm-d", session_think_time=0.3, **OPTIONS)
 
 
+@pytest.mark.long
 def test_clients_with_more_than_waits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClientLoop, "run", None)
     trace, options = drawn(6, number=40)

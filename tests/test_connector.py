@@ -118,6 +118,7 @@ def without_blocks(work):
     return Workload.model_validate(given)
 
 
+@pytest.mark.long
 @given(options(), workloads(), st.sampled_from(("kv_producer", "kv_consumer", "kv_both")))
 @examples(30)
 def test_memory_is_recounted_after_every_step(options, work, role):

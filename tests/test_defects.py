@@ -180,6 +180,7 @@ def test_turns_that_come_before_their_answer_are_counted() -> None:
     assert (summary["num_early_turns"], summary["num_later_turns"]) == (1, 2)
 
 
+@pytest.mark.long
 def test_replications_say_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     main(
         [

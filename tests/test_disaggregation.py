@@ -94,6 +94,7 @@ def test_steps_show_in_a_ttft_to_the_second() -> None:
     assert row["finish_time"] - start == pytest.approx(4.0, abs=1e-3)
 
 
+@pytest.mark.long
 def test_a_first_token_may_come_from_the_prefill_replica() -> None:
     """The same run; its prompt is computed at 1, and what follows counts in TPOT."""
     usual = kvsim.simulate(one(100, 3), **ONE_EACH, **SECONDS)

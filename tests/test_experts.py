@@ -272,6 +272,7 @@ def test_prompts_are_tokenised_one_after_another() -> None:
         assert table["arrival_time"].tolist() == [0.0, 0.0, 0.0, 5.0]
 
 
+@pytest.mark.long
 def test_clients_wait_for_the_front_end_too() -> None:
     """One request at a time: each takes its prompt's tokenisation more."""
     trace = Trace.from_arrays(np.zeros(5), [1000] * 5, [10] * 5)

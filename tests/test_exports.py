@@ -133,6 +133,7 @@ def test_metrics_end_with_the_sums_of_the_tables(name: str, runs: dict[str, kvsi
     assert last(samples, "iteration_tokens_total_sum") == steps.sum()
 
 
+@pytest.mark.long
 def test_metrics_count_what_has_happened_so_far(runs: dict[str, kvsim.Result]) -> None:
     result = runs["short of blocks"]
     samples = read_metrics(exposition(result))

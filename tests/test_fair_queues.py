@@ -65,6 +65,7 @@ def test_popularity_is_what_a_limit_per_minute_refused() -> None:
     assert np.mean(beyond) == pytest.approx(919, rel=0.02)
 
 
+@pytest.mark.long
 def test_answers_are_as_long_as_a_limit_per_minute_let_through() -> None:
     """Of 581 requests that it served, at 219 tokens/s, within 600 to 640 s; 256 tokens for all."""
     for seed in range(5):

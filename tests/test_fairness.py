@@ -86,6 +86,7 @@ def test_an_output_token_weighs_two_of_a_prompt() -> None:
     assert turns(ask("aaaabbbb", {"a": (8, 1), "b": (1, 2)})) == "abbabbaa"  # 10 and 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_tenant_of_twice_the_weight_has_two_turns(backend: str) -> None:
     same = ask("aaaabbbbbbbbcc", {"a": (10, 3), "b": (10, 3), "c": (10, 3)})
@@ -256,6 +257,7 @@ def test_a_tenant_in_debt_waits_for_its_quantum() -> None:
     assert order == "aabbabaabbab"
 
 
+@pytest.mark.long
 def test_cached_tokens_are_free() -> None:
     trace = Trace.from_arrays(
         [0.0] * 3, [64] * 3, [2] * 3, segments=[[(1, 0, 64)]] * 3, tenant=[0, 0, 0]

@@ -132,6 +132,7 @@ def watched(trace: Trace, **options: Any) -> list[Any]:
     return list(LOG)
 
 
+@pytest.mark.long
 def test_views_know_their_age() -> None:
     content = [[(5, 0, 32)]]
     trace = Trace.from_arrays(
@@ -400,6 +401,7 @@ class TurnsAway(Router):
         return REJECT if request.request_id % 2 else 0
 
 
+@pytest.mark.long
 def test_what_a_router_turns_away_is_rejected_with_the_reason_and_takes_no_place() -> None:
     trace = Trace.from_arrays([0.0] * 4, [16] * 4, [2] * 4)
     for limit in (None, 1):

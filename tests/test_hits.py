@@ -267,6 +267,7 @@ def sample() -> HitRate:
     return hit_rate(workloads.load(MOONCAKE), policies=["lru"], block_size=512, backend="python")
 
 
+@pytest.mark.long
 def test_lru_on_mooncakes_first_requests(sample: HitRate) -> None:
     """One pass and a plain simulation, on a real trace."""
     trace = workloads.load(MOONCAKE)

@@ -57,6 +57,7 @@ def test_an_image_is_encoded_once_while_its_content_is_in_the_cache():
     assert found["num_encoded_items"] == 3
 
 
+@pytest.mark.long
 def test_a_step_waits_for_its_encoder_and_no_other_does():
     """All weights once, all patches through them: seconds by hand."""
     trace = with_images([(1, 100, False), (50, 256, True)], [(1, 100, False), (60, 256, False)])

@@ -108,6 +108,7 @@ def times(load: Load) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return rows["arrival_time"].reshape(shape), rows["finish_time"].reshape(shape)
 
 
+@pytest.mark.long
 def test_a_turn_that_waits_keeps_its_place() -> None:
     sent, done = times(by_hand([[400, 2], [2, 2], [2, 2]]))
     assert done[0, 6] < done[0, 0]

@@ -284,6 +284,7 @@ def test_levels_and_the_intensity_each_needs() -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_command_prints_writes_and_agrees(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,6 +154,7 @@ def test_the_strategies_cover_the_registries() -> None:
     assert alone == {("radix", "sglang"), ("paged", "tensorrt-llm")}
 
 
+@pytest.mark.long
 def test_what_the_strategies_ask_is_answered() -> None:
     """Else they would draw less than there is, and nobody would see."""
     assert all(models_of(allocator) for allocator in ALLOCATORS)

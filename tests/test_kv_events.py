@@ -146,6 +146,7 @@ def test_who_tells_no_events_is_refused_where_they_are_followed(allocator, optio
         kvsim.simulate(workloads.fixed(num_requests=1), allocator=allocator, **SMALL, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_consumer_knows_the_keys_in_the_pool_after_every_step(backend, tmp_path):
     most = []

@@ -53,6 +53,7 @@ def test_on_one_lane_send_times_are_sums_of_pauses_and_answers() -> None:
     assert table["arrival_time"] == pytest.approx([0, 7, 2.5, 6, 12, 13])
 
 
+@pytest.mark.long
 def test_the_second_lane_takes_the_next_session() -> None:
     table = kvsim.simulate(two_and_one(), lanes=2, **SECONDS).requests
     assert table["arrival_time"] == pytest.approx([0, 0, 2.5, 6, 5, 6])
@@ -166,6 +167,7 @@ def test_all_pauses_shrink_equally_while_nothing_is_in_flight() -> None:
     assert table["arrival_time"] == pytest.approx([0, 0, 6, 9, 15])
 
 
+@pytest.mark.long
 def test_a_running_sub_agent_keeps_its_session_from_being_idle() -> None:
     trace = Trace.from_arrays(
         [0, 0, 1],

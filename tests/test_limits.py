@@ -82,6 +82,7 @@ def test_memory_that_the_system_refuses_is_one_line_with_its_size() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_replica_that_takes_anothers_place_needs_no_gpus_of_its_own() -> None:
     trace = workloads.fixed(prompt=100, output=200, num_requests=20, request_rate=2.0)
     result = kvsim.simulate(

@@ -82,6 +82,7 @@ def test_several_requests_that_come_during_a_pass_begin_together() -> None:
     assert result.requests["first_token_time"].tolist() == [1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
 
 
+@pytest.mark.long
 def test_prompts_that_are_tokenised_during_a_pass_begin_together() -> None:
     """Rank 1 knows its prompts at 1.1, 1.3 and 1.5 s, within the second pass."""
     trace = Trace.from_arrays([0.0, 0.9, 0.92, 0.95, 0.96, 0.97], [1, 10] * 3, [9, 4] * 3)
@@ -180,6 +181,7 @@ def in_step(result: kvsim.Result) -> None:
         assert len(np.unique(steps["duration"][steps["start_time"] == start])) == 1
 
 
+@pytest.mark.long
 @examples(25)
 @given(fleets())
 def test_every_pass_is_of_all_ranks_and_every_request_ends(fleet: Any) -> None:

@@ -94,6 +94,7 @@ def test_one_prefill_replica_without_a_queue_is_enough(backend: str) -> None:
     assert rows["prefill_replica"].tolist() == [1, 2]
 
 
+@pytest.mark.long
 @both
 def test_a_prefill_replica_that_is_gone_has_no_room(backend: str) -> None:
     """One is lost; the other one has 500 tokens in hand, and 500 more are too many."""

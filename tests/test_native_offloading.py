@@ -253,6 +253,7 @@ def test_states_are_loaded_behind_attention_that_is_on_the_gpu(
     assert found.summary["kv_cache"]["fetched_bytes"] == loaded * HYBRID_BLOCK
 
 
+@pytest.mark.long
 def test_a_load_that_a_step_waits_for_leaves_room_for_the_state_behind_it() -> None:
     """Of seven blocks none is free for the state in which the step ends: the request waits."""
     one = drawn("offloading states", 137)

@@ -18,6 +18,7 @@ def served(arrivals: list[float], **options: Any) -> kvsim.Result:
     return kvsim.simulate(trace, **given | {"check_invariants": True} | options)
 
 
+@pytest.mark.long
 def test_the_front_end_admits_so_many_in_flight() -> None:
     result = served([0.0] * 5, max_num_queued_reqs=3)
     assert result.summary["rejections"] == {FULL: 2}

@@ -76,6 +76,7 @@ def test_blocks_that_were_hit_outlive_those_that_were_not():
         assert [policy.evict() for _ in range(3)] == expected
 
 
+@pytest.mark.long
 def test_a_policy_of_rules_keeps_its_promises():
     check_eviction(TtlLru, num_runs=3)
 

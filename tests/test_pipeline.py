@@ -60,6 +60,7 @@ def test_as_many_batches_as_stages_keep_the_pipeline_full(stages: int, asynchron
     assert last == pytest.approx([21 + k / stages for k in range(stages)])
 
 
+@pytest.mark.long
 def test_requests_of_one_batch_share_the_pipeline_as_one() -> None:
     """Admitted together they stay together: stages give them nothing, as they give vLLM nothing."""
     _, last = ends(serve([(0.0, 8, 5)] * 8, pipeline_parallel_size=4))

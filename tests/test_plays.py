@@ -201,6 +201,7 @@ def test_a_session_without_its_gaps_overtakes_another() -> None:
     assert cut.after_offsets.tolist() == [0, 0, 1, 2, 2]
 
 
+@pytest.mark.long
 def test_what_a_limit_of_gaps_leaves_is_noted() -> None:
     result = kvsim.simulate(gapped(), start_gap_cap=10, **SECONDS)
     said = "start_gap_cap = 10: 3 of 4 gaps between starts are cut, 27.1 % of their time is left"

@@ -82,6 +82,7 @@ def test_sessions_and_cached_tokens() -> None:
     assert per_million * cached / 1e6 == pytest.approx(found["dollars"])
 
 
+@pytest.mark.long
 def test_no_price_no_row() -> None:
     assert "cost" not in kvsim.simulate(one_request(), gpu="a100-80gb", **SLOW).summary
 

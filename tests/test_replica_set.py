@@ -90,6 +90,7 @@ def test_replicas_that_wait_for_each_other_take_turns_alike(
     assert equal_tables(one.requests, other.requests)
 
 
+@pytest.mark.long
 def test_who_is_preempted_after_a_first_token_is_heard() -> None:
     name = "shared-prefix+num-prefixes=5+prefix=64+suffix=100+output=120"
     trace = workloads.generate(name, num_requests=80, request_rate=3.0, seed=1)

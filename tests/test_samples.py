@@ -37,6 +37,7 @@ def python(trace: Trace, **options: Any) -> kvsim.Result:
     return kvsim.simulate(trace, backend="python", **options)
 
 
+@pytest.mark.long
 def test_every_token_of_every_sample_counts_under_vllm() -> None:
     trace = workloads.fixed(prompt=512, output=100, num_requests=30, request_rate=AT_ONCE)
     result = python(trace, num_samples=4, **H100)
@@ -219,6 +220,7 @@ def test_a_recorded_run_of_samples_replays(tmp_path: Any) -> None:
     assert kvsim.replay(tmp_path / "case.json", check_invariants=True) is None
 
 
+@pytest.mark.long
 def test_a_saved_run_has_its_samples_and_the_traces_own_digest(tmp_path: Any) -> None:
     from kvsim.results.result import load
 

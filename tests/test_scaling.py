@@ -570,6 +570,7 @@ def test_a_pool_grows_by_its_traffic() -> None:
     assert result.summary["completed"] == 200
 
 
+@pytest.mark.long
 def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
     """A second a step: token k at k s; at 4.5 s it has four, at 6.5 s it begins to go on.
 
@@ -676,6 +677,7 @@ def test_the_hours_of_a_perfect_pool_do_not_grow_with_an_idle_fleet() -> None:
     assert 0.9 * alone["gpu_hours"] < bounds[0] <= alone["gpu_hours"]
 
 
+@pytest.mark.long
 def test_the_figure_of_a_fleet_has_a_panel_for_what_there_is() -> None:
     trace = workloads.fixed(prompt=64, output=8, num_requests=30, request_rate=4.0)
     apart = kvsim.simulate(trace, num_prefill_workers=1, num_decode_workers=2)

@@ -334,6 +334,7 @@ def test_run_and_search_agree_on_values(call, capsys) -> None:  # type: ignore[n
     assert summary["mean_ttft_ms"] == answer["values"]["mean_ttft_ms"]
 
 
+@pytest.mark.long
 def test_the_sheet_is_a_few_lines(call) -> None:  # type: ignore[no-untyped-def]
     code, out, err = call(*TINY_FLAGS, "--slo", "p99_ttft_ms<=400", "--goodput", "ttft:400")
     assert code == 0

@@ -52,6 +52,7 @@ def test_sessions_are_spread_by_their_own_times() -> None:
     assert cut.reaches
 
 
+@pytest.mark.long
 def test_a_cut_run_condemns_no_rate_of_sessions(capsys: pytest.CaptureFixture[str]) -> None:
     shape = "multi-turn+think-time=0.1+time-per-output-token=0+turns=4+output=400"
     found = answer(

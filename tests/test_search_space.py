@@ -314,6 +314,7 @@ def test_any_number_of_workers_gives_the_same_answer(  # type: ignore[no-untyped
     assert len(json.loads(answers[0][1])["evaluated"]) == 12
 
 
+@pytest.mark.long
 def test_several_workers_need_joblib(call, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(workers, "find_spec", lambda name: None)
     over = ("--over", "max-num-seqs=1,4", "--objective", "rate")

@@ -435,6 +435,7 @@ def test_a_recorded_run_comes_out_again(tmp_path):
         assert live.requests[name].tolist() == replayed.requests[name].tolist(), name
 
 
+@pytest.mark.long
 def test_a_replay_says_the_first_difference(tmp_path, capsys):
     """Aborts by stop texts and by clients that go away, hits of answers, and a reset replay."""
     record = tmp_path / "live.jsonl.gz"

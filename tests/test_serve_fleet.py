@@ -142,6 +142,7 @@ def handed_over(endpoint, body, **given):
     return asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.long
 def test_a_record_of_pools_has_what_transfers_did_and_replays(tmp_path):
     """A transfer that arrives a second later is the first difference of its request."""
 
@@ -208,6 +209,7 @@ def test_the_clock_of_pools_starts_once_all_engines_are_made(monkeypatch):
     assert server.live.clock.at(made[-1][1]) <= 0
 
 
+@pytest.mark.long
 def test_held_requests_are_as_many_as_asked_for():
     """An engine has room for them, compiled or not; one more is turned away in one line."""
 

@@ -103,6 +103,7 @@ def test_turns_with_planned_times_keep_them() -> None:
     assert paused == pytest.approx([0.4, 8.4, 9.4])
 
 
+@pytest.mark.long
 def test_starts_are_drawn_by_the_seed() -> None:
     first, same, other = (
         sent(agents(60), lanes=6, session_start="0.25:0.75", seed=seed) for seed in (1, 1, 2)
@@ -111,6 +112,7 @@ def test_starts_are_drawn_by_the_seed() -> None:
     assert len(first) < 60
 
 
+@pytest.mark.long
 def test_no_lane_is_empty_before_the_horizon() -> None:
     options = MODEL | {"lanes": 4, "horizon": 60.0, "session_start": "1:1"}
     result = kvsim.simulate(agents(40), **options)
@@ -166,6 +168,7 @@ def cached(**options: Any) -> list[int]:
     return list(result.requests["num_cached_tokens"].tolist())
 
 
+@pytest.mark.long
 def test_primers_leave_their_prompts_in_the_cache() -> None:
     """At 5 s the next prompts are those of 96 and 128 tokens, at 60 s the last ones."""
     assert cached(session_start="0.05:0.05") == [0, 0, 96]
@@ -196,6 +199,7 @@ def test_each_conversation_that_goes_on_has_a_primer() -> None:
         assert len(rest) == {3: 3, 1: 1}[len(tokens)]
 
 
+@pytest.mark.long
 def test_sessions_that_begin_at_their_start_have_no_primers() -> None:
     assert cached(session_start="0:0", primers=True) == cached()
 
@@ -230,6 +234,7 @@ def test_primers_that_cannot_be_sent_are_refused(
     assert reason in refused(capsys, f"run llama-3-8b --gpu h100-sxm {line}")
 
 
+@pytest.mark.long
 def test_benchmarks_have_their_settings_unless_others_are_given() -> None:
     config = kvsim.Config.build(**SECONDS, lanes=2, clients="agentx-v1", idle_cap=7.0)
     assert (config.session_start, config.primers, config.primer_requests) == ("0.25:0.75", True, 10)

@@ -91,6 +91,7 @@ def test_requests_without_sessions_have_no_such_facts():
     assert kvsim.simulate(trace, **SMALL).summary["sessions"] is None
 
 
+@pytest.mark.long
 def test_a_session_that_is_cut_is_not_completed():
     found = kvsim.simulate(
         two_sessions(), cost_model="constant+seconds=0.1", horizon=15.0, **SMALL

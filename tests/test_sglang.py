@@ -190,6 +190,7 @@ def test_both_engines_write_identical_tables(trace: Trace, options: dict[str, An
 SMALL = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disable", [False, True])
 def test_a_map_of_a_radix_cache_shows_what_its_table_counts(disable: bool) -> None:
     """One request after another: what the last one held is cached, or free again, in the map."""
@@ -324,6 +325,7 @@ def test_the_pool_follows_from_the_share_of_memory() -> None:
     assert pools[0]["bytes"] - pools[1]["bytes"] == pytest.approx(0.1 * bytes_before, rel=1e-4)
 
 
+@pytest.mark.long
 def test_smaller_tokens_make_a_larger_pool() -> None:
     trace = workloads.fixed(prompt=100, output=10, num_requests=1, request_rate=1.0)
     pools = [

@@ -37,6 +37,7 @@ def test_a_prefill_waits_for_places_for_the_largest_one_so_far() -> None:
     assert free.requests["first_scheduled_time"][4] < ended[1]
 
 
+@pytest.mark.long
 def test_a_prefill_waits_for_as_many_as_the_ratio_says() -> None:
     """Four run after the spared one: min(4 x 1.0, 3) must wait, and begin together."""
     arrivals = [0.0, 0.0, 0.0, 0.02, 0.04, 0.08, 0.12]

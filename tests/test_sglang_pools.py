@@ -346,6 +346,7 @@ def test_a_pasted_line_with_a_host_tier_runs(capsys: pytest.CaptureFixture[str])
     assert "completed 3" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arrival", "num_decodes"), [(29, 5), (60, 4)])
 def test_a_parked_chunk_counts_for_every_prefill_built_meanwhile(
     arrival: int, num_decodes: int

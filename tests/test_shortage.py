@@ -47,6 +47,7 @@ def check_verdict(checked: list[bool], kv: KV, request: Request) -> bool:
     return verdict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "policy"),
     [(0, "fcfs"), (1, "fcfs"), (7, "fcfs"), (18, "priority")],

@@ -323,6 +323,7 @@ def test_under_write_back_only_whole_prompts_are_read() -> None:
     assert result.requests["num_cached_tokens"][4] == 8 * PAGE
 
 
+@pytest.mark.long
 def test_an_output_is_stored_and_found_by_the_next_turn() -> None:
     """A turn's prompt is the last one's prompt and output; a selective host has copied neither."""
     prompts = [[(1, 0, 640)], [(2, 0, 64)], [(9, 0, 64)], [(1, 0, 640), (7, 0, 320), (3, 0, 64)]]

@@ -228,6 +228,7 @@ def test_what_cannot_run_is_recorded_and_retried_on_demand(call: Call, runs: lis
     assert len(runs) == 6
 
 
+@pytest.mark.long
 def test_a_cell_in_which_no_request_fits_has_failed(call: Call) -> None:
     code, _, _ = call(*QUICK, "--max-model-len", "30,100", "--out", "out", "--workers", "1")
     assert code == 0

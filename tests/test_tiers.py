@@ -362,6 +362,7 @@ def test_what_is_not_modelled_is_refused(options: dict[str, object], message: st
 # -- the experiment --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_tenth_too_much_costs_most_of_the_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "REQUESTS", 20)
     paged, over = (

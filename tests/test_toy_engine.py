@@ -45,6 +45,7 @@ def test_memory_is_equal_blocks_whatever_a_request_needs() -> None:
     assert kv["reservation"] > 0.9
 
 
+@pytest.mark.long
 def test_it_is_compared_with_the_others() -> None:
     rows = kvsim.compare(trace([3, 5]), engines=["vllm", TOY], backend="python", **SMALL).rows
     assert [row["engine"] for row in rows] == ["vllm", TOY]

@@ -361,6 +361,7 @@ def test_the_command_line_takes_options_and_a_tokenizer(call):
     )
 
 
+@pytest.mark.long
 def test_a_servers_tokenizer_has_a_name_and_a_traces_is_a_file(call):
     line = ("run", "vllm", "serve", "opt-125m", "--gpu", "a100-80gb", "--backend", "python")
     asked = ("--trace", str(SAMPLES / "openai_batch.jsonl"), "--max-model-len", "2048")

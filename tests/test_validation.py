@@ -69,6 +69,7 @@ def test_the_constants_are_what_calibration_finds_on_the_sample(sample_data) -> 
     assert calibrate.calibrate(sample_data) == read_table()
 
 
+@pytest.mark.long
 def test_the_constants_are_what_calibration_finds_on_kernels(sample_data) -> None:
     assert calibrate.calibrate_kernels(sample_data) == read_table()
 

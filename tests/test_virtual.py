@@ -138,6 +138,7 @@ def test_it_fits_to_the_page() -> None:
     assert not kv.fits(request(0, 60, 5))
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.integers(1, 60), st.sampled_from([100, 1024, 3000, 70_000]))
 def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: int) -> None:
     """After every token: exactly the pages that the window touches, for each tensor."""
@@ -153,6 +154,7 @@ def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: 
         assert kv.usage.token_states == 4 * slot * min(n, window)
 
 
+@pytest.mark.long
 @given(st.integers(1, 60), st.integers(1, 90), st.sampled_from([1024, 3000, 7000, 70_000]))
 def test_a_window_never_takes_more_than_was_promised(window: int, chunk: int, slot: int) -> None:
     """A prompt in chunks holds at most what an admission counted on, and it comes close."""

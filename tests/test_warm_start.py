@@ -48,9 +48,8 @@ def test_loaded_blocks_are_in_no_block_table(model):
     assert 0.0 <= memory["reservation"] < 0.1 < memory["token_states"] <= 1.0
 
 
-@pytest.mark.parametrize(
-    "model", ["llama-3-8b", pytest.param("gemma-3-27b", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["llama-3-8b", "gemma-3-27b"])
 @pytest.mark.parametrize("num_blocks", [None, 700])
 def test_the_second_half_hits_as_in_the_whole_run(model, num_blocks, tmp_path: Path):
     """With all blocks, and with a pool that evicts; with layers that have windows, too."""
@@ -194,6 +193,7 @@ def test_a_trace_without_contents_has_nothing_to_save(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_damaged_files_are_refused_in_one_line(cache: Path, tmp_path: Path):
     """Every bit flipped at random, and an array that is no archive."""
     whole, draw = cache.read_bytes(), np.random.default_rng(0)

@@ -90,12 +90,21 @@ def refused(said: Said) -> list[str]:
     return [] if any(part in said.text for part in ALLOWED) or said.text in VALUES else found
 
 
+#: What a source without a refused text has nowhere; most are parsed no further.
+ANYWHERE = re.compile(rf"\b(?:{IDIOMS}|{PHRASES})\b|\"\"\"\s*{OPENERS.pattern}", re.IGNORECASE)
+
+
+def may_be_refused(source: str) -> bool:
+    return bool(ANYWHERE.search(re.sub(r'"\s*\n\s*f?"', "", source)))  # parts of a text as one
+
+
 def test_texts_use_the_words_of_the_glossary() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in FILES if path.stem not in SKIPPED}
     wrong = [
         f"{said.where}: {', '.join(words)}: {said.text[:60]!r}"
-        for path in FILES
-        if path.stem not in SKIPPED
-        for said in texts(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
+        for path, source in sources.items()
+        if may_be_refused(source)
+        for said in texts(source, str(path.relative_to(ROOT)))
         if (words := refused(said))
     ]
     assert not wrong, "\n".join(wrong)
@@ -128,3 +137,4 @@ def test_the_reference_of_fields_uses_them_too() -> None:
 )
 def test_what_is_refused(source: str, words: list[str]) -> None:
     assert [word for said in texts(source, "m") for word in refused(said)] == words
+    assert may_be_refused(source) or not words
