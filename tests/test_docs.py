@@ -14,7 +14,6 @@ from documents import ROOT, blocks, commands, run_page
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.compiled.cache import cache_folder, caching_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +57,5 @@ def test_the_changelog_and_catalogue_agree() -> None:
 def test_docstring_examples(package: ModuleType) -> None:
     found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     names = [package.__name__, *(m.name for m in found if m.name != "kvsim.__main__")]
-    with caching_in(cache_folder()):
-        modules = [importlib.import_module(name) for name in names]
-    failed = {module.__name__: doctest.testmod(module).failed for module in modules}
+    failed = {name: doctest.testmod(importlib.import_module(name)).failed for name in names}
     assert set(failed.values()) == {0}, failed
