@@ -1,10 +1,10 @@
-"""Invariants of every finished run; ARCHITECTURE.md numbers them."""
+"""Invariants of every finished run, which ARCHITECTURE.md numbers; and equality of tables."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from kvsim.kv.usage import HELD, WHOLE
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kvsim.results.result import Result
 
 #: Finish reasons of requests that have not ended.
@@ -121,3 +123,17 @@ def _check_littles_law(result: Result) -> None:
     inside = (summary["mean_running"] + summary["mean_waiting"]) * summary["duration"]
     if abs(inside - spent) > 1e-9 * spent:
         _fail(10, f"{inside} request-seconds in the queues, {spent} in the table")
+
+
+def equal_tables(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return True if two structured arrays agree to the bit, field by field; NaN equals NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    for name in a.dtype.names or ():
+        x, y = a[name], b[name]
+        same = x == y
+        if np.issubdtype(x.dtype, np.floating):
+            same |= np.isnan(x) & np.isnan(y)
+        if not same.all():
+            return False
+    return True

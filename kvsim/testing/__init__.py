@@ -22,11 +22,11 @@ ValueError
     If the options cannot be run at all.
 """
 
+from kvsim.results.check import check_result, equal_tables
 from kvsim.testing.allocator import check_allocator
 from kvsim.testing.autoscaler import check_autoscaler
 from kvsim.testing.cost_model import check_cost_model
 from kvsim.testing.eviction import check_eviction
-from kvsim.testing.results import check_result, equal_tables
 from kvsim.testing.router import check_router
 from kvsim.testing.scheduler import check_scheduler
 

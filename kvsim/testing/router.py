@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.routing.router import REJECT, ROUTERS, Router, make_router
-from kvsim.testing.results import equal_tables
+from kvsim.results.check import equal_tables
 from kvsim.testing.serving import Run, check_runs, checked, pool_of_any_size, random_trace
 
 if TYPE_CHECKING:

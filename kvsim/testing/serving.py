@@ -13,8 +13,8 @@ from kvsim.engine.setup import resolve
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.simulate import serve
 from kvsim.parametric import Parametric, text_of
+from kvsim.results.check import check_result, equal_tables
 from kvsim.results.tables import FinishReason
-from kvsim.testing.results import check_result, equal_tables
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
