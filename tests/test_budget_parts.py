@@ -19,7 +19,7 @@ from kvsim.budget.padding import padded_experts
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
 from kvsim.config import Config
-from kvsim.cost.states import state_traffic
+from kvsim.cost.roofline import state_traffic
 from kvsim.engine.setup import resolve
 from kvsim.intensity.roofline import roofline
 from kvsim.lora import LoRAConfig

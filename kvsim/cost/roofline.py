@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from kvsim.budget.weights import DTYPE_BYTES
-from kvsim.cost.context_parallel import init_context_exchange
 from kvsim.cost.drafter import init_drafter
 from kvsim.cost.efficiency import (
     Efficiency,
@@ -21,8 +20,7 @@ from kvsim.cost.gemms import quantization_time, quantizes_activations, rate_gemm
 from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.cost.host_link import init_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
-from kvsim.cost.states import price_states
-from kvsim.cost.work import WorkCounter
+from kvsim.cost.work import WorkCounter, is_sparse
 from kvsim.records.cost import ROOFLINE, Cost, Work
 from kvsim.records.kv import Moved
 from kvsim.registry import overridden
@@ -41,6 +39,11 @@ ADAPTER_KERNELS = 2 * NUM_GEMMS
 
 #: Layers of a vision encoder: SigLIP so400m, MoonViT and Qwen3-VL's have 27 (their config.json).
 TOWER_LAYERS = 27
+
+#: Collectives per layer: all-gathers of queries and of log-sums, a reduce-scatter of outputs.
+NUM_COLLECTIVES = 3
+#: Bytes of the log-sum of a token and head, FP32.
+LOG_SUM_BYTES = 4
 
 #: Methods that a subclass may override; it then runs in Python only.
 PARTS = (
@@ -304,3 +307,61 @@ def _exchange(config: CostConfig, rate: Efficiency) -> tuple[float, float]:
     exchanges = 2 * model.num_moe_layers
     token = model.hidden_size * DTYPE_BYTES[config.dtype] * (replicas - 1) / link
     return exchanges * rate.all_reduce, exchanges * token
+
+
+def init_context_exchange(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+    """Write the constants of a step's exchanges into a record.
+
+    Every rank computes attention with the heads of all ranks over its own tokens. For each token it
+    receives the queries and log-sums of the other ranks' heads, and partial outputs of its own
+    heads. In latent attention the partial outputs have the latent's width, and prompt chunks gather
+    latents instead. No measured run checks this.
+    """
+    model, shares = config.model, config.decode_context_parallel_size
+    if shares == 1:
+        return
+    layer, element = model.layers[0], DTYPE_BYTES[config.dtype]
+    query, output = layer.head_dim, model.kv_lora_rank if model.is_mla else layer.head_dim
+    heads = model.num_heads / config.tensor_parallel_size
+    token = (shares - 1) * heads * ((query + output) * element + shares * LOG_SUM_BYTES)
+    link = config.gpu.link_bytes_per_s(shares) * rate.link_ring
+    layers = len(model.layers)
+    record.exchanges_prompts = not model.is_mla or is_sparse(model)
+    record.exchange_launch = layers * NUM_COLLECTIVES * rate.all_reduce
+    record.exchange_token = layers * token / link
+    if not record.exchanges_prompts:
+        latent = layer.head_dim * element * (shares - 1) / shares
+        record.gather_token = layers * latent / link
+
+
+def state_traffic(config: CostConfig) -> float:
+    """Bytes of states that a request reads and writes in a step, in all pipeline stages."""
+    layers = config.layout.layers
+    kept = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
+    return 2.0 * sum(kept) / max(len(kept), 1) * config.model.num_state_layers
+
+
+def scan_flops(config: CostConfig) -> float:
+    """FLOPs per token of the scans of all layers on one GPU: states are updated and read."""
+    state = config.model.state
+    if state is None:
+        return 0.0
+    return 4.0 * state.num_elements / config.tensor_parallel_size * config.model.num_state_layers
+
+
+def price_states(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+    """Add the cost of layers with states, if there are any, to a record.
+
+    A scan computes the tokens of a prompt one after another, so each token takes a minimum time.
+    The prompts of a step are assumed to be scanned one after another, too.
+    """
+    layers, gpu = config.model.num_state_layers, config.gpu
+    if not layers:
+        return
+    record.request_time += state_traffic(config) / (
+        gpu.memory_bandwidth_bytes_per_s * rate.state_traffic
+    )
+    record.decode_time += layers * rate.state_launch
+    record.prefill_time += layers * rate.scan_launch
+    computing = scan_flops(config) / (gpu.bf16_flops_per_s * rate.scan)
+    record.prefill_time_per_token += max(computing, layers * rate.scan_token)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.eviction_rules import EvictionRules
 from kvsim.own_rules.part import per_block, per_replica
 from kvsim.records.queue import Neighbours, Queue
 from kvsim.records.record import NONE
 from kvsim.rules.links import append, remove
+from kvsim.trace.turns import holds
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvsim.trace.turns import Turns
 
 
 @EVICTION_POLICIES.register("session-ttl")
@@ -66,3 +75,18 @@ class SessionTtl(EvictionRules):
             block_id = late
         self.remove(block_id)
         return block_id
+
+
+@EVICTION_POLICIES.register("session-program")
+class SessionProgram(SessionTtl):
+    """As ``session-ttl``, but protects only sessions with a mean pause of at most ``ttl`` so far.
+
+    This is the rule of Continuum's released code (arXiv 2511.02230), where ``ttl`` is 2 s, with two
+    differences. The mean is over the pauses of the session instead of a tool, as a trace does not
+    name tools. And a request does not wait for memory if protected blocks can be evicted for it.
+    """
+
+    ttl: float = 2.0
+
+    def kept(self, turns: Turns) -> NDArray[np.float64]:
+        return holds(turns, self.ttl).astype(float)
