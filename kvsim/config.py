@@ -21,6 +21,7 @@ from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.client_options import ClientOptions, check_start, with_benchmark
 from kvsim.engines.options import EngineOptions
 from kvsim.errors import FieldError, unknown_name
+from kvsim.features.options import FeatureOptions
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.lora import LoRAConfig
@@ -91,7 +92,7 @@ class Validated(BaseModel, defer_build=True):
         """Raise ValueError for conflicts between fields."""
 
 
-class Config(Validated, EngineOptions, ServerOptions, ClientOptions):
+class Config(Validated, FeatureOptions, EngineOptions, ServerOptions, ClientOptions):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A field of None takes the value that the engine chooses for this model and GPU.

@@ -1,9 +1,12 @@
-"""Rules of which each kind of attention has a version; the number of the kind chooses it."""
+"""Rules with a version for each kind of attention, or for each feature of the scheduler."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsim.records.part import Part
 
 
 class ByKind:
@@ -27,17 +30,54 @@ class ByKind:
         return [getattr(kind, self.name) for kind in KINDS.all()]
 
 
-class Kinds:
-    """The classes of the kinds of attention, by number."""
+class Hook:
+    """A method of :class:`kvsim.features.feature.Feature`; its first argument are the features.
 
-    def __init__(self) -> None:
+    The features that are on are called in order, until one returns True.
+
+    Parameters
+    ----------
+    name : name of the method
+    passes : instead, each feature returns the last argument for the next one
+    """
+
+    def __init__(self, name: str, *, passes: bool = False) -> None:
+        self.name, self.passes = name, passes
+
+    def __call__(self, parts: list[Part], *given: Any) -> Any:
+        for part in parts:
+            if part.python is not None:
+                found = getattr(part.python, self.name)(*given)
+                if self.passes:
+                    given = (*given[:-1], found)
+                elif found:
+                    return True
+        return given[-1] if self.passes else False
+
+
+class Found:
+    """Classes that a function finds when they are first needed; those outside of kvsim come last.
+
+    Parameters
+    ----------
+    module, function : the function that returns the classes
+    """
+
+    def __init__(self, module: str, function: str) -> None:
+        self.module, self.function = module, function
         self.found: tuple[Any, ...] | None = None
 
     def all(self) -> tuple[Any, ...]:
-        """Return the classes; full attention is the first one."""
+        """Return the classes in their order."""
         if self.found is None:
-            self.found = import_module("kvsim.attention.spec").find_kinds()
+            self.found = getattr(import_module(self.module), self.function)()
         return self.found
 
+    def outside(self) -> list[Any]:
+        """Return the classes that no file of kvsim defines."""
+        return [one for one in self.all() if not one.__module__.startswith("kvsim.")]
 
-KINDS = Kinds()
+
+#: The kinds of attention, by number, and the features of vLLM's scheduler, in the order of calls.
+KINDS = Found("kvsim.attention.spec", "find_kinds")
+FEATURES = Found("kvsim.features.feature", "find_features")

@@ -33,6 +33,7 @@ LAYERS = (
         "registry",
         "own_rules",
         "attention",
+        "features",
         "trace",
         "catalog",
         "json_object",

@@ -215,15 +215,10 @@ def find_kinds() -> tuple[type[AttentionSpec], ...]:
     """Return the kinds by number: full attention, kvsim's other kinds, those from outside."""
 
     def place(named: tuple[str, type[AttentionSpec]]) -> tuple[bool, bool, str]:
-        return is_from_outside(named[1]), named[0] != "full", named[0]
+        return not named[1].__module__.startswith("kvsim."), named[0] != "full", named[0]
 
     specs = dict(sorted(all_specs().items(), key=place))
     return tuple(spec for spec in specs.values() if spec.of_kind is spec)
-
-
-def is_from_outside(kind: type[AttentionSpec]) -> bool:
-    """Return True if no file of kvsim defines a kind."""
-    return not kind.__module__.startswith("kvsim.")
 
 
 @cache

@@ -20,6 +20,8 @@ from kvsim.cases.group import Group, conflicts, over_shards
 from kvsim.cases.part import Count, Part, RecordedCase, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.engine.settings import by_name
+from kvsim.features.feature import chosen_features
+from kvsim.features.options import FeatureOptions
 from kvsim.files import write_whole, writing
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import plan_of
@@ -75,7 +77,7 @@ class Spec(Part):
         )
 
 
-class CaseConfig(Part, Lookahead):
+class CaseConfig(Part, Lookahead, FeatureOptions):
     """Settings that determine the schedule; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
@@ -202,7 +204,7 @@ class CaseConfig(Part, Lookahead):
     @property
     def scheduler_config(self) -> SchedulerConfig:
         """Settings of the scheduler, from the fields with equal names."""
-        return SchedulerConfig(**by_name(SchedulerConfig, self))
+        return SchedulerConfig(**by_name(SchedulerConfig, self), features=chosen_features(self))
 
     @property
     def kv_config(self) -> KVCacheConfig:

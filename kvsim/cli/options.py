@@ -15,6 +15,7 @@ from kvsim.cli.pairs import PAIRS, flag
 from kvsim.client_options import ClientOptions
 from kvsim.config import RunConfig
 from kvsim.engines.registry import all_engines
+from kvsim.features.feature import sections
 from kvsim.lora import LORA_FLAGS
 from kvsim.results.cost import RULE
 from kvsim.speculation import SPECULATION_FLAGS
@@ -151,6 +152,9 @@ SECTIONS = {
         "check_invariants",
     ),
 }
+
+for _title, _names in sections().items():
+    SECTIONS[_title] = (*SECTIONS.get(_title, ()), *_names)
 
 #: Fields of the training budget by section; the help of ``kvsim train-memory``.
 TRAINING_SECTIONS = {

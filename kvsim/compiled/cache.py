@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: The packages that compiled code depends on, and the variable that overrides the cache folder.
-ROOMS = ("records", "rules", "attention", "compiled")
+ROOMS = ("records", "rules", "attention", "features", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 

@@ -11,7 +11,7 @@ from kvsim.compiled.cache import cache_folder
 from kvsim.compiled.machine import CHECKED, address_in, check_fault, file_of, library_of, say
 from kvsim.compiled.translate import unit_of
 from kvsim.compiled.variants import variant_of
-from kvsim.dispatch import KINDS
+from kvsim.dispatch import FEATURES, KINDS
 from kvsim.rules import engine
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def _address(variant: str) -> int:
 
 
 def outside() -> str:
-    """Return a name for the kinds of attention that no file of kvsim defines; empty for none."""
-    kinds = [one for one in KINDS.all() if not one.__module__.startswith("kvsim.")]
-    text = "".join(getsource(getmodule(one) or one) for one in kinds)
-    return f"-{hashlib.sha256(text.encode()).hexdigest()[:16]}" if kinds else ""
+    """Return a name for the classes with rules that no file of kvsim defines; empty for none."""
+    found = [*KINDS.outside(), *FEATURES.outside()]
+    text = "".join(getsource(getmodule(one) or one) for one in found)
+    return f"-{hashlib.sha256(text.encode()).hexdigest()[:16]}" if found else ""
 
 
 def router_address(rule: Callable[..., int]) -> int:

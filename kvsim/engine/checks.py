@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.dispatch import FEATURES
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import VLLM
 from kvsim.kv.manager import ALLOCATORS
@@ -156,6 +157,7 @@ def check_scheduler(
             f"{config.scheduling_policy}; vllm does"
         )
     limits = ["max_num_scheduled_tokens", "prefill_schedule_interval", *OF_THE_FRONT_END]
+    limits += [name for kind in FEATURES.all() for name in kind.options]
     for field in limits if kind.serves_adapters else [*limits, "enable_lora"]:
         if getattr(config, field):
             raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")

@@ -25,6 +25,7 @@ from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.settings import by_name
 from kvsim.engines.policies import SCHEDULED_IN_PYTHON, VLLM
 from kvsim.engines.registry import all_engines, engine_by_policy, get_engine
+from kvsim.features.feature import chosen_features
 from kvsim.kv.allocator_rules import AllocatorRules, OwnManager
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
@@ -279,6 +280,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         policy=config.scheduling_policy,
         speculation=config.speculative_config,
         order=order_of(scheduler),
+        features=chosen_features(config),
     )
     kv_config, scheduler_config = engine_of_scheduler(config, kind).resolve(
         config, memory, layout, allocator, kv_config, scheduler_config

@@ -160,6 +160,7 @@ class Limits(Record):
     clock_ties: bool = False  # arrival times may be equal, as in recorded cases
     depth: int = 1  # most steps in flight
     num_stages: int = 1
+    has_features: bool = False  # any class of kvsim.features is on
 
 
 @dataclass(slots=True)
@@ -374,6 +375,7 @@ class Replica(Record):
     num_running: int = 0
     waiting: Queue = field(default_factory=Queue)
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
+    features: list[Part] = field(default_factory=list)  # the states of kvsim.features, in order
     order: Part = field(default_factory=Part)  # a user's rules for priority and preemption
     ranks: list[float] = field(default_factory=list)  # by request: its priority by these rules
     shares: Shares = field(default_factory=Shares)  # the state of a fair queue

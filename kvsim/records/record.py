@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 #: The index that stands for no block, no request or no table.
 NONE = -1
@@ -24,9 +34,6 @@ Tiny: TypeAlias = Annotated[int, 8]
 #: A float that compiled code stores next to the Short fields.
 Hot: TypeAlias = Annotated[float, 64]
 
-#: The memory format of a list.
-SPAN = np.dtype([("address", np.int64), ("length", np.int64)])
-
 
 class Record:
     """Base of all records; subclasses are dataclasses with slots and a default for every field."""
@@ -34,7 +41,7 @@ class Record:
     __slots__ = ()
 
     _kinds: ClassVar[dict[str, Any]]
-    _dtype: ClassVar[np.dtype[Any]]
+    _dtype: ClassVar[Any]
     _initial: ClassVar[Any]
     _defaults: ClassVar[dict[str, Any]]
 
@@ -50,6 +57,8 @@ class Record:
     @classmethod
     def dtype(cls) -> np.dtype[Any]:
         """Return the memory layout: short and hot fields first, so that they share a cache line."""
+        import numpy as np  # slow to load, and not needed by those who only name options
+
         if "_dtype" not in cls.__dict__:
             kinds = cls.kinds()
             formats = {name: format_of(kind) for name, kind in kinds.items()}
@@ -67,11 +76,14 @@ class Record:
                     "itemsize": end,
                 }
             )
-        return cls._dtype
+        layout: np.dtype[Any] = cls._dtype
+        return layout
 
     @classmethod
     def initial(cls) -> Any:
         """Return the memory of a record with initial values, shape (1,)."""
+        import numpy as np
+
         if "_initial" not in cls.__dict__:
             memory = np.zeros(1, cls.dtype())
             for name, kind in cls.kinds().items():
@@ -119,12 +131,14 @@ def item_of(kind: object) -> Any:
 
 
 def format_of(kind: Any) -> np.dtype[Any]:
-    """Return the memory format of a field."""
+    """Return the memory format of a field; for a list, those of its address and its length."""
+    import numpy as np
+
     if get_origin(kind) is Annotated:
         base, bits = get_args(kind)[:2]
         return np.dtype(f"{'f' if base is float else 'i'}{bits // 8}")
     if item_of(kind) is not None:
-        return SPAN
+        return np.dtype([("address", np.int64), ("length", np.int64)])
     if is_record(kind):
         layout: np.dtype[Any] = kind.dtype()
         return layout

@@ -35,6 +35,7 @@ from kvsim.rules.price import computing_time, with_transfers
 from kvsim.rules.published_metrics import publish_metrics
 from kvsim.rules.recorder import pass_time, record_gap, record_step
 from kvsim.rules.vllm.fairness import can_stay_refused, charge_run, steps_until_overtaken
+from kvsim.rules.vllm.features import sees_decodes
 from kvsim.rules.vllm.lora import record_loras
 from kvsim.rules.work import weigh
 
@@ -82,6 +83,8 @@ def limits_allow_runs(state: Replica) -> bool:
     if state.connector.kind != NO_CONNECTOR or limits.has_encoder or limits.num_drafts > 0:
         return False
     if limits.prefill_schedule_interval > 1 or state.num_deferred > 0:
+        return False
+    if limits.has_features and sees_decodes(state.features, state):
         return False
     decodes_all = limits.scheduler in (ORCA, STATIC)
     return decodes_all or state.num_running <= limits.max_num_scheduled_tokens

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
     from kvsim.speculation import SpeculativeConfig
 
 #: Mean tokens per verification with 1, 3 and 5 drafts, the target's own token included, of
@@ -32,6 +34,13 @@ def acceptance_rates(config: SpeculativeConfig) -> list[float]:
     if config.synthetic_acceptance_rate is not None:
         return geometric(config.synthetic_acceptance_rate * count, count)
     return published(PUBLISHED["eagle3" if config.has_drafter else "ngram"], count)
+
+
+def init_drafts(state: Replica, memory: Memory, config: SpeculativeConfig | None) -> None:
+    """Write the acceptance rates into an empty state, and the drafts by size of a step."""
+    rows = config.num_speculative_tokens_per_batch_size if config else ()
+    state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
+    state.accept_rates = memory.list_of(acceptance_rates(config) if config else [0.0])
 
 
 def acceptance_basis(config: SpeculativeConfig) -> str:

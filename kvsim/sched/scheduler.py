@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from kvsim.engines import policies
 from kvsim.engines.engine import EngineSettings  # noqa: TC001 - a field of a dataclass
 from kvsim.engines.registry import engine_by_policy
+from kvsim.features.feature import Feature  # noqa: TC001 - a field of a dataclass
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.lora import LoRAConfig  # noqa: TC001 - a field of a dataclass
@@ -29,9 +30,10 @@ from kvsim.rules.kv import take_transfers
 from kvsim.rules.output import process_output
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
-from kvsim.sched.acceptance import acceptance_rates
+from kvsim.sched.acceptance import init_drafts
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.fairness import fairness_of, init_shares
+from kvsim.sched.features import init_features
 from kvsim.sched.queue import WaitingQueue
 from kvsim.sched.scheduler_rules import SchedulerRules
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
@@ -72,6 +74,7 @@ class SchedulerConfig:
     encoder_inputs: EncoderConfig | None = None
     engine_settings: EngineSettings | None = None
     order: SchedulerRules | None = None
+    features: tuple[Feature, ...] = ()
 
     @property
     def max_active(self) -> int:
@@ -192,10 +195,8 @@ def init_scheduler(
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
     if config.lora is not None:
         config.lora.init_state(state, memory)
-    rows = config.speculation.num_speculative_tokens_per_batch_size if config.speculation else ()
-    state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
-    rates = acceptance_rates(config.speculation) if config.speculation else [0.0]
-    state.accept_rates = memory.list_of(rates)
+    init_drafts(state, memory, config.speculation)
+    init_features(state, memory, config.features)
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
     if config.order is not None:

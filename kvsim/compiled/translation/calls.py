@@ -13,6 +13,7 @@ import numpy as np
 
 from kvsim.compiled.translation.arrays import length_of
 from kvsim.compiled.translation.checks import check_fault
+from kvsim.compiled.translation.hooks import call_by_kind, call_hook
 from kvsim.compiled.translation.kinds import (
     IS_OPAQUE,
     POINTER,
@@ -23,7 +24,7 @@ from kvsim.compiled.translation.kinds import (
     stored_type,
 )
 from kvsim.compiled.translation.operators import binary, chosen, compared
-from kvsim.dispatch import ByKind
+from kvsim.dispatch import ByKind, Hook
 from kvsim.records.record import is_record, item_of, strip_width
 from kvsim.rules import fetching
 from kvsim.rules.blocks.keys import times_plus
@@ -44,36 +45,12 @@ def call(body: Body, node: ast.Call, value_of: Any, global_of: Any) -> Value:
     if primitive is not None:
         return primitive(body, *[value_of(body, one) for one in node.args])
     if isinstance(called, ByKind):
-        return _by_kind(body, called, *[value_of(body, one) for one in node.args])
+        return call_by_kind(body, called, *[value_of(body, one) for one in node.args])
+    if isinstance(called, Hook):
+        return call_hook(body, called, *[value_of(body, one) for one in node.args])
     if not inspect.isfunction(called):
         raise UntranslatableError(f"call of {ast.unparse(node.func)}")
     return _call_rule(body, called, [], node, value_of)
-
-
-def _by_kind(body: Body, called: ByKind, kind: Value, *given: Value) -> Value:
-    """Write a call of the version of a rule for a kind of attention."""
-    versions = called.versions()
-    if kind.known is not None:
-        version: Value = body.unit.call(body, versions[kind.known], [*given])
-        return version
-    most = max(versions, key=versions.count)
-    others = [number for number, one in enumerate(versions) if one is not most]
-    end, slot = body.new(), None
-    for number in (*others, None):
-        following = body.new()
-        if number is not None:
-            chosen_one = body.new()
-            body.branch(compared(body, ast.Eq, kind, constant(number)), chosen_one, following)
-            body.label(chosen_one)
-        found = body.unit.call(body, most if number is None else versions[number], [*given])
-        if found.kind is not None:
-            slot = slot or (found.kind, body.reserve(found.kind))
-            body.put(slot, found)
-        body.jump(end)
-        if number is not None:
-            body.label(following)
-    body.label(end)
-    return Value(None, "") if slot is None else body.get(slot)
 
 
 def _call_rule(

@@ -19,6 +19,7 @@ from kvsim.rules.queue import defer
 from kvsim.rules.vllm.dlpm import may_admit
 from kvsim.rules.vllm.features import (
     begin_admission,
+    is_admission_over,
     limit_first_tokens,
     must_wait,
     record_admitted,
@@ -56,6 +57,9 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if limits.fairness == DLPM and not may_admit(state):
             state.refused = False
             break
+        if limits.has_features and is_admission_over(state.features, state):
+            state.refused = False
+            break
         k = next_in_line(state)
         verdict = consider(state, batch, k, threshold, held)
         if verdict == STOP:
@@ -90,7 +94,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     if num_tokens == NONE:
         state.refused = False
         return STOP
-    if num_tokens == 0 and (state.limits.has_encoder or state.limits.num_drafts > 0):
+    if num_tokens == 0 and can_get_none(state):
         return SKIP
     if not allocate_first_slots(state, request, max(num_tokens - num_replays, 0), hit):
         return refuse(state, k)
@@ -103,12 +107,18 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     return ADMITTED
 
 
+def can_get_none(state: Replica) -> bool:
+    """Return True if a feature may leave a waiting request without tokens."""
+    limits = state.limits
+    return limits.has_encoder or limits.num_drafts > 0 or limits.has_features
+
+
 def is_refused_again(state: Replica, request: Request, held: bool) -> bool:
     """Return True if a request is certainly refused, so that no look-up is needed."""
     limits = state.limits
     if held or state.connector.kind != NO_CONNECTOR or not limits.enable_chunked_prefill:
         return False
-    if limits.has_encoder or limits.num_drafts > 0 or limits.chunk_unit > 0:
+    if can_get_none(state) or limits.chunk_unit > 0:
         return False
     return has_pool(state.kv) and lacks_blocks(state.kv, request)
 

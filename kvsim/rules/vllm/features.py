@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.dispatch import Hook
 from kvsim.engines.tensorrt_llm.rules.capacity import whole_units
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.fairness import DLPM
@@ -32,8 +33,24 @@ from kvsim.rules.vllm.prefill_interval import count_prefill_interval
 from kvsim.rules.vllm.speculation import add_drafts, expect_drafts, without_lookahead
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.records.engine import Batch, Replica
+    from kvsim.records.part import Part
     from kvsim.records.request import Request
+
+
+# The hooks of the features that are a class of kvsim.features.
+begin_step_of: Callable[[list[Part], Replica], None] = Hook("begin_step")
+is_held_back: Callable[[list[Part], Replica, Request], bool] = Hook("must_wait")
+is_admission_over: Callable[[list[Part], Replica], bool] = Hook("ends_admission")
+limit_by_features: Callable[[list[Part], Replica, Request, int], int] = Hook(
+    "limit_tokens", passes=True
+)
+record_joined: Callable[[list[Part], Replica, Request], None] = Hook("record_admitted")
+record_continued: Callable[[list[Part], Replica, Request], None] = Hook("record_planned")
+end_step_of: Callable[[list[Part], Replica, Batch], None] = Hook("end_step")
+sees_decodes: Callable[[list[Part], Replica], bool] = Hook("sees_decodes")
 
 
 def begin_features(state: Replica) -> None:
@@ -41,6 +58,8 @@ def begin_features(state: Replica) -> None:
         begin_connected(state)
     if state.limits.has_encoder:
         begin_encoding(state)
+    if state.limits.has_features:
+        begin_step_of(state.features, state)
 
 
 def begin_admission(state: Replica) -> None:
@@ -61,7 +80,9 @@ def must_wait(state: Replica, request: Request) -> bool:
         return True
     if state.limits.has_sessions and request.status == WAITING_FOR_INPUT:
         return True
-    return state.limits.has_loras and not has_room_for_lora(state, request)
+    if state.limits.has_loras and not has_room_for_lora(state, request):
+        return True
+    return state.limits.has_features and is_held_back(state.features, state, request)
 
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
@@ -74,6 +95,8 @@ def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: in
         num_tokens = without_lookahead(state, request, computed, num_tokens)
     if state.limits.chunk_unit > 0:
         num_tokens = whole_units(state, request, computed, num_tokens)
+    if state.limits.has_features:
+        num_tokens = limit_by_features(state.features, state, request, num_tokens)
     return num_tokens
 
 
@@ -98,6 +121,8 @@ def limit_first_tokens(
         num_tokens = whole_units(state, request, computed, num_tokens)
         if num_tokens < 1:
             return NONE, 0
+    if state.limits.has_features:
+        num_tokens = limit_by_features(state.features, state, request, num_tokens)
     return num_tokens, num_drafts
 
 
@@ -120,6 +145,8 @@ def record_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> No
     if state.limits.has_loras:
         record_switch(state, state.requests[k])
         add_lora(state, state.requests[k])
+    if state.limits.has_features:
+        record_joined(state.features, state, state.requests[k])
 
 
 def record_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
@@ -129,6 +156,8 @@ def record_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> Non
     if state.limits.num_drafts > 0:
         add_drafts(state, batch, num_drafts)
         state.requests[k].num_drafts = 0
+    if state.limits.has_features:
+        record_continued(state.features, state, state.requests[k])
 
 
 def end_features(state: Replica, batch: Batch, held: bool) -> None:
@@ -139,5 +168,7 @@ def end_features(state: Replica, batch: Batch, held: bool) -> None:
         count_prefill_interval(state, batch, held)
     if state.limits.num_drafts > 0:
         expect_drafts(state, batch)
+    if state.limits.has_features:
+        end_step_of(state.features, state, batch)
     if state.connector.kind != NO_CONNECTOR:
         record_connected(state, batch)
