@@ -34,6 +34,7 @@ TEXTS = (
     "chwbl+epsilon=0.01+prefix-tokens=500",
     "sglang-cache-aware",
     "sglang-cache-aware+balance-abs=2+eviction-interval=0.5+max-tree-size=20000",
+    "sglang-cache-aware+entry-tokens=1",
     "ray-prefix-aware+eviction-interval=0.5+eviction-threshold=30000+eviction-target=20000",
     "ray-prefix-aware+imbalanced-threshold=2",
     "aibrix-prefix-cache",

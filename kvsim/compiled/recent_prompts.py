@@ -8,7 +8,8 @@ from kvsim.compiled.key_table import find, name_path
 from kvsim.compiled.translation.calls import record_at
 from kvsim.records.routing import PrebleCosts
 from kvsim.rules.blocks.keys import FIRST_KEY
-from kvsim.rules.routing.preble import WORD, count_use, note_output
+from kvsim.rules.fetching import prefetch_item
+from kvsim.rules.routing.preble import WORD, bucket_of, count_use, note_output
 
 _costs = record_at(PrebleCosts)
 
@@ -21,6 +22,10 @@ def has_records(router, number):
 
 def count_prompt(misses, index, path, num_cached, change):
     """Add or remove the uses of a prompt's entries, of which the first ``num_cached`` were hits."""
+    for k in range(len(path)):
+        prefetch_item(misses.buckets, bucket_of(path[k]))
+    for k in range(len(path)):
+        prefetch_item(misses.uses, misses.buckets[bucket_of(path[k])])
     for k in range(len(path)):
         row = find(index[0], path[k])
         for word in range(misses.num_words):

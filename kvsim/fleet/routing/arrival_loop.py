@@ -124,19 +124,26 @@ class ArrivalLoop:
         router, state = self._router, self._router.state
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
         prompts, known = self._prompts(), self._known(number)
-        most = int(prompts[5].max()) // min(PIECE, router.facts.block_size) + 1
+        options = self._gateways.scrape_times(), self._kinds()
+        finest = min(PIECE, router.facts.block_size, options[1][1])
+        most = int(prompts[5].max()) // finest + 1
         keys = tuple(np.zeros((2, most), np.int64))  # of a prompt's entries and of its blocks
         counting = router.counts_misses, self._tracker.num_output_tokens
         noted = predicted, best, branches, stride
-        options = self._gateways.scrape_times(), self._kinds()
-        counts, outcome = np.zeros(len(self._replicas), np.int64), code.LATER
+        counts, outcome = np.zeros(len(self._replicas), np.int64), code.MAKE_ROOM
+        scratch = self._scratch(known[1], 0)
         while outcome != code.DONE:
-            loop = (
-                *(fleet, addresses, self._tracker.columns(), expected, prompts, known),
-                *(self._index.columns(), self._limits()),
-                *((router.follows_prompts, self._there, counts), counting, self._arrivals, noted),
-                *(*options, self._cursor, self._moments, (*keys, *self._scratch(known[1]))),
-            )
+            lines = 2 * (int(self._tracker.columns()[5][:, 0].max()) + DECISIONS_PER_CALL)
+            if len(scratch[0][0]) < lines:
+                scratch = self._scratch(known[1], 2 * lines)
+                outcome = code.MAKE_ROOM
+            if outcome in (code.MAKE_ROOM, code.MAKE_PLACES):  # else the call is faster
+                paths = router.follows_prompts, self._there, counts
+                loop = (
+                    *(fleet, addresses, self._tracker.columns(), expected, prompts, known),
+                    *(self._index.columns(), self._limits(), paths, counting, self._arrivals),
+                    *(noted, *options, self._cursor, self._moments, (*keys, *scratch)),
+                )
             outcome = self._route(loop, STEPS_PER_CALL, DECISIONS_PER_CALL)
             self._serve(outcome)
             self._replica_set.report_ended()
@@ -165,10 +172,12 @@ class ArrivalLoop:
         elif outcome == code.WRONG_CHOICE:
             raise self._router.wrong_choice(wanted)
 
-    def _scratch(self, guesses: NDArray[np.int64]) -> tuple[Any, ...]:
-        """Return the memory that the loop needs until it returns, except for keys."""
+    def _scratch(self, guesses: NDArray[np.int64], lines: int) -> tuple[Any, ...]:
+        """Return scratch memory of the loop, except for keys; a replica has up to ``lines`` events.
+
+        It is empty for 0 lines, and then replaced before the first call.
+        """
         places = len(self._replicas)
-        lines = 2 * (int(self._tracker.columns()[5][:, 0].max()) + DECISIONS_PER_CALL)
         told = np.empty(lines), np.empty((lines, 3), np.int64)
         matched, bounds, chosen, now_held = np.zeros((4, places), np.int64)
         unseen = np.full(places, math.nan)

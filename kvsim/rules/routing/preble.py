@@ -19,9 +19,13 @@ NUM_BUCKETS = 1 << 20
 WORD = 32
 
 
+def bucket_of(key: int) -> int:
+    return key & (NUM_BUCKETS - 1)
+
+
 def find_uses(misses: RecentMisses, key: int) -> int:
     """Return the index of an entry's uses; 0 if it has none."""
-    at = misses.buckets[key & (NUM_BUCKETS - 1)]
+    at = misses.buckets[bucket_of(key)]
     while at != 0 and misses.uses[at].key != key:
         at = misses.uses[at].after
     return at
@@ -35,7 +39,7 @@ def add_uses(misses: RecentMisses, key: int) -> int:
     else:
         at = misses.num_uses
         misses.num_uses += 1
-    uses, bucket = misses.uses[at], key & (NUM_BUCKETS - 1)
+    uses, bucket = misses.uses[at], bucket_of(key)
     uses.reset()
     uses.key, uses.after = key, misses.buckets[bucket]
     misses.buckets[bucket] = at
@@ -45,7 +49,7 @@ def add_uses(misses: RecentMisses, key: int) -> int:
 def drop_uses(misses: RecentMisses, at: int) -> None:
     """Remove an entry that has no uses left."""
     uses = misses.uses[at]
-    bucket = uses.key & (NUM_BUCKETS - 1)
+    bucket = bucket_of(uses.key)
     before = misses.buckets[bucket]
     if before == at:
         misses.buckets[bucket] = uses.after
