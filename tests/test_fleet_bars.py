@@ -19,16 +19,7 @@ from experiments.validation.fleets import (
     pulled_prefixes,
     rounds,
 )
-from experiments.validation.fleets.bars import (
-    NOT_BUILT,
-    Row,
-    above,
-    between,
-    close,
-    near,
-    not_built,
-    worst,
-)
+from experiments.validation.fleets.bars import Row, above, between, close, near, worst
 from experiments.validation.llmd_routers import study as llmd_routers
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
@@ -46,8 +37,6 @@ def test_verdicts_are_computed() -> None:
     assert between("", "", 5.0, 5, 6).holds
     assert not between("", "", 6.1, 5, 6).holds
     assert not above("", "", 84.0, 84).holds
-    missing = not_built("", 11.6, "10 to 25")
-    assert (missing.ours, missing.holds) == (NOT_BUILT, False)
     assert worst([3.0, -4.0]) == -4.0
 
 
@@ -88,7 +77,7 @@ def test_what_is_written_goes_to_a_folder(monkeypatch, capsys, tmp_path) -> None
 
 
 def test_a_miss_ends_the_script_with_1_and_is_written(monkeypatch, tmp_path, sample_data) -> None:
-    rows = [Row("a", 1.0, 1.01, "±10 %", True), not_built("b", "x", "y")]
+    rows = [Row("a", 1.0, 1.01, "±10 %", True), Row("b", "x", "z", "y", False)]
     absent = [rows[0], Row("c", "1, 2", "1, 2", "a < b", None)]
     for name, kept, code in (("B3", rows[:1], None), ("B7", rows, 1), ("B10", absent, 1)):
         monkeypatch.setitem(
@@ -239,7 +228,7 @@ def test_short_prompts_are_kept_whole() -> None:
 
 def test_bars_that_were_not_run_again_are_kept(tmp_path) -> None:
     file = tmp_path / "fleet.json"
-    first = fleet.kept(file, {"B7": [not_built("a", "x", "y")]})
+    first = fleet.kept(file, {"B7": [Row("a", "x", "z", "y", False)]})
     file.write_text(json.dumps({"bars": first}))
     both = fleet.kept(file, {"B3": [Row("b", 1.0, 1.0, "±1", True)]})
     assert list(both) == ["B3", "B7"]

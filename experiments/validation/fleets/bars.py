@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: Placeholder for a figure that kvsim cannot compute yet; such a row is a miss.
-NOT_BUILT = "not built"
-
 
 class Row(NamedTuple):
     """One figure of a bar.
@@ -66,11 +63,6 @@ def above(what: str, theirs: float | str, ours: float, low: float, note: str = "
 def shown(what: str, theirs: float | str, ours: float | str, note: str = "") -> Row:
     """Show figures that no band was stated for."""
     return Row(what, theirs, ours, "", None, note)
-
-
-def not_built(what: str, theirs: float | str, band: str, note: str = "") -> Row:
-    """Count as a miss what kvsim cannot compute yet."""
-    return Row(what, theirs, NOT_BUILT, band, False, note)
 
 
 def worst(errors: Sequence[float]) -> float:
