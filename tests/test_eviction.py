@@ -287,6 +287,19 @@ def _starts(prompt: list[int], prefix: tuple[int, ...]) -> bool:
     return tuple(prompt[: len(prefix)]) == prefix
 
 
+def test_belady_evicts_second_copies_first():
+    policy = EVICTION_POLICIES.make("belady")
+    policy.foresee([[7], [8], [7], [8]])
+    policy.arrived([7])
+    policy.arrived([8])
+    for block, key in ((1, 7), (2, 7), (3, 8)):  # the next use of 7 comes before that of 8
+        policy.cached(block, key)
+    for block in (1, 2, 3):
+        policy.insert(block)
+    assert list(policy) == [2, 3, 1]
+    assert [policy.evict() for _ in range(3)] == [2, 3, 1]
+
+
 @given(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=30),
     num_blocks=st.integers(3, 12),
