@@ -24,12 +24,12 @@ from kvsim.errors import FieldError, unknown_name
 from kvsim.features.options import FeatureOptions
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
-from kvsim.lora import LoRAConfig
+from kvsim.lora import LoRAOptions
 from kvsim.parametric import with_names
 from kvsim.pool_config import PoolConfig
 from kvsim.records.samples import MAX_SAMPLES, EndsBy
 from kvsim.server_options import Length, ServerOptions
-from kvsim.speculation import SpeculativeConfig
+from kvsim.speculation import Lookahead, SpeculativeConfig
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
@@ -92,7 +92,15 @@ class Validated(BaseModel, defer_build=True):
         """Raise ValueError for conflicts between fields."""
 
 
-class Config(Validated, FeatureOptions, EngineOptions, ServerOptions, ClientOptions):
+class Config(
+    Validated,
+    FeatureOptions,
+    LoRAOptions,
+    Lookahead,
+    EngineOptions,
+    ServerOptions,
+    ClientOptions,
+):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A field of None takes the value that the engine chooses for this model and GPU.
@@ -159,11 +167,6 @@ class Config(Validated, FeatureOptions, EngineOptions, ServerOptions, ClientOpti
     speculative_config: SpeculativeConfig | None = Field(
         None, description="speculative decoding, as vLLM's JSON object"
     )
-    enable_lora: bool = Field(
-        False, description="serve the LoRA adapters that the trace names in lora_id"
-    )
-    max_loras: Count = Field(1, description="maximum number of different adapters in a batch")
-    max_lora_rank: Count = Field(16, description="maximum rank of an adapter")
     enable_chunked_prefill: bool = Field(True, description="split long prompts over several steps")
     async_scheduling: bool | None = Field(
         None, description="schedule a step while the previous step runs [on under vllm]"
@@ -220,9 +223,6 @@ class Config(Validated, FeatureOptions, EngineOptions, ServerOptions, ClientOpti
     )
     prefix_cache_retention_interval: Annotated[int, Field(ge=0)] | None = Field(
         0, description="tokens between the windows that stay cached; 0: only the last; none: all"
-    )
-    num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
-        0, description="slots to allocate for draft tokens"
     )
     disable_hybrid_kv_cache_manager: bool = Field(
         False, description="treat sliding-window and chunked-attention layers as full attention"
@@ -439,11 +439,6 @@ class Config(Validated, FeatureOptions, EngineOptions, ServerOptions, ClientOpti
             return
         if not any(text in str(field.annotation) for text in texts):
             raise ValueError(f"{path}: {key} = {value!r}: must be a number, without quotes")
-
-    @property
-    def lora(self) -> LoRAConfig | None:
-        """Limits of LoRA adapters; None without ``enable_lora``."""
-        return LoRAConfig(self.max_loras, self.max_lora_rank) if self.enable_lora else None
 
     @property
     def digest(self) -> str:

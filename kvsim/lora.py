@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
 
 Count = Annotated[int, Field(ge=1)]
-
-#: vLLM's flags for adapters.
-LORA_FLAGS = ("enable_lora", "max_loras", "max_lora_rank")
 
 
 @dataclass(frozen=True)
@@ -26,5 +23,24 @@ class LoRAConfig:
 
     def init_state(self, state: Replica, memory: Memory) -> None:
         """Set the limit in an empty state, and allocate the list of a batch's adapters."""
-        state.limits.has_loras, state.limits.max_loras = True, self.max_loras
+        state.limits.has_loras, state.num_lora_slots = True, self.max_loras
         state.loras = memory.ints(self.max_loras)
+
+
+class LoRAOptions(BaseModel, defer_build=True):
+    """The options of adapters."""
+
+    enable_lora: bool = Field(
+        False, description="serve the LoRA adapters that the trace names in lora_id"
+    )
+    max_loras: Count = Field(1, description="maximum number of different adapters in a batch")
+    max_lora_rank: Count = Field(16, description="maximum rank of an adapter")
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """Limits of LoRA adapters; None without ``enable_lora``."""
+        return LoRAConfig(self.max_loras, self.max_lora_rank) if self.enable_lora else None
+
+
+#: vLLM's flags for adapters: the switch, and those that tune it.
+LORA_FLAGS = tuple(LoRAOptions.model_fields)

@@ -322,6 +322,18 @@ class Options(TypedDict, total=False):
     uses [0.9].
     """
 
+    num_lookahead_tokens: int
+    """slots to allocate for draft tokens."""
+
+    enable_lora: bool
+    """serve the LoRA adapters that the trace names in lora_id."""
+
+    max_loras: int
+    """maximum number of different adapters in a batch."""
+
+    max_lora_rank: int
+    """maximum rank of an adapter."""
+
     model: str | ModelSpec
     """catalogue name, Hugging Face id, or path to a config.json."""
 
@@ -393,15 +405,6 @@ class Options(TypedDict, total=False):
     speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None
     """speculative decoding, as vLLM's JSON object."""
 
-    enable_lora: bool
-    """serve the LoRA adapters that the trace names in lora_id."""
-
-    max_loras: int
-    """maximum number of different adapters in a batch."""
-
-    max_lora_rank: int
-    """maximum rank of an adapter."""
-
     enable_chunked_prefill: bool
     """split long prompts over several steps."""
 
@@ -460,9 +463,6 @@ class Options(TypedDict, total=False):
 
     prefix_cache_retention_interval: int | None
     """tokens between the windows that stay cached; 0: only the last; none: all."""
-
-    num_lookahead_tokens: int
-    """slots to allocate for draft tokens."""
 
     disable_hybrid_kv_cache_manager: bool
     """treat sliding-window and chunked-attention layers as full attention."""

@@ -46,7 +46,9 @@ KEEPS_NO_DRAFTS = {"num_lookahead_tokens": "it keeps no slots for drafts"}
 class Lookahead(BaseModel, defer_build=True):
     """Slots of a request beyond its scheduled tokens, if configured without speculation."""
 
-    num_lookahead_tokens: Annotated[int, Field(ge=0)] = 0
+    num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
+        0, description="slots to allocate for draft tokens"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

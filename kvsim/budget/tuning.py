@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.lora import LORA_FLAGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,7 +21,7 @@ TUNED_BY: dict[str, tuple[str, ...]] = {
         *("speculative_eagle_topk", "speculative_num_draft_tokens"),
     ),
     "enable_lora": (
-        *("max_loras", "max_lora_rank", "max_loras_per_batch", "lora_eviction_policy"),
+        *(*LORA_FLAGS[1:], "max_loras_per_batch", "lora_eviction_policy"),
         *("enable_lora_overlap_loading", "lora_drain_wait_threshold"),
     ),
     "enable_prefill_delayer": (

@@ -15,7 +15,7 @@ READ = frozenset(
     (
         *("max_model_len", "max_num_seqs", "max_active", "max_num_batched_tokens", "backlog"),
         *("max_num_scheduled_tokens", "long_prefill_token_threshold", "enable_chunked_prefill"),
-        *("swaps", "asynchronous", "depth", "clock_ties", "max_loras", "draw_seed"),
+        *("swaps", "asynchronous", "depth", "clock_ties", "draw_seed"),
         *("encoder_budget", "encoder_cache_size", "whole_items"),
     )
 )

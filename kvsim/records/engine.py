@@ -140,7 +140,6 @@ class Limits(Record):
     max_num_queued_reqs: int = 0  # most unfinished requests of the front end, 0: no limit
     max_num_queued_tokens: int = 0  # most prompt tokens without a first token, 0: no limit
     has_loras: bool = False
-    max_loras: int = 0  # most different adapters of one batch
     has_grammars: bool = False
     has_pauses: bool = False  # the host may pause the replica
     has_sessions: bool = False  # requests may continue with further inputs
@@ -417,6 +416,7 @@ class Replica(Record):
     num_deferred: int = 0  # waiting requests that were skipped
     loras: list[int] = field(default_factory=list)  # adapters of the current step
     num_loras: int = 0
+    num_lora_slots: int = 0  # most of these
     num_next_drafts: int = 0  # drafts to propose after the last scheduled step, per request
     accept_rates: list[float] = field(default_factory=list)  # P(all drafts up to it are accepted)
     draft_rows: list[int] = field(default_factory=list)  # (first, last, drafts) by size of a step

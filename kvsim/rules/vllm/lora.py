@@ -1,4 +1,4 @@
-"""The limit on different LoRA adapters in a batch: vLLM's max_loras."""
+"""The limit on different LoRA adapters in a batch: the slots for them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def has_lora(state: Replica, lora: int) -> bool:
 
 def has_room_for_lora(state: Replica, request: Request) -> bool:
     """Return True if a request's adapter is in the batch, or may join it."""
-    if request.lora == 0 or state.num_loras < state.limits.max_loras:
+    if request.lora == 0 or state.num_loras < state.num_lora_slots:
         return True
     return has_lora(state, request.lora)
