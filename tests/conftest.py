@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,13 @@ PROFILES = {"fast": 20, "ci": 100, "nightly": 1000}
 for name, count in PROFILES.items():
     settings.register_profile(name, deadline=None, max_examples=count, derandomize=name == "fast")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+# Hypothesis would read the sources of all modules for constants to draw, seconds in each worker,
+# and what it draws would depend on the modules that are loaded.
+with suppress(ImportError, AttributeError):  # versions without them
+    providers: Any = import_module("hypothesis.internal.conjecture.providers")
+    no_constants = providers._local_constants
+    providers._get_local_constants = lambda: no_constants
 
 #: The process of pytest-xdist that this is, if it is one.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")

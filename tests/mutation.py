@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,7 +130,7 @@ class Mutant(NamedTuple):
 
     def places(self, tree: ast.AST) -> list[Place]:
         """Return where its code stands in the tree of its module."""
-        names = [name for name in self.where.partition(":")[2].split(".") if name]
+        names = tuple(name for name in self.where.partition(":")[2].split(".") if name)
         old = ast.parse(self.code).body
         find = expressions_like if self.is_expression else statements_like
         return [place for scope in scopes_in(tree, names) for place in find(scope, old)]
@@ -149,7 +150,8 @@ class Mutant(NamedTuple):
         return ast.unparse(tree)
 
 
-def scopes_in(tree: ast.AST, names: list[str]) -> list[ast.AST]:
+@lru_cache(64)  # many mutants are of one function
+def scopes_in(tree: ast.AST, names: tuple[str, ...]) -> list[ast.AST]:
     """Return what has a qualified name in a module: several, where a name is given again."""
     scopes = [tree]
     for name in names:

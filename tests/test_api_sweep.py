@@ -82,6 +82,7 @@ def test_a_directory_keeps_the_runs(tmp_path: Path, trace: kvsim.Trace) -> None:
     assert (tmp_path / "table.csv").is_file()
 
 
+@pytest.mark.long
 def test_options_are_walked_together_and_a_trace_is_cut_and_scaled(trace: kvsim.Trace) -> None:
     found = kvsim.sweep(
         trace, {"num_requests": [4, 8]}, zip={"block_size": [16, 32], "max_num_seqs": [1, 2]},

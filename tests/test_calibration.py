@@ -91,6 +91,7 @@ def line(x: np.ndarray[Any, Any], places: Any, measured: Any) -> Any:
     return x[0] + x[1] * places - measured
 
 
+@pytest.mark.long
 def test_intervals_of_a_line_cover_it_as_often_as_they_say() -> None:
     places, rng, hits = np.linspace(0, 1, 8), np.random.default_rng(3), 0
     for _ in range(400):

@@ -71,6 +71,7 @@ def test_a_state_inside_a_block_is_named_by_what_all_modules_have_seen(modules):
     assert any(step["cow"] for step in steps) == (modules == 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "stages"), [("s06_all", 1), ("s06_all", 3), ("s13_all", 3)])
 def test_copies_of_several_steps_wait_behind_their_fences(name, stages):
     """Every block is counted again after every step; the engines agree."""

@@ -649,7 +649,8 @@ def test_both_engines_agree_on_real_traces(
 
 def played(path: Path) -> Any:
     """Mark the long ones: comparing every step's state in flat memory takes its time."""
-    marks = [pytest.mark.slow] if path.stat().st_size > 8_000 else []
+    size = path.stat().st_size
+    marks = [pytest.mark.slow if size > 8_000 else pytest.mark.long] * (size > 4000)
     return pytest.param(path, marks=marks, id=path.name.partition(".")[0])
 
 

@@ -63,6 +63,7 @@ def test_a_comparison_is_shown_as_the_command_shows_it(
     assert text_in(comparison._repr_html_()) == lines[:-1]
 
 
+@pytest.mark.long
 def test_a_comparison_is_a_table_in_seconds(trace: kvsim.Trace) -> None:
     comparison = kvsim.compare(trace, ["paged", "contiguous-max"], **OPTIONS)
     assert comparison.table["allocator"].tolist() == ["paged", "contiguous-max"]

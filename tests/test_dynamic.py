@@ -266,6 +266,7 @@ def test_a_sample_is_as_all_layers_are() -> None:
 # -- whole runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_fragmentation_is_reported_where_there_is_a_heap() -> None:
     trace = workloads.sharegpt(num_requests=20, request_rate=20, seed=0)
     runs = kvsim.compare(trace, ["dynamic", "paged"], model="gpt2", gpu="l4")

@@ -212,6 +212,7 @@ def seconds(read: dict[str, Any], name: str) -> float:
     return math.fsum(length for _, length, _ in read["slices"][name]) / 1e6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_sum_to_the_tables(name: str, runs: dict[str, kvsim.Result]) -> None:
     result = runs[name]

@@ -293,6 +293,7 @@ def test_a_debt_larger_than_a_quantum_is_no_livelock() -> None:
 # -- and both ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @examples(25)
 @given(data=st.data())
 def test_vtc_keeps_its_bound(data: st.DataObject) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
 
+@cache
 def run_of(num_requests: int) -> kvsim.Result:
     trace = Trace.from_arrays([0.0] * num_requests, [50] * num_requests, [9] * num_requests)
     with_map = num_requests == 2

@@ -440,6 +440,7 @@ def test_the_books_of_a_run() -> None:
     assert missed.summary["routing"]["best_hit_rate"] == 64 / 99
 
 
+@pytest.mark.long
 def test_books_can_be_averaged(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--num-requests 12 --data-parallel-size 2 --backend python --replications 2 --json -"
     main(["run", "--workload", "multi-turn", "--router", "dynamo", *options.split()])

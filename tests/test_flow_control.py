@@ -57,6 +57,7 @@ def test_only_what_can_be_spared_is_shed() -> None:
     assert FLOW_CONTROLS.make("llm-d").shedding(1, 2.0) == 0.0
 
 
+@pytest.mark.long
 def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     """One at a time, two steps of a second each; metrics are read at 0, 0.4, 0.8, ...
 
@@ -77,6 +78,7 @@ def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     assert plain.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
 
 
+@pytest.mark.long
 def test_the_gate_holds_back_who_comes_while_no_replica_is_ready() -> None:
     """The only replica fails at 1.5, which shows at 2.5; another one is ready at 12.5."""
     trace = Trace.from_arrays([0.0, 3.0, 4.0, 5.0], [8] * 4, [1] * 4, priority=[0, 0, 0, -1])
@@ -121,6 +123,7 @@ def test_a_fleet_with_room_does_not_notice_its_gate(router: str) -> None:
     assert gated.summary["flow_control"]["num_held_back"] == 0
 
 
+@pytest.mark.long
 def test_shedding_keeps_the_urgent_fast_and_is_counted() -> None:
     count = 600
     base = workloads.fixed(prompt=500, output=100, num_requests=count, request_rate=120.0)

@@ -256,6 +256,7 @@ def test_a_short_prompt_may_need_more_than_a_longer_one() -> None:
     assert result.requests["num_output_tokens"][1] == 0  # at once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beams", [False, True])
 def test_a_run_tells_what_sharing_saves_and_copies_on_write(beams: bool) -> None:
     """One request: blocks held and entries of its tables step by step, as the manager has them."""

@@ -43,6 +43,7 @@ def served(trace, **options):
     return kvsim.simulate(trace, check_invariants=True, backend="python", **GEMMA | options)
 
 
+@pytest.mark.long
 def test_an_image_is_encoded_once_while_its_content_is_in_the_cache():
     trace = with_images(
         [(1, 100, False), (50, 256, True)],

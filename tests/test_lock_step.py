@@ -61,6 +61,7 @@ def test_ranks_of_a_dense_model_are_servers_of_their_own() -> None:
     assert not any("step together" in note for note in result.provenance["notes"])
 
 
+@pytest.mark.long
 def test_a_request_that_comes_during_a_pass_begins_with_the_next_one() -> None:
     """Rank 0 steps at 0, 1, 2, ...; rank 1 gets its request at 0.5 and is in the pass from 1 on."""
     trace = Trace.from_arrays([0.0, 0.5], [64, 64], [4, 4])

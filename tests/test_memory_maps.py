@@ -99,6 +99,7 @@ def test_a_block_that_windows_share_is_dead_where_it_is_so_for_all() -> None:
     assert max(found.values()) < 1e-9
 
 
+@pytest.mark.long
 def test_nothing_is_dead_of_a_block_that_is_held_for_a_transfer_too() -> None:
     apart = {"num_prefill_workers": 1, "num_decode_workers": 1, "kv_transfer_fabric": "tcp-ucx"}
     found = gaps(alike(8, 1, seed=7), **WINDOWS, **apart, allocator="paged+window=9")

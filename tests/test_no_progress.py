@@ -99,6 +99,7 @@ def test_a_run_that_loses_requests_is_an_error(
     assert said.startswith("kvsim: the run ended, and 2 of 2 requests have not: 0, 1;")
 
 
+@pytest.mark.long
 def test_requests_that_are_in_flight_at_a_horizon_are_none_that_are_lost() -> None:
     options = LOST_OPTIONS | {"max_model_len": 64, "backend": "python"}
     result = kvsim.simulate(LOST, **options, horizon=0.01)

@@ -81,6 +81,7 @@ def test_a_policy_of_rules_keeps_its_promises():
     check_eviction(TtlLru, num_runs=3)
 
 
+@pytest.mark.long
 def test_a_check_takes_the_parameters_of_an_object(tmp_path):
     """It read them as modifiers of the allocator."""
     check_eviction(Oldest(lost=0), num_runs=1)

@@ -30,7 +30,7 @@ def test_tiny_pools_do_not_livelock(num_gpu_blocks: int, async_scheduling: bool)
     assert result.summary["num_rejected"] == (~fits).sum()
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_requests_of_equal_urgency_do_not_preempt_each_other_for_ever(backend: str) -> None:
     # Preempting the oldest of four equals, each five tokens at a time, never ended.
     prompt = [17, 7, 19, 13, 34, 19, 26, 1, 23, 16, 16, 9, 21]

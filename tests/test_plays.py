@@ -110,6 +110,7 @@ def test_no_lane_is_empty_before_the_horizon() -> None:
     assert not any("lanes" in note for note in result.provenance["notes"])
 
 
+@pytest.mark.long
 def test_nothing_hits_across_plays_but_what_is_shared() -> None:
     alone = Trace.from_arrays([0], [640], [10], segments=[[(1, 0, 640)]])
     rates = [

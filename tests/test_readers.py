@@ -431,6 +431,7 @@ def reuse_of(trace, num_sessions):
     return reused / trace.num_prompt_tokens.sum()
 
 
+@pytest.mark.long
 def test_the_weka_sessions_reuse_what_their_ids_say(sample_data):
     path = sample_data / "traces" / "weka_claudecode_4sessions.jsonl.gz"
     trace, raw = workloads.load(path), [json.loads(line) for line in raw_lines(path)]

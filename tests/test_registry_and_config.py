@@ -262,6 +262,7 @@ def test_a_users_scheduler_decides_every_step(async_scheduling: bool) -> None:
     assert Counting.num_steps == own.summary["num_steps"] == given.summary["num_steps"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

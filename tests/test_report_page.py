@@ -163,6 +163,7 @@ def test_a_page_loads_nothing_and_runs_nothing_but_its_own(comparison: kvsim.Com
     assert len(text) < MOST_CHARACTERS
 
 
+@pytest.mark.long
 def test_every_name_is_escaped() -> None:
     evil = "<script>alert(1)</script>&\"'"
     trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)

@@ -612,6 +612,7 @@ def test_who_is_too_long_does_not_migrate(longest: int | None, moved: int) -> No
     assert result.summary["completed"] == moved
 
 
+@pytest.mark.long
 def test_a_request_migrates_only_so_often() -> None:
     trace = Trace.from_arrays([0.0] * 4, [10] * 4, [30] * 4)
     often = "rate+gpu-hours=0.002+detection=0+policy=migrate"

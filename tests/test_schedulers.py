@@ -260,6 +260,7 @@ def test_queues() -> None:
     assert (waiting.pop().request_id, waiting.head().request_id, len(waiting)) == (1, 2, 1)
 
 
+@pytest.mark.long
 @examples(100)
 @given(st.data())
 def test_the_priority_queue_is_always_sorted(data: st.DataObject) -> None:

@@ -379,6 +379,7 @@ def test_mistakes_are_told_in_one_line(call, arguments, told) -> None:  # type: 
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_trace_is_scaled_and_has_no_seed(call, tmp_path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "t.csv"
     workloads.generate("fixed+prompt=20+output=5", num_requests=40, request_rate=3, seed=0).save(

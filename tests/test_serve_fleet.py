@@ -319,6 +319,7 @@ def test_a_failure_on_demand_leaves_one_timer_of_the_rate_and_wakes_the_replica(
     assert failing(body, failures="rate+gpu_hours=1000") == (0, 1)
 
 
+@pytest.mark.long
 def test_a_prefill_replica_that_fails_takes_the_kv_with_it_that_is_on_its_way(tmp_path):
     """The engine of a request that loads this KV ends it, and vLLM answers 500 then."""
 

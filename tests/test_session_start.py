@@ -204,6 +204,7 @@ def test_sessions_that_begin_at_their_start_have_no_primers() -> None:
     assert cached(session_start="0:0", primers=True) == cached()
 
 
+@pytest.mark.long
 def test_sessions_that_begin_again_have_primers_only_at_first() -> None:
     options = SECONDS | {"lanes": 2, "session_start": "0.6:0.6", "horizon": 300.0}
     warm = kvsim.simulate(growing(), primers=True, **options).requests["num_cached_tokens"]

@@ -148,6 +148,7 @@ def test_blocks_of_sessions_that_go_on_are_evicted_last(backend):
     assert (lru, kept) == (pytest.approx(0.496562, abs=1e-6), pytest.approx(0.509743, abs=1e-6))
 
 
+@pytest.mark.long
 def test_without_pressure_a_session_policy_changes_nothing():
     trace = workloads.multi_turn(num_requests=100, request_rate=4, seed=1, turns=3)
     runs = [

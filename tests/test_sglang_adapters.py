@@ -47,6 +47,7 @@ def served(lora: list[int], gap: float = 1.0, **more: Any) -> kvsim.Result:
     return kvsim.simulate(trace, **SMALL | more)
 
 
+@pytest.mark.long
 def test_the_least_recently_used_adapter_is_evicted_and_a_load_takes_its_copy() -> None:
     """Two of three buffers are for adapters; adapter 1 is used again before 3 comes."""
     result = served([1, 2, 1, 3, 1, 2], max_loras_per_batch=3)

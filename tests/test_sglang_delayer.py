@@ -47,6 +47,7 @@ def test_a_prefill_waits_for_as_many_as_the_ratio_says() -> None:
     assert begun[4] == begun[5] == begun[6] >= 0.12
 
 
+@pytest.mark.long
 def test_a_limit_of_a_prefill_is_also_one_of_those_waited_for() -> None:
     """Three run after the spared one: min(3 x 1.0, 3) wait, though two were the most so far."""
     arrivals = [0.0, 0.0, 0.02, 0.04, 0.08, 0.12]
@@ -57,6 +58,7 @@ def test_a_limit_of_a_prefill_is_also_one_of_those_waited_for() -> None:
     assert begun[3] == begun[4] == begun[5] >= 0.12
 
 
+@pytest.mark.long
 def test_a_wait_for_others_ends_after_its_limit() -> None:
     arrivals = [0.0, 0.0, 0.0, 0.02, 0.04]
     options = {
@@ -70,6 +72,7 @@ def test_a_wait_for_others_ends_after_its_limit() -> None:
     assert 0.1 <= begun <= 0.1 + 2 * result.steps["duration"].max()
 
 
+@pytest.mark.long
 def test_nothing_waits_while_little_of_the_pool_is_in_use() -> None:
     """The three take 300 of 4000 tokens and their outputs."""
     arrivals, outputs = [0.0, 0.0, 0.0, 0.02, 0.04], [15, 25, 35, 60, 5]
@@ -104,7 +107,7 @@ def test_where_the_delay_is_not_modelled_it_is_refused(given: dict[str, Any], sa
         served([0.0], [5], **given)
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_a_ratio_beyond_all_integers_waits_for_the_largest_prefill(backend: str) -> None:
     arrivals, outputs = [0.0, 0.0, 0.0, 0.02, 0.04], [99] * 5
     begun = [

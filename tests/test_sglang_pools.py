@@ -305,7 +305,7 @@ def test_a_map_shows_nothing_of_what_the_host_alone_has(policy: str, size: int) 
     assert cached.max() > 0.5
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 def test_the_summary_says_what_came_from_the_host_and_went_there(backend: str) -> None:
     """Of three prompts the third finds 899 of its 900 tokens there, and loads them at 63 GB/s.
 

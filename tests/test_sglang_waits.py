@@ -71,6 +71,7 @@ def test_a_prefill_waits_for_free_places() -> None:
     assert first["first_scheduled_time"][2] < first["finish_time"][1]
 
 
+@pytest.mark.long
 def test_requests_are_received_between_some_decodes() -> None:
     waits = []
     for interval in (1, 8):

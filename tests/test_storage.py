@@ -117,6 +117,7 @@ def test_who_finds_the_gpu_free_does_not_wait() -> None:
     assert result.summary["kv_store"]["num_fetches"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_pages", "read"), [(100, 100), (200, None)])
 def test_who_waits_for_the_gpu_takes_what_has_been_read_by_then(
     num_pages: int, read: int | None
@@ -168,6 +169,7 @@ class Apart(Router):
         return int(request.arrival_time >= 20)
 
 
+@pytest.mark.long
 def test_a_host_without_room_reads_nothing() -> None:
     """Two prompts of 16 pages come again to a replica whose host has 18."""
     first, second = [(1, 0, 16 * PAGE)], [(2, 0, 16 * PAGE)]
@@ -201,6 +203,7 @@ def prompts(*pieces: list[tuple[int, int]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_reads_follow_one_another() -> None:
     """Two prompts come at once: the second one's read begins when the first one's has ended."""
     trace = Trace.from_arrays(
@@ -233,6 +236,7 @@ def test_what_two_have_read_is_there_once() -> None:
     assert result.summary["kv_store"]["num_fetches"] == 2
 
 
+@pytest.mark.long
 def test_nothing_is_read_below_what_the_gpu_alone_has() -> None:
     """A selective host copies at the second use; the second replica has three pages, used once."""
     trace = Trace.from_arrays(
@@ -251,6 +255,7 @@ def test_nothing_is_read_below_what_the_gpu_alone_has() -> None:
     assert result.requests["num_cached_tokens"].tolist() == [0, 1024, 0, 192]
 
 
+@pytest.mark.long
 def test_what_a_read_goes_on_from_stays_on_the_host_and_others_go_first() -> None:
     """Of the second replica, GPU 20 pages, host 35; the first one has stored P and 8 pages more.
 
@@ -279,6 +284,7 @@ def test_what_a_read_goes_on_from_stays_on_the_host_and_others_go_first() -> Non
     assert rows["num_cached_tokens"][4] == 16 * PAGE
 
 
+@pytest.mark.long
 def test_what_lies_before_a_read_must_still_be_there() -> None:
     """R comes while the second replica's host has P (8 pages), and is seen when one has gone.
 
@@ -301,6 +307,7 @@ def test_what_lies_before_a_read_must_still_be_there() -> None:
     assert result.requests["num_cached_tokens"][4] == 7 * PAGE
 
 
+@pytest.mark.long
 def test_under_write_back_only_whole_prompts_are_read() -> None:
     """What is evicted is stored. P is read; where the host alone has it, nothing behind it is."""
     trace = Trace.from_arrays(

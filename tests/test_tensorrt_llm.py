@@ -23,6 +23,7 @@ def trace(number: int, prompt: int, output: int) -> kvsim.Trace:
     return kvsim.Trace.from_arrays([0.0] * number, [prompt] * number, [output] * number)
 
 
+@pytest.mark.long
 def test_no_evict_starts_only_what_it_can_complete() -> None:
     """Of 64 + 64 tokens each takes four blocks in the end, two at first: two run at once."""
     result = kvsim.simulate(trace(5, 64, 64), **SMALL)

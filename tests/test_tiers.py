@@ -300,6 +300,7 @@ def test_what_fits_faults_once_and_what_does_not_faults_in_every_step() -> None:
     kv.check_integrity()
 
 
+@pytest.mark.long
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=20), st.integers(1, 12)
 )

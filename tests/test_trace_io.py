@@ -126,6 +126,7 @@ def test_equal_traces_make_equal_files(suffix, tmp_path):
     assert gzip.decompress((tmp_path / f"a{suffix}").read_bytes())
 
 
+@pytest.mark.long
 def test_a_request_may_have_very_many_segments(tmp_path):
     n = 40_000  # more than a cell of the csv module's default limit holds
     segments = [[(i, 0, 1) for i in range(n)]]

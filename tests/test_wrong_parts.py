@@ -213,7 +213,7 @@ def test_an_error_in_a_part_has_its_place(
     assert error in said
 
 
-@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("options", "said"),
     [

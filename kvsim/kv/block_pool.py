@@ -12,7 +12,7 @@ import numpy as np
 from kvsim.kv.eviction import LRU, evictable, init_policy, victims
 from kvsim.records.eviction import SIEVE
 from kvsim.records.kv import KV
-from kvsim.records.memory import Objects, column, head
+from kvsim.records.memory import Objects, array_of, column, head
 from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
 from kvsim.records.paged import BlockPool as Pool
 from kvsim.records.queue import Neighbours
@@ -121,7 +121,8 @@ class BlockPool:
 
     def hashed_blocks(self) -> list[int]:
         """Return the blocks with a key, in use or free."""
-        return [k for k, hashed in enumerate(column(self.kv.pool.blocks, "hashed")) if hashed]
+        found: list[int] = np.flatnonzero(array_of(self.kv.pool.blocks, "hashed")).tolist()
+        return found
 
     def lookup(self, key: int, group: int) -> int | None:
         """Return the block with the oldest copy of a content, or None. Does not mutate."""
@@ -182,8 +183,7 @@ class BlockPool:
         pool = self.kv.pool
         num_blocks = pool.num_usable + 1  # the records after them are hash aliases
         ref_cnt, hashed, group_of = (
-            np.array(column(pool.blocks, name)[:num_blocks])
-            for name in ("ref_cnt", "hashed", "group")
+            array_of(pool.blocks, name)[:num_blocks] for name in ("ref_cnt", "hashed", "group")
         )
         held = _count_references(tables, group_of)
         for k in np.flatnonzero(held != ref_cnt).tolist():
@@ -204,7 +204,9 @@ class BlockPool:
         pool = self.kv.pool
         cached = np.array(evictable(pool), np.int64)
         free = np.concatenate([head(pool.unhashed, pool.num_unhashed), cached]).astype(np.int64)
-        if len(np.unique(free)) != len(free) or ref_cnt[free].any():
+        is_free = np.zeros(len(ref_cnt), bool)
+        is_free[free] = True
+        if np.count_nonzero(is_free) != len(free) or ref_cnt[free].any():
             raise RuntimeError("invariant 2: a block is in the free queue twice, or while in use")
         used = int((ref_cnt > 0).sum())
         if used + len(free) != self.num_usable or used != sum(self.num_used):

@@ -119,11 +119,10 @@ class LongList(Room[R]):
     def __iter__(self) -> Iterator[R]:  # type: ignore[override]
         return (self[place] for place in range(self.count))
 
-    def column(self, name: str) -> list[Any]:
-        """Return one field of all records, without creating any."""
-        values = [getattr(self.record(), name)] * self.count
-        for place, record in self.items():
-            values[place] = getattr(record, name)
+    def column(self, name: str) -> NDArray[Any]:
+        """Return one numeric field of all records, without creating any."""
+        values = np.full(self.count, getattr(self.record(), name))
+        values[[*self.keys()]] = [getattr(record, name) for record in self.values()]
         return values
 
 
@@ -401,14 +400,21 @@ def reader_of(record: Any, *names: str) -> Callable[[], Any]:
 
 def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
     """Return one field of the first ``count`` records of a list, or of all records."""
-    if isinstance(rows, Views):
-        values: list[Any] = rows.array[name][:count].tolist()
+    if isinstance(rows, Views | LongList):
+        values: list[Any] = array_of(rows, name)[:count].tolist()
         return values
-    if isinstance(rows, LongList):
-        return rows.column(name)[:count]
     if count is None:
         return [getattr(row, name) for row in rows]
     return [getattr(rows[k], name) for k in range(count)]
+
+
+def array_of(rows: Any, name: str) -> NDArray[Any]:
+    """Return one numeric field of all records of a list; not to be written to."""
+    if isinstance(rows, Views):
+        return rows.array[name]
+    if isinstance(rows, LongList):
+        return rows.column(name)
+    return np.array([getattr(row, name) for row in rows])
 
 
 def head(numbers: Any, count: int) -> list[Any]:
@@ -416,6 +422,8 @@ def head(numbers: Any, count: int) -> list[Any]:
     if isinstance(numbers, Numbers):
         values: list[Any] = numbers.array[:count].tolist()
         return values
+    if type(numbers) is list:
+        return numbers[:count]
     return [numbers[place] for place in range(count)]
 
 
