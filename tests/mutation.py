@@ -130,7 +130,7 @@ class Mutant(NamedTuple):
 
     def places(self, tree: ast.AST) -> list[Place]:
         """Return where its code stands in the tree of its module."""
-        names = tuple(name for name in self.where.partition(":")[2].split(".") if name)
+        names = [name for name in self.where.partition(":")[2].split(".") if name]
         old = ast.parse(self.code).body
         find = expressions_like if self.is_expression else statements_like
         return [place for scope in scopes_in(tree, names) for place in find(scope, old)]
@@ -150,17 +150,16 @@ class Mutant(NamedTuple):
         return ast.unparse(tree)
 
 
-@lru_cache(64)  # many mutants are of one function
-def scopes_in(tree: ast.AST, names: tuple[str, ...]) -> list[ast.AST]:
+@lru_cache(64)  # many mutants are of one module
+def definitions(scope: ast.AST) -> list[ast.ClassDef | ast.FunctionDef]:
+    return [node for node in ast.walk(scope) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+
+
+def scopes_in(tree: ast.AST, names: list[str]) -> list[ast.AST]:
     """Return what has a qualified name in a module: several, where a name is given again."""
     scopes = [tree]
     for name in names:
-        scopes = [
-            node
-            for scope in scopes
-            for node in ast.walk(scope)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
-        ]
+        scopes = [node for scope in scopes for node in definitions(scope) if node.name == name]
     return scopes
 
 

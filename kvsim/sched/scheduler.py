@@ -198,7 +198,7 @@ def init_scheduler(
     init_drafts(state, memory, config.speculation)
     init_features(state, memory, config.features)
     state.last_prefill = -config.prefill_schedule_interval
-    state.admissions = memory.records(records.Admission, active)
+    state.admissions = memory.room(records.Admission, active)
     if config.order is not None:
         config.order.attach(state, memory)
     if config.engine_settings is not None:
@@ -231,7 +231,7 @@ def init_limits(state: records.Replica, config: SchedulerConfig, scheduler: int)
 
 def init_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
     """Lay out the entries of a batch for the largest number of requests."""
-    batch.entries = memory.records(records.Entry, config.max_running + 1)
+    batch.entries = memory.room(records.Entry, config.max_running + 1)
 
 
 class Scheduler(Parametric, ABC):
