@@ -60,10 +60,11 @@ def default_block_size(
     asked = (backend or "").upper()
     if model.is_mla:
         return OF_BACKENDS.get(asked) or _of_latents(model, card, kv)
-    widest = max(layer.head_dim for layer in model.layers) if model.layers else 0
-    if asked == "FLASH_ATTN" and card == 10 and widest == 256:
-        return HALF_WIDE_HEADS
-    return WIDE_HEADS if card == 9 and kv.bits == 8 and widest == 512 else USUAL
+    widest = max((layer.head_dim for layer in model.layers), default=0)
+    wide = {(9, 512): kv.bits == 8, (10, 256): asked == "FLASH_ATTN"}
+    if not wide.get((card, widest)):
+        return USUAL
+    return WIDE_HEADS if card == 9 else HALF_WIDE_HEADS
 
 
 def _of_latents(model: ModelSpec, card: int, kv: KVDtype) -> int:

@@ -38,7 +38,7 @@ class AIConfiguratorCost:
 
     Parameters
     ----------
-    framework : framework of the measured kernels: vllm, sglang or trtllm
+    framework : framework of the measured kernels, by the estimator's name
     version : version of the framework, by default the newest measured one
 
     Raises

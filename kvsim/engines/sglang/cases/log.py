@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.player import add, checksum, linked
@@ -164,31 +165,32 @@ class PassLog:
         batch, progress = batch_at(state, state.num_batches - 1), state.engines.sglang.progress
         rows = [batch.entries[at] for at in range(batch.size)]
         extends, decodes = rows[: batch.num_extends], rows[batch.num_extends :]
-        loaded = [
-            [self._name(e.request), progress[e.request].num_loaded]
-            for e in extends  # only at the first prefill since it was admitted
-            if progress[e.request].num_extends == 1 and progress[e.request].num_loaded
-        ]
         seen = TreeView(state.kv.radix)
         verifies = state.engines.sglang.speculation.is_on and not extends
-        new = [slot for e in rows for slot in self._new_slots(seen, e)]
+        new = list(chain.from_iterable(self._new_slots(seen, e) for e in rows))
         add(
             entry,
             m=LETTERS[state.engines.sglang.last_mode],
             ext=[[self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends]
             or None,
-            ld=loaded or None,
+            ld=self._loaded(extends),
             dec=self._named(e.request for e in decodes),
             loc=None if verifies else checksum(new),
             locl=new if len(new) <= MOST_SLOTS and not verifies else None,
         )
         if verifies:
-            entry["al"] = [
-                slots_of_row(state.requests[e.request], progress[e.request]) for e in rows
-            ]
+            of = [(state.requests[e.request], progress[e.request]) for e in rows]
+            entry["al"] = list(starmap(slots_of_row, of))
             entry["acc"] = [1 + e.num_accepted for e in rows]
         if state.kv.radix.has_states and extends:
             entry.update(self._states_of(extends, len(decodes)))
+
+    def _loaded(self, extends: Sequence[Any]) -> list[Any] | None:
+        """Return the tokens loaded from the host for each request in its first prefill."""
+        progress = self._state.engines.sglang.progress
+        firsts = [e.request for e in extends if progress[e.request].num_extends == 1]
+        loads = [[self._name(k), progress[k].num_loaded] for k in firsts if progress[k].num_loaded]
+        return loads or None
 
     def _states_of(self, extends: Sequence[Any], num_decodes: int) -> Entry:
         """Return a prefill's actions on states: branches, depths, copies, and slots zeroed."""
