@@ -161,9 +161,6 @@ class Config(
     max_num_scheduled_tokens: Count | None = Field(
         None, description="maximum number of tokens to schedule per step [max-num-batched-tokens]"
     )
-    prefill_schedule_interval: Annotated[int, Field(ge=0)] = Field(
-        0, description="while requests decode, prefill in every N-th step only; 0: in all steps"
-    )
     speculative_config: SpeculativeConfig | None = Field(
         None, description="speculative decoding, as vLLM's JSON object"
     )

@@ -334,6 +334,9 @@ class Options(TypedDict, total=False):
     max_lora_rank: int
     """maximum rank of an adapter."""
 
+    prefill_schedule_interval: int
+    """while requests decode, prefill in every N-th step only; 0: in all steps."""
+
     model: str | ModelSpec
     """catalogue name, Hugging Face id, or path to a config.json."""
 
@@ -398,9 +401,6 @@ class Options(TypedDict, total=False):
 
     max_num_scheduled_tokens: int | None
     """maximum number of tokens to schedule per step [max-num-batched-tokens]."""
-
-    prefill_schedule_interval: int
-    """while requests decode, prefill in every N-th step only; 0: in all steps."""
 
     speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None
     """speculative decoding, as vLLM's JSON object."""

@@ -22,6 +22,7 @@ from kvsim.config import Config
 from kvsim.engine.contents import text_ranks
 from kvsim.engine.setup import resolve
 from kvsim.engines.baselines.sched.schedulers import OrcaScheduler, StaticScheduler, VllmV0Scheduler
+from kvsim.features.prefill_interval import PrefillInterval
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
@@ -436,24 +437,25 @@ def test_the_swap_modifier_is_vllm_v0_that_swaps() -> None:
 def test_an_admission_whose_prompt_is_cached_carries_no_prefill() -> None:
     """Held back or not, one token more is a decode: the interval counts on."""
     scheduler = VllmScheduler(
-        pool(60, block_size=1, enable_prefix_caching=True), config(prefill_schedule_interval=3)
+        pool(60, block_size=1, enable_prefix_caching=True), config(features=(PrefillInterval(3),))
     )
     same = [(1, 0, 8)]
     first, again = Request(0, 0.0, 8, 20, same, 1000), Request(1, 1.0, 8, 20, same, 1001)
     scheduler.add(first)
     scheduler.complete(scheduler.schedule(0.0), 0.0)
-    assert (scheduler.state.num_executed, scheduler.state.last_prefill) == (1, 1)
+    interval = scheduler.state.features[0].python
+    assert (interval.num_executed, interval.last_prefill) == (1, 1)
     scheduler.add(again)
     plan = scheduler.schedule(0.0)  # two steps too early for a prompt
     assert plan.num_tokens == [1, 1]
-    assert scheduler.state.last_prefill == 1
+    assert interval.last_prefill == 1
 
 
 def test_an_empty_step_does_not_bring_prefill_nearer() -> None:
-    scheduler = VllmScheduler(pool(60), config(prefill_schedule_interval=3))
+    scheduler = VllmScheduler(pool(60), config(features=(PrefillInterval(3),)))
     for _ in range(3):
         scheduler.schedule(0.0)
-    assert scheduler.state.num_executed == 0
+    assert scheduler.state.features[0].python.num_executed == 0
 
 
 # -- by hand --------------------------------------------------------------------------------------

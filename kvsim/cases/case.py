@@ -118,7 +118,6 @@ class CaseConfig(Part, Lookahead, FeatureOptions):
     num_cpu_blocks: Whole = 0
     pipeline_parallel_size: Count = 1
     max_num_scheduled_tokens: Count | None = None
-    prefill_schedule_interval: Whole = 0
     lora: LoRAConfig | None = None
     spec: Spec | None = None
     connector: ConnectorPart | None = None

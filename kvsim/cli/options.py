@@ -94,7 +94,6 @@ SECTIONS = {
         "max_num_seqs",
         "max_num_batched_tokens",
         "max_num_scheduled_tokens",
-        "prefill_schedule_interval",
         "max_num_queued_reqs",
         "max_num_queued_tokens",
         "enable_chunked_prefill",

@@ -117,7 +117,7 @@ OTHER_KINDS = frozenset(
         *("eviction.belady", "eviction.lfu", "eviction.ranking", "eviction.s3fifo"),
         "eviction.sieve",
         *("vllm.dlpm", "vllm.encoder", "vllm.fairness", "vllm.grammar", "vllm.lora"),
-        *("vllm.overload", "vllm.prefill_interval", "vllm.replay", "vllm.reset", "vllm.sessions"),
+        *("vllm.overload", "vllm.replay", "vllm.reset", "vllm.sessions"),
         "vllm.speculation",
     )
 )

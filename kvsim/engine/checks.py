@@ -156,7 +156,7 @@ def check_scheduler(
             f"scheduling_policy: scheduler {scheduler!r} does not support "
             f"{config.scheduling_policy}; vllm does"
         )
-    limits = ["max_num_scheduled_tokens", "prefill_schedule_interval", *OF_THE_FRONT_END]
+    limits = ["max_num_scheduled_tokens", *OF_THE_FRONT_END]
     limits += [name for kind in FEATURES.all() for name in kind.options]
     for field in limits if kind.serves_adapters else [*limits, "enable_lora"]:
         if getattr(config, field):

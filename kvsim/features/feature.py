@@ -37,6 +37,10 @@ class Feature(Record):
     def begin_step(self, state: Replica) -> None:
         """Prepare for a step, before anything is scheduled."""
 
+    def holds_prefill(self, state: Replica) -> bool:
+        """Return True if the next step may have no prefill; it is called before the other hooks."""
+        return False
+
     def must_wait(self, state: Replica, request: Request) -> bool:
         """Return True if a waiting request must be skipped in this step."""
         return False

@@ -136,7 +136,6 @@ class Limits(Record):
     swaps: bool = False
     asynchronous: bool = False
     max_num_scheduled_tokens: int = 0
-    prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
     max_num_queued_reqs: int = 0  # most unfinished requests of the front end, 0: no limit
     max_num_queued_tokens: int = 0  # most prompt tokens without a first token, 0: no limit
     has_loras: bool = False
@@ -404,14 +403,11 @@ class Replica(Record):
     num_empty_steps: int = 0  # consecutive empty steps
     pause: int = NO_PAUSE
     num_calls: int = 0  # calls of schedule
-    num_executed: int = 0  # steps with at least one token
-    last_prefill: int = 0  # number of the last executed step with prefill
     budget: int = 0  # tokens that the current step may still schedule
     input_budget: int = 0  # slots of the current step's input that are left
     carries_prefill: bool = False  # the current step has prefill
     carries_chunk: bool = False  # the current step has a chunk of a running request
     has_scheduled_running: bool = False
-    is_prefill_full: bool = False  # requests still waited after the last step that could prefill
     num_idle: int = 0  # sessions that wait for an input
     num_deferred: int = 0  # waiting requests that were skipped
     loras: list[int] = field(default_factory=list)  # adapters of the current step

@@ -82,9 +82,7 @@ def limits_allow_runs(state: Replica) -> bool:
         return False  # a user's class sees every step
     if state.connector.kind != NO_CONNECTOR or limits.has_encoder or limits.num_drafts > 0:
         return False
-    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0:
-        return False
-    if limits.has_features and sees_decodes(state.features, state):
+    if state.num_deferred > 0 or (limits.has_features and sees_decodes(state.features, state)):
         return False
     decodes_all = limits.scheduler in (ORCA, STATIC)
     return decodes_all or state.num_running <= limits.max_num_scheduled_tokens

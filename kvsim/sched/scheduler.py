@@ -61,7 +61,6 @@ class SchedulerConfig:
     async_scheduling: bool = False
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_num_scheduled_tokens: int | None = None
-    prefill_schedule_interval: int = 0
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     lora: LoRAConfig | None = None
@@ -197,7 +196,6 @@ def init_scheduler(
         config.lora.init_state(state, memory)
     init_drafts(state, memory, config.speculation)
     init_features(state, memory, config.features)
-    state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.room(records.Admission, active)
     if config.order is not None:
         config.order.attach(state, memory)

@@ -29,7 +29,6 @@ from kvsim.rules.vllm.encoder import (
 )
 from kvsim.rules.vllm.grammar import lacks_grammar
 from kvsim.rules.vllm.lora import add_lora, has_room_for_lora, record_switch
-from kvsim.rules.vllm.prefill_interval import count_prefill_interval
 from kvsim.rules.vllm.speculation import add_drafts, expect_drafts, without_lookahead
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 
 # The hooks of the features that are a class of kvsim.features.
+is_prefill_held: Callable[[list[Part], Replica], bool] = Hook("holds_prefill")
 begin_step_of: Callable[[list[Part], Replica], None] = Hook("begin_step")
 is_held_back: Callable[[list[Part], Replica, Request], bool] = Hook("must_wait")
 is_admission_over: Callable[[list[Part], Replica], bool] = Hook("ends_admission")
@@ -160,12 +160,10 @@ def record_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> Non
         record_continued(state.features, state, state.requests[k])
 
 
-def end_features(state: Replica, batch: Batch, held: bool) -> None:
-    """Update the features after a step was scheduled. ``held``: it could have no prefill."""
+def end_features(state: Replica, batch: Batch) -> None:
+    """Update the features after a step was scheduled."""
     if state.limits.has_encoder:
         count_encoded(state)
-    if state.limits.prefill_schedule_interval > 1:
-        count_prefill_interval(state, batch, held)
     if state.limits.num_drafts > 0:
         expect_drafts(state, batch)
     if state.limits.has_features:

@@ -15,10 +15,15 @@ from kvsim.rules.fetching import AHEAD, prefetch_item
 from kvsim.rules.growing import prefetch_growth
 from kvsim.rules.kv import allocate_slots
 from kvsim.rules.vllm.admission import schedule_waiting
-from kvsim.rules.vllm.features import begin_features, end_features, limit_tokens, record_planned
+from kvsim.rules.vllm.features import (
+    begin_features,
+    end_features,
+    is_prefill_held,
+    limit_tokens,
+    record_planned,
+)
 from kvsim.rules.vllm.lora import record_loras
 from kvsim.rules.vllm.pausing import step_budget
-from kvsim.rules.vllm.prefill_interval import is_prefill_held
 from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     limits, num_unfinished = state.limits, state.num_running + num_queued(state)
     state.budget = step_budget(state)
     state.input_budget = limits.max_num_batched_tokens
-    held = is_prefill_held(state)
+    held = limits.has_features and is_prefill_held(state.features, state)
     state.num_calls += 1
     state.carries_prefill = False
     state.carries_chunk = False
@@ -48,7 +53,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     if state.num_preempted == 0:
         state.has_scheduled_running = batch.size > 0
         schedule_waiting(state, batch, threshold, held)
-    end_features(state, batch, held)
+    end_features(state, batch)
 
 
 def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
