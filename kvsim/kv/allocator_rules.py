@@ -17,7 +17,7 @@ from kvsim.records.request import Request
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
-    from kvsim.records.own_memory import OwnMemory
+    from kvsim.records.part import OwnMemory
 
 
 class AllocatorRules(RulePart, ABC):

@@ -8,8 +8,8 @@ from typing import Any
 
 from kvsim.engines.records.states import Radix
 from kvsim.records.contiguous import Contiguous
-from kvsim.records.own_memory import OwnMemory
 from kvsim.records.paged import BlockPool, KVGroup, LookupSpec, RequestBlocks
+from kvsim.records.part import OwnMemory
 from kvsim.records.record import Record
 from kvsim.records.states import States
 from kvsim.records.virtual import Virtual

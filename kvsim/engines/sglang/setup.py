@@ -23,8 +23,7 @@ from kvsim.engines.sglang.kv.radix import pool_bytes_of
 from kvsim.engines.sglang.pages import page_size_of, span_of
 from kvsim.engines.sglang.rules.tree.slide import DECODE_GAP
 from kvsim.engines.sglang.sched.adapters import AdapterSettings
-from kvsim.engines.sglang.sched.delayer import DelayerSettings
-from kvsim.engines.sglang.sched.settings import SglangSettings, StateSettings
+from kvsim.engines.sglang.sched.settings import DelayerSettings, SglangSettings, StateSettings
 from kvsim.engines.sglang.server_options import SglangOptions
 from kvsim.engines.sglang.states import (
     StatePool,

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.engines.sglang.records.adapters import Adapters
-from kvsim.engines.sglang.records.delayer import Delayer
-from kvsim.engines.sglang.records.speculation import Speculation
 from kvsim.engines.sglang.records.states import Holding
 from kvsim.records.record import NONE, Record, Short
 
@@ -48,6 +46,33 @@ class Verdict(IntEnum):
 
 
 CONTINUE, NO_TOKEN, OTHER = map(int, Verdict)
+
+
+@dataclass(slots=True)
+class Delayer(Record):
+    """Limits of the delay of prefills, and the state of the current delay."""
+
+    is_on: bool = False
+    low_usage: float = 0.0  # share of the fuller pool below which no prefill waits
+    queue_ratio: float = 0.0  # waiting requests per running one that end a delay; 0: any number
+    most_waited: float = 0.0  # longest delay for these requests, s
+    most_at_once: int = 0  # most requests in a prefill so far
+    has_spared: bool = False  # the first delay was skipped
+    is_asked: bool = False  # this pass has decided
+    delays: bool = False  # the decision of this pass
+    waits: bool = False  # this pass delays a prefill
+    had_waited: bool = False  # the previous pass delayed a prefill
+    since: float = 0.0  # start of the current delay, s
+
+
+@dataclass(slots=True)
+class Speculation(Record):
+    """The tokens that a step verifies, and the slots that rows have beyond their tokens."""
+
+    is_on: bool = False
+    num_verified: int = 1  # draft tokens of a request, the target's own included
+    depth: int = 0  # most drafts that a step accepts
+    reserve: int = 0  # slots beyond the committed tokens, for two steps
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engines.sglang.rules.causes import radix_usage
 
 if TYPE_CHECKING:
-    from kvsim.engines.sglang.records.delayer import Delayer
+    from kvsim.engines.sglang.records.scheduler import Delayer
     from kvsim.records.engine import Replica
 
 

@@ -12,7 +12,6 @@ from kvsim.engines.sglang.records.scheduler import Order
 from kvsim.engines.sglang.records.storage import Storage  # noqa: TC001 - a field of a dataclass
 from kvsim.engines.sglang.rules.pacing import count_pass
 from kvsim.engines.sglang.sched.adapters import AdapterSettings  # noqa: TC001 - likewise
-from kvsim.engines.sglang.sched.delayer import DelayerSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.sched.speculation import SpeculationSettings  # noqa: TC001 - likewise
 from kvsim.engines.sglang.server_options import SchedulePolicy  # noqa: TC001 - likewise
 from kvsim.engines.sglang.states import Strategy  # noqa: TC001 - likewise
@@ -21,6 +20,7 @@ from kvsim.records.queue import Neighbours
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
+    from kvsim.engines.sglang.records.scheduler import Delayer
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
 
@@ -29,6 +29,25 @@ CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 
 #: SGLang's environment constants: initial ratio, factor for its minimum, steps between the two.
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+
+
+@dataclass(frozen=True)
+class DelayerSettings:
+    """Limits of the delay of prefills; names are SGLang's, less the prefix ``prefill_delayer_``.
+
+    With ``queue_min_ratio`` None, prefills are delayed only for places in the running batch.
+    """
+
+    token_usage_low_watermark: float | None = None
+    queue_min_ratio: float | None = None
+    max_delay_ms: float = 5000.0
+
+    def init_state(self, delayer: Delayer) -> None:
+        """Write the limits into a free record."""
+        delayer.is_on = True
+        delayer.low_usage = self.token_usage_low_watermark or 0.0
+        delayer.queue_ratio = self.queue_min_ratio or 0.0
+        delayer.most_waited = self.max_delay_ms / 1000
 
 
 @dataclass(frozen=True)
