@@ -40,7 +40,7 @@ def test_recorded_vllm_schedules_come_out_identical_and_keep_the_invariants(path
 
 
 @pytest.mark.parametrize("backend", ["python", pytest.param("compiled", marks=pytest.mark.long)])
-@pytest.mark.parametrize("path", smallest(FEATURES, 2))
+@pytest.mark.parametrize("path", smallest(FEATURES, 1))
 def test_schedules_of_later_features_come_out_identical(path, backend):
     """Memory is recounted in one engine: the other leaves the same log."""
     recount = backend == "python" and path.stat().st_size < SHORT

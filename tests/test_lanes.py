@@ -40,7 +40,10 @@ def agents(number: int) -> Trace:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("backend", "replicas"), [("python", 1), ("compiled", 1), ("compiled", 3)])
+@pytest.mark.parametrize(
+    ("backend", "replicas"),
+    [pytest.param("python", 1, marks=pytest.mark.long), ("compiled", 1), ("compiled", 3)],
+)
 def test_lanes_of_single_requests_limit_the_requests_in_flight(backend: str, replicas: int) -> None:
     trace = workloads.sharegpt(num_requests=60, request_rate=float("inf"), seed=1)
     options = MODEL | {"backend": backend, "data_parallel_size": replicas}

@@ -34,14 +34,17 @@ def test_each_running_request_has_a_state_per_draft() -> None:
     assert drafts.max_concurrency["256"] <= 48
 
 
+LONG = pytest.mark.long
+
+
 @pytest.mark.parametrize(
     ("outputs", "kept"),
     [
-        (300, 512),  # the last interval of 256 tokens that a verification crossed
-        (213, 512),  # 512 tokens are computed before the last output
+        pytest.param(300, 512, marks=LONG),  # the last interval of 256 that a verification crossed
+        pytest.param(213, 512, marks=LONG),  # 512 tokens are computed before the last output
         (211, 256),  # drafts beyond the end crossed 512, where no output is
-        (467, 512),  # they crossed 768, and 512 is in the other place
-        (200, 256),  # none was crossed: the prompt's state is left
+        pytest.param(467, 512, marks=LONG),  # they crossed 768, and 512 is in the other place
+        pytest.param(200, 256, marks=LONG),  # none was crossed: the prompt's state is left
     ],
 )
 def test_the_last_state_before_the_end_is_kept(outputs: int, kept: int) -> None:

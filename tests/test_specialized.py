@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from kvsim.engines.sglang.variants import OF_POOLS, OF_SGLANG
 from kvsim.records.engine import Limits
 from kvsim.records.record import Record
 
-MODULES = {
-    name: ast.parse(Path(str(import_module(module).__file__)).read_text())
-    for module, name in rule_modules()
-}
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax trees of all modules of rules, by name."""
+    return {
+        name: ast.parse(Path(str(import_module(module).__file__)).read_text())
+        for module, name in rule_modules()
+    }
 
 
 def functions_of(module: ast.Module) -> set[str]:
@@ -25,13 +30,13 @@ def functions_of(module: ast.Module) -> set[str]:
 
 
 def test_functions_to_inline_exist():
-    rules = set().union(*map(functions_of, MODULES.values())) | vars(AttentionSpec).keys()
+    rules = set().union(*map(functions_of, trees().values())) | vars(AttentionSpec).keys()
     assert rules >= SMALL | IN_GENERAL
 
 
 def test_modules_of_a_variant_exist():
-    packages = {name.partition(".")[0] for name in MODULES}
-    assert packages | set(MODULES) >= OTHER_KINDS | OF_SGLANG | OF_POOLS
+    packages = {name.partition(".")[0] for name in trees()}
+    assert packages | set(trees()) >= OTHER_KINDS | OF_SGLANG | OF_POOLS
 
 
 def test_constants_are_fields_of_records():
@@ -59,7 +64,7 @@ def records_below(kind: type[Record]) -> list[type[Record]]:
 def test_no_rule_counts_in_a_constant_of_other_memory():
     records = {"state": "Replica", "kv": "KV", "group": "KVGroup", "pool": "BlockPool"}
     fixed = set(OTHER_MEMORY) - {"Replica.num_idle"}  # counted with sessions only
-    for name, module in MODULES.items():
+    for name, module in trees().items():
         for node in ast.walk(module) if is_compiled("other-memory", name) else ():
             target = node.target if isinstance(node, ast.AugAssign) else None
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
@@ -67,5 +72,5 @@ def test_no_rule_counts_in_a_constant_of_other_memory():
 
 
 def test_the_general_variant_has_every_rule_of_vllm():
-    for module in MODULES:
+    for module in trees():
         assert is_compiled("", module) != module.startswith("sglang.")
