@@ -254,3 +254,67 @@ def test_an_offer_that_makes_no_part_is_refused(site: Path) -> None:
         registry.get("text")
     with pytest.raises(ValueError, match=r"text 1\.2\) is not a subclass of dict"):
         registry.get("kind")
+
+
+ROOMS = '''
+from dataclasses import dataclass
+
+from kvsim.attention.spec import AttentionSpec
+from kvsim.features.feature import Feature
+
+
+@dataclass(slots=True)
+class OneByOne(Feature):
+    """A request at a time."""
+
+    options = {"max_joins": "maximum number of requests that join a step; 0: no limit"}
+    max_joins: int = 0
+    num_new: int = 0
+
+    def begin_step(self, state):
+        self.num_new = 0
+
+    def ends_admission(self, state):
+        return self.num_new >= self.max_joins > 0
+
+    def record_admitted(self, state, request):
+        self.num_new += 1
+
+
+@dataclass(frozen=True)
+class Everything(AttentionSpec):
+    """As full attention, under another letter."""
+
+    block_size: int
+    window = 0
+    layer = "everything"
+    letter = "Z"
+'''
+ROOM_ENTRIES = """
+[kvsim.features]
+one-by-one = my_rooms:OneByOne
+
+[kvsim.attention]
+everything = my_rooms:Everything
+"""
+ROOM_USER = """
+from dataclasses import replace
+import kvsim, workloads
+from kvsim.catalog import get_model
+model = replace(get_model("llama-3-8b"), layer_pattern="ZF")
+trace = workloads.fixed(num_requests=6, request_rate=float("inf"))
+given = {"model": model, "gpu": "h100-sxm", "backend": "python", "max_model_len": 2048}
+for joins in (0, 2):
+    found = kvsim.simulate(trace, max_joins=joins, **given)
+    print(len(set(found.requests["first_scheduled_time"])))
+"""
+
+
+def test_an_installed_package_offers_features_and_kinds_of_attention(tmp_path: Path) -> None:
+    (tmp_path / "my_rooms.py").write_text(ROOMS)
+    install(tmp_path, "rooms", ROOM_ENTRIES)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", ROOM_USER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # All six at once; or two in each of the steps, the first two of which start together.
+    assert done.stdout.split() == ["1", "2"], done.stderr[-500:]
