@@ -287,17 +287,39 @@ def _starts(prompt: list[int], prefix: tuple[int, ...]) -> bool:
     return tuple(prompt[: len(prefix)]) == prefix
 
 
-def test_belady_evicts_second_copies_first():
+def belady_of(prompts: list[list[int]], blocks: dict[int, int]) -> Any:
+    """Return the policy after the first two prompts, with free blocks of these contents."""
     policy = EVICTION_POLICIES.make("belady")
-    policy.foresee([[7], [8], [7], [8]])
-    policy.arrived([7])
-    policy.arrived([8])
-    for block, key in ((1, 7), (2, 7), (3, 8)):  # the next use of 7 comes before that of 8
+    policy.foresee(prompts)
+    for keys in prompts[:2]:
+        policy.arrived(keys)
+    for block, key in blocks.items():
         policy.cached(block, key)
-    for block in (1, 2, 3):
         policy.insert(block)
-    assert list(policy) == [2, 3, 1]
+    return policy
+
+
+def test_belady_evicts_second_copies_first():
+    policy = belady_of([[7], [8], [7], [8]], {1: 7, 2: 7, 3: 8})
+    assert list(policy) == [2, 3, 1]  # the next use of 7 comes before that of 8
     assert [policy.evict() for _ in range(3)] == [2, 3, 1]
+
+
+def test_belady_ranks_again_what_an_admission_does_not_hit():
+    policy = belady_of([[7], [8], [7], [9], [8]], {1: 7, 2: 8})
+    assert list(policy) == [2, 1]
+    policy.arrived([7])  # its last use, without a hit
+    assert list(policy) == [1, 2]
+
+
+def test_belady_keeps_few_entries_of_a_block_that_is_hit_again():
+    policy = belady_of([[7], [8], [7]], {1: 7})
+    policy.pool.num_usable = 1
+    for _ in range(20):
+        policy.remove(1)
+        policy.insert(1)
+    assert policy.pool.rankings[0].length <= 4
+    assert policy.evict() == 1
 
 
 @given(
