@@ -403,7 +403,7 @@ def test_a_division_by_zero_gives_zero():
 @pytest.mark.parametrize(
     "variant", [pytest.param(one, marks=[pytest.mark.long] * bool(one)) for one in CONSTANTS]
 )
-@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("checked", [pytest.param(False, marks=pytest.mark.long), True])
 def test_every_rule_of_a_variant_is_translated(variant, checked):
     unit = unit_of(variant, checked=checked)
     assert "define i64" in unit.entry_of("entry", engine.serve)
