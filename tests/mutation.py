@@ -82,6 +82,7 @@ ALONE = {
     "DeepSeek-V4": ("compressed",),
     "kvaware": ("routers",),
     "preble": ("routers",),
+    "a quiet": ("runs",),
     "belady": ("eviction",),
 }
 

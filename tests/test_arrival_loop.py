@@ -18,6 +18,7 @@ from kvsim.fleet.routers.sglang_cache_aware import SglangCacheAware
 from kvsim.fleet.routing import arrival_loop, rule_router
 from kvsim.fleet.routing.router import ROUTERS, make_router
 from kvsim.fleet.routing.rule_router import RuleRouter, draw_words
+from kvsim.fleet.tracking import bookkeeping
 from kvsim.records.routing import Draws
 from kvsim.rules.routing.draws import random_below, random_share
 from kvsim.testing import equal_tables
@@ -109,6 +110,19 @@ def check(monkeypatch: pytest.MonkeyPatch, text: str, trace: kvsim.Trace, **opti
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_loop_chooses_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(2):
+        trace, options = drawn(seed)
+        check(monkeypatch, text, trace, **options)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "text", ["least-outstanding", "preble+window=2+warm-up=4", "vllm-dp", "ray-prefix-aware"]
+)
+def test_the_loop_chooses_alike_with_replicas_left_behind(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookkeeping, "MOST_LOOKUPS", 32)  # they need the exact state of all
+    for seed in range(4):
         trace, options = drawn(seed)
         check(monkeypatch, text, trace, **options)
 

@@ -66,3 +66,38 @@ def test_runs_are_steps(
     assert one.summary == other.summary
     assert events == stepwise
     assert num_blocks > 250 or b"BlockRemoved" in events
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"num_gpu_blocks_override": 250, "max_model_len": 3000}],
+    ids=str,
+)
+def test_nobody_ends_or_starts_while_a_replica_is_quiet(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless requests arrive; most of the time until the next end is known to be quiet."""
+    told: list[tuple[int, float, float]] = []  # a running request, the time, and until when
+    advance = engine.advance
+
+    def noted(state: Any, most_steps: int) -> int:
+        outcome = advance(state, most_steps)
+        until = engine.quiet_until(state)
+        if until > state.clock:
+            told.append((state.requests[state.running[0]].request_id, state.clock, until))
+        return outcome
+
+    monkeypatch.setattr(engine, "advance", noted)
+    trace = workloads.multi_turn(num_requests=30, request_rate=9.0, arrival="gamma+cv=3", seed=1)
+    options = OPTIONS | {"router": "least-outstanding", "backend": "python"} | given
+    rows = kvsim.simulate(trace, **options).requests
+    shares = []
+    for request, time, until in told:
+        own = rows[rows["replica"] == rows["replica"][request]]
+        times = [own[name] for name in ("arrival_time", "first_token_time", "finish_time")]
+        arrival, *events = (float(one[one > time].min(initial=1e9)) for one in times)
+        if arrival > until:
+            assert until < min(events)
+            shares.append((until - time) / (min(events) - time))
+    assert len(shares) > 10
+    assert sorted(shares)[len(shares) // 2] > 0.8

@@ -18,7 +18,7 @@ from kvsim.compiled.sent_index import has_room, insert, match_sent, shrink
 from kvsim.compiled.translation.calls import call_int, record_at
 from kvsim.records.routing import Placement
 from kvsim.rules.blocks.keys import FIRST_KEY, mix
-from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
+from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT, QUIET
 from kvsim.rules.routing.by_load import POINT
 from kvsim.rules.routing.timing import last_scrape, next_eviction
 
@@ -95,7 +95,7 @@ def observe(placement, loop):
     fleet, prompts, paths, told = loop[FLEET], loop[PROMPTS], loop[PATHS], loop[SCRATCH][2]
     size, watches = loop[KINDS][1], loop[KINDS][5]
     counts_misses, num_output_tokens = loop[COUNTING]
-    _, addresses, times, _, _, heard = fleet
+    _, addresses, times, _, _, heard, _, _ = fleet
     seen, table, waits, tokens, lines, counts = loop[TRACKER]
     uncached, seconds = loop[EXPECTED]
     follows, there, numbers = paths
@@ -202,14 +202,26 @@ def forget_look(loop, place):
     loop[FLEET][5][place] = loop[SCRATCH][3][3][3][place] = math.nan
 
 
-def reach(loop, time, steps):
-    """Advance all replicas to a time; False if the host must first advance one of them."""
-    entries, addresses, times, ended, _, _ = loop[FLEET]
-    cursor = loop[CURSOR]
+def reach(loop, time, steps, is_exact):
+    """Advance all replicas to a time; False if the host must first advance one of them.
+
+    Without ``is_exact``, a replica on which no request ends or gets its first token until later is
+    left behind: it then computes more steps at once.
+    """
+    entries, addresses, times, ended, _, _, quiet, due = loop[FLEET]
+    cursor, may_lag = loop[CURSOR], loop[KINDS][7]
     for place in range(len(times)):
-        if times[place] <= time:  # a step that ends at this time may not change its next event
-            forget_look(loop, place)
-    place = advance_due(entries, addresses, times, ended, cursor[1], time, ADVANCE, steps)
+        due[place] = math.inf
+        if times[place] <= time and (is_exact or quiet[place] <= time):
+            due[place], quiet[place] = times[place], -math.inf
+            forget_look(loop, place)  # a step that ends at this time may not change its next event
+    place = advance_due(entries, addresses, due, ended, cursor[1], time, ADVANCE, steps)
+    for k in range(len(times)):
+        if times[k] <= time and quiet[k] <= time:
+            times[k] = due[k]
+            if may_lag and k != place:
+                call_int(entries[k], addresses[k], QUIET, 0)
+                quiet[k] = _replica(addresses[k]).quiet_until
     cursor[1] = max(place, 0)
     loop[MOMENTS][TARGET] = time
     return place < 0
@@ -222,7 +234,7 @@ def scrape_if_due(placement, loop, before, now, steps):
     time = start + last_scrape(now, start, interval) * interval
     if time <= max(before, moments[SCRAPED]):
         return True
-    if not reach(loop, time, steps):
+    if not reach(loop, time, steps, True):
         return False
     for place in range(len(loop[FLEET][1])):
         scrape(placement, loop[FLEET][1], place, time)
@@ -247,7 +259,9 @@ def catch_up(placement, loop, before, now, steps):
         return DRAW
     if interval > 0 and not scrape_if_due(placement, loop, before, now, steps):
         return ADVANCE_ONE
-    if not reach(loop, now, steps):
+    stride = loop[NOTED][3]
+    is_exact = not loop[KINDS][7] or (stride > 0 and loop[CURSOR][0] % stride == 0)
+    if not reach(loop, now, steps, is_exact):
         return ADVANCE_ONE
     observe(placement, loop)
     paths = loop[PATHS]
@@ -354,7 +368,8 @@ def route(loop, steps, most):
     ``loop`` has the following elements, in this order.
 
     fleet : by replica: entry, address, next event, ended requests, capacity of the list of
-        arrivals, and the next event when it was last observed
+        arrivals, the next event when it was last observed, a time before which no request ends or
+        gets its first token, and scratch memory
     router : entry of the rule, address of its state, address of the placement
     tracker : see :func:`kvsim.compiled.replica_set.poll`
     expected : by request, the prompt tokens that were predicted as not cached, and the seconds
@@ -375,7 +390,7 @@ def route(loop, steps, most):
     scrapes : time of the first scrape, and seconds between scrapes, 0 for none
     kinds : source of predicted hits, tokens of an entry, most entries of a prompt, tokens of a
         block, 1 if pools can be read directly, 1 if requests are tracked, entries that a hash ring
-        reads
+        reads, 1 if replicas may be left behind
     cursor : the next arrival, the replica from which to advance, a value for the host, and the
         replica of the last arrival
     moments : times, by the columns ``SCRAPED``, ``TARGET`` and ``EVICTION``
@@ -389,11 +404,11 @@ def route(loop, steps, most):
     steps, most : most steps of a replica, and most arrivals, before a return to the host
     """
     fleet, router, cursor = loop[FLEET], loop[ROUTER], loop[CURSOR]
-    entries, addresses, times, _, rooms, _ = fleet
+    entries, addresses, times, _, rooms, _, quiet, _ = fleet
     contents, starts, lengths, offsets, salts, num_prompt_tokens, sessions = loop[PROMPTS]
     rows, planned, _, start = loop[ARRIVALS]
     predicted, best, _, stride = loop[NOTED]
-    source, size, most_entries, block_size, is_simple, _, num_pieces = loop[KINDS]
+    source, size, most_entries, block_size, is_simple, _, num_pieces, _ = loop[KINDS]
     placement = _placement(router[2])
     last = min(cursor[0] + most, len(rows))
     keys, blocks = loop[SCRATCH][0], loop[SCRATCH][1]
@@ -425,6 +440,7 @@ def route(loop, steps, most):
             return WRONG_CHOICE
         record_choice(placement, loop, place, row)
         forget_look(loop, place)  # it may be idle again at the next observation
+        quiet[place] = -math.inf
         cursor[0] += 1
         cursor[3] = place
         enter_path(loop, place, row, its, path)

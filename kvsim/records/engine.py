@@ -353,6 +353,7 @@ class Replica(Record):
     num_free_requests: int = 0
     num_requests: int = 0  # records in ``requests``, free ones included
     next_event_time: float = math.inf  # as of the last command that computes it
+    quiet_until: float = -math.inf  # no request ends or gets its first token before
     never_reject: bool = False  # rejects no request, and does not stop without progress
     probe: Request = field(default_factory=Request)  # scratch request for look-ups of prompts
     found_tokens: int = 0  # result of the last such look-up

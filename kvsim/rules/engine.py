@@ -58,7 +58,7 @@ from kvsim.rules.published_metrics import publish_metrics, record_load
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
-from kvsim.rules.runs import run_of_steps
+from kvsim.rules.runs import quiet_until, run_of_steps
 from kvsim.rules.vllm.grammar import await_grammar, first_ready
 from kvsim.rules.vllm.overload import has_place, is_limited
 from kvsim.rules.vllm.pausing import rests
@@ -399,7 +399,7 @@ def find_cached(state: Replica, row: int) -> None:
 
 
 #: Commands that a host may send to a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, RESUME, DROP_PINNED, LOAD_OF, RESET = range(9)
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, RESUME, DROP_PINNED, LOAD_OF, RESET, QUIET = range(10)
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
@@ -426,6 +426,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         resume(state)
     elif command == LOAD_OF:
         record_load(state)
+    elif command == QUIET:
+        state.quiet_until = quiet_until(state)
     elif command == LOOK_UP:
         find_cached(state, argument)
     else:

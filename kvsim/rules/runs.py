@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.engines.policies import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM_V0
 from kvsim.records.connector import NO_CONNECTOR
-from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON
+from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON, ROOFLINE
 from kvsim.records.kv import CONTIGUOUS, OWN, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 ENDLESS_RUN = 2**62
 #: A run is started only if this number of steps fits before the horizon: starting it takes time.
 LEAST_STEPS = 3
+#: Later steps of a batch of decodes last at least this share of an earlier one, despite rounding.
+SHORTEST = 1 - 1e-9
 
 
 def is_trying(state: Replica) -> bool:
@@ -183,6 +185,46 @@ def join_phase(state: Replica, steps: int, k: int) -> None:
         state.phase_next[phase.last] = k
     phase.last = k
     phase.count += 1
+
+
+def quiet_until(state: Replica) -> float:
+    """Return a time before which no request ends or gets its first token; -inf if not known.
+
+    New arrivals void it. Two steps of the same decodes must be in flight: later steps of them last
+    at least as long as the second, since contexts only grow.
+    """
+    running, trace = state.num_running, state.trace
+    if state.waiting.length > 0 or trace.next < trace.num_arrivals or not grows_steadily(state):
+        return -math.inf
+    first, second = batch_at(state, 0), batch_at(state, 1)
+    if first.size != running or second.size != running:
+        return -math.inf
+    left = ENDLESS_RUN
+    for place in range(running):
+        request = state.requests[state.running[place]]
+        one, other = first.entries[place], second.entries[place]
+        if math.isnan(request.first_token_time) or one.request != state.running[place]:
+            return -math.inf
+        if one.num_tokens != 1 or other.num_tokens != 1:
+            return -math.inf
+        left = min(left, request.end - request.num_tokens)
+    size = state.kv.groups[0].block_size
+    if left < 3 or running * (left // size + 2) > state.kv.pool.num_free:
+        return -math.inf
+    return second.end + (left - 2) * (second.end - first.end) * SHORTEST
+
+
+def grows_steadily(state: Replica) -> bool:
+    """Return True if only the contexts of a batch of decodes change the time of its steps."""
+    if not (state.decode_only and state.limits.asynchronous and state.num_running > 0):
+        return False
+    if state.num_batches != 2 or state.kv.manager != PAGED or has_groups(state.kv):
+        return False
+    if state.kv.pool.has_host or state.cost.host.num_layers > 0 or state.limits.has_loras:
+        return False
+    if state.resume_time > state.clock or state.cost.price not in (CONSTANT, ROOFLINE):
+        return False
+    return limits_allow_runs(state) and cache_allows_runs(state) and price_allows_runs(state)
 
 
 def sort_by_phase(state: Replica) -> int:

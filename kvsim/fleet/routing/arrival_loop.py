@@ -78,7 +78,13 @@ class ArrivalLoop:
     planned : their arrival times, seconds
     outputs : content of the output of each request
     start_time : time of the world before the first request, seconds
+
+    Attributes
+    ----------
+    may_lag : replicas may be behind the last arrival, if nobody can see that
     """
+
+    may_lag = True
 
     def __init__(
         self,
@@ -120,7 +126,8 @@ class ArrivalLoop:
         branches, uncached = np.zeros((2, number), np.int64)
         expected = uncached, np.zeros(number if self._router.predicts_seconds else 0)
         predicted, best, stride = self._gateways.decisions.columns()
-        fleet = (*self._replica_set.columns(), self._rooms, np.full(len(self._replicas), math.nan))
+        heard, quiet, due = np.full((3, len(self._replicas)), -math.inf)
+        fleet = (*self._replica_set.columns(), self._rooms, heard, quiet, due)
         router, state = self._router, self._router.state
         addresses = self._rule, 0 if state is None else state.address, router.placement.address
         prompts, known = self._prompts(), self._known(number)
@@ -205,7 +212,7 @@ class ArrivalLoop:
             return most, 0.0, math.inf, math.inf
         return most, float(tree.interval), float(tree.most), float(tree.target)
 
-    def _kinds(self) -> tuple[int, int, int, int, bool, bool, int]:
+    def _kinds(self) -> tuple[int, int, int, int, bool, bool, int, bool]:
         code, affinity = self._code, affinity_of(self._router)
         simple = all(
             variant_of(one.state) in ("specialized", "with-events") for one in self._replicas
@@ -218,4 +225,6 @@ class ArrivalLoop:
             source = code.LIVE if affinity.is_precise else code.SENT
             size, most = affinity.entry_tokens, affinity.max_prompt_entries
         most = np.iinfo(np.int64).max if most is None else most
-        return source, size, most, block_size, simple, self._router.watches_requests, pieces
+        may_lag = self.may_lag and simple and source != code.LIVE  # events come with every step
+        watches = self._router.watches_requests
+        return source, size, most, block_size, simple, watches, pieces, may_lag

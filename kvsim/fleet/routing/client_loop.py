@@ -32,6 +32,8 @@ class ClientLoop(ArrivalLoop):
     waiting : what each request waits for; see :func:`kvsim.fleet.waits.waiting_of`
     """
 
+    may_lag = False
+
     def __init__(
         self,
         gateways: Gateways,
