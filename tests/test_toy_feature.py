@@ -144,3 +144,22 @@ def test_the_command_line_has_it() -> None:
     assert option.opts == ["--max-new-prefills"]
     assert str(option.help).startswith("maximum number of waiting requests")
     assert "max_chunk" in SECTIONS["Scheduler limits"]
+
+
+@dataclass(slots=True)
+class Remembers(Feature):
+    """Uses what no rule may."""
+
+    options: ClassVar = {"remembers": "anything"}
+    remembers: int = 0
+
+    def must_wait(self, state: Replica, request: Request) -> bool:
+        return request.place in {1: 2}
+
+
+@pytest.mark.long
+def test_a_hook_that_is_no_rule_is_refused_in_one_line() -> None:
+    with lend(Remembers):
+        message = r"^[^\n]+test_toy_feature.py:\d+: [^\n]+ does not compile \(backend python"
+        with pytest.raises(ValueError, match=message):
+            run("compiled", remembers=1)

@@ -244,7 +244,10 @@ def _membership(body: Body, node: ast.Compare) -> Value:
     if isinstance(among, ast.Tuple):
         members = [value_of(body, one) for one in among.elts]
     else:
-        members = [constant(one) for one in global_of(body, among)]
+        constants = global_of(body, among)
+        if constants is None:
+            raise UntranslatableError(f"in {ast.unparse(among)}")
+        members = [constant(one) for one in constants]
     found = constant(value=False)
     for one in members:
         equal = compared(body, ast.Eq, value, one)
