@@ -1,4 +1,4 @@
-"""Linked lists threaded through records."""
+"""Linked lists threaded through records: queues, and the buckets of a hash map."""
 
 from __future__ import annotations
 
@@ -64,3 +64,32 @@ def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
     else:
         rows[row.next].previous = row.previous
     queue.length -= 1
+
+
+def new_place(owner: Any, rows: Sequence[Any]) -> int:
+    """Return the index of an unused record: from the free list, or the next that was never used."""
+    k: int = owner.first_free
+    if k == 0:
+        owner.num_made += 1
+        return int(owner.num_made)
+    owner.first_free = rows[k].chain
+    return k
+
+
+def enter_bucket(owner: Any, rows: Sequence[Any], k: int) -> None:
+    """Put the k-th record first in the bucket of its key."""
+    bucket = rows[k].key & owner.bucket_mask
+    rows[k].chain = owner.buckets[bucket]
+    owner.buckets[bucket] = k
+
+
+def leave_bucket(owner: Any, rows: Sequence[Any], k: int) -> None:
+    """Take the k-th record out of the bucket of its key."""
+    bucket = rows[k].key & owner.bucket_mask
+    at = owner.buckets[bucket]
+    if at == k:
+        owner.buckets[bucket] = rows[k].chain
+        return
+    while rows[at].chain != k:
+        at = rows[at].chain
+    rows[at].chain = rows[k].chain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.contents import NO_CONTENT
-from kvsim.rules.links import append, remove
+from kvsim.rules.links import append, enter_bucket, leave_bucket, new_place, remove
 
 if TYPE_CHECKING:
     from kvsim.records.contents import Contents
@@ -20,31 +20,16 @@ def find_content(contents: Contents, key: int) -> int:
 
 def add_content(contents: Contents, key: int) -> None:
     """Append a content that is not in the queue; the caller has checked that there is room."""
-    k = contents.first_free
-    if k == NO_CONTENT:
-        contents.num_made += 1
-        k = contents.num_made
-    else:
-        contents.first_free = contents.rows[k].chain
-    row, bucket = contents.rows[k], key & contents.bucket_mask
-    row.key = key
-    row.chain = contents.buckets[bucket]
-    contents.buckets[bucket] = k
+    k = new_place(contents, contents.rows)
+    contents.rows[k].key = key
+    enter_bucket(contents, contents.rows, k)
     append(contents.queue, contents.rows, k)
 
 
 def drop_content(contents: Contents, k: int) -> None:
-    row = contents.rows[k]
-    bucket = row.key & contents.bucket_mask
-    at = contents.buckets[bucket]
-    if at == k:
-        contents.buckets[bucket] = row.chain
-    else:
-        while contents.rows[at].chain != k:
-            at = contents.rows[at].chain
-        contents.rows[at].chain = row.chain
+    leave_bucket(contents, contents.rows, k)
     remove(contents.queue, contents.rows, k)
-    row.chain = contents.first_free
+    contents.rows[k].chain = contents.first_free
     contents.first_free = k
 
 

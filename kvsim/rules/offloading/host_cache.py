@@ -20,7 +20,7 @@ from kvsim.records.host_cache import (
 )
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
-from kvsim.rules.links import append, remove
+from kvsim.rules.links import append, enter_bucket, leave_bucket, new_place, remove
 from kvsim.rules.offloading.arc import begin_eviction, evict_arc
 from kvsim.rules.offloading.lru import evict_lru, insert_entry, restore_skipped
 
@@ -101,32 +101,18 @@ def add_chunk(host: HostCache, key: int, order: int) -> int:
 
 
 def new_record(host: HostCache, key: int) -> int:
-    k = host.first_free
-    if k == NO_CHUNK:
-        host.num_made += 1
-        k = host.num_made
-    else:
-        host.first_free = host.chunks[k].chain
-    chunk, bucket = host.chunks[k], key & host.bucket_mask
+    k = new_place(host, host.chunks)
+    chunk = host.chunks[k]
     chunk.key = key
     chunk.offer = 0
     chunk.has_entry = 0
-    chunk.chain = host.buckets[bucket]
-    host.buckets[bucket] = k
+    enter_bucket(host, host.chunks, k)
     return k
 
 
 def drop_record(host: HostCache, k: int) -> None:
-    chunk = host.chunks[k]
-    bucket = chunk.key & host.bucket_mask
-    at = host.buckets[bucket]
-    if at == k:
-        host.buckets[bucket] = chunk.chain
-    else:
-        while host.chunks[at].chain != k:
-            at = host.chunks[at].chain
-        host.chunks[at].chain = chunk.chain
-    chunk.chain = host.first_free
+    leave_bucket(host, host.chunks, k)
+    host.chunks[k].chain = host.first_free
     host.first_free = k
 
 

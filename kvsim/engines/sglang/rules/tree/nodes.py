@@ -11,6 +11,7 @@ from kvsim.engines.sglang.rules.tree.pages import page_after, page_behind
 from kvsim.engines.sglang.rules.tree.pieces import cut_pieces, node_key
 from kvsim.engines.sglang.rules.tree.state_slots import lose_state
 from kvsim.engines.sglang.rules.tree.window_slots import lose_windows, split_windows
+from kvsim.rules.links import enter_bucket, leave_bucket
 
 if TYPE_CHECKING:
     from kvsim.engines.sglang.records.radix import Radix
@@ -23,26 +24,7 @@ def name_node(tree: Radix, k: int, salt: int) -> None:
         node.key = node_key(tree.host_pieces, node.parent, salt, node.host_page * size, size)
     else:
         node.key = node_key(tree.pieces, node.parent, salt, node.page * size, size)
-    enter_bucket(tree, k)
-
-
-def enter_bucket(tree: Radix, k: int) -> None:
-    node = tree.nodes[k]
-    bucket = node.key & tree.bucket_mask
-    node.chain = tree.buckets[bucket]
-    tree.buckets[bucket] = k
-
-
-def remove_from_bucket(tree: Radix, k: int) -> None:
-    node = tree.nodes[k]
-    bucket = node.key & tree.bucket_mask
-    at = tree.buckets[bucket]
-    if at == k:
-        tree.buckets[bucket] = node.chain
-        return
-    while tree.nodes[at].chain != k:
-        at = tree.nodes[at].chain
-    tree.nodes[at].chain = node.chain
+    enter_bucket(tree, tree.nodes, k)
 
 
 def tick(tree: Radix) -> int:
@@ -140,9 +122,9 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     if tree.write_policy != NO_HOST:
         split_copy(tree, k, new, num_pages)
     replace_sibling(tree, k, new)
-    remove_from_bucket(tree, k)
+    leave_bucket(tree, tree.nodes, k)
     parent.key = child.key
-    enter_bucket(tree, new)
+    enter_bucket(tree, tree.nodes, new)
     child.start = parent.end
     if not child.on_host_only:
         child.page = page_after(tree.pages, last)
@@ -168,7 +150,7 @@ def drop_node(tree: Radix, k: int) -> None:
         lose_windows(tree, k)
     if tree.has_states and node.state > 0:
         lose_state(tree, k)
-    remove_from_bucket(tree, k)
+    leave_bucket(tree, tree.nodes, k)
     remove_from_siblings(tree, k)
     if not node.on_host_only:
         tree.nodes[node.parent].num_here -= 1
