@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from threading import RLock
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 from kvsim import engines
 from kvsim.allowed import allowed, takes_whole_numbers, whole_number
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from kvsim.entry_points import Offer
 
 T = TypeVar("T")
-P = ParamSpec("P")
+#: A class or function; classes of rules are virtual subclasses, which type checkers do not know.
+F = TypeVar("F", bound="Callable[..., Any]")
 
 #: A comma before a further KEY=, where a + belongs.
 _FURTHER_KEYS = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")
@@ -145,7 +146,7 @@ class Registry(Generic[T]):
                 finally:
                     self._is_loading = False
 
-    def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    def register(self, name: str) -> Callable[[F], F]:
         """Return a decorator that registers a class or function under a name.
 
         Raises
@@ -154,7 +155,7 @@ class Registry(Generic[T]):
             If the name is taken.
         """
 
-        def decorate(factory: Callable[P, T]) -> Callable[P, T]:
+        def decorate(factory: F) -> F:
             if name in self._factories:
                 raise ValueError(f"{self.what} {name!r} is already registered")
             self._factories[name] = factory

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 import kvsim
 import workloads
@@ -27,7 +29,7 @@ TtlLru = import_file(str(PARTS / "ttl_lru.py")).TtlLru
 
 
 class Oldest(EvictionRules):
-    lost: int = 0
+    lost: Annotated[int, Field(ge=0, le=1)] = 0
     order: Queue = per_replica(Queue)
     links: list[Links] = per_block(Links)
 
@@ -79,6 +81,15 @@ def test_blocks_that_were_hit_outlive_those_that_were_not():
 @pytest.mark.long
 def test_a_policy_of_rules_keeps_its_promises():
     check_eviction(TtlLru, num_runs=3)
+
+
+def test_a_parameter_of_rules_may_have_limits():
+    assert EVICTION_POLICIES.make(f"{__name__}:Oldest:lost=1").lost == 1
+    for lost in ("-1", "2"):
+        with pytest.raises(ValueError, match=f"lost={lost}: must be .* 0, at most 1"):
+            EVICTION_POLICIES.make(f"{__name__}:Oldest:lost={lost}")
+    with pytest.raises(ValueError, match="lost=2: must be"):
+        Oldest(lost=2)
 
 
 @pytest.mark.long

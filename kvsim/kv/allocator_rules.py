@@ -25,7 +25,8 @@ class AllocatorRules(RulePart, ABC):
 
     A subclass declares parameters and state as fields, and defines ``allocate`` and ``free``.
     kvsim counts the slots, applies the watermark, and requests lookahead slots. Such an allocator
-    has no prefix cache, and it never frees tokens that have left a sliding window.
+    has no prefix cache, and it never frees tokens that have left a sliding window. Moving a request
+    takes no time, and external fragmentation is not reported: only refusals show it.
 
     Attributes
     ----------

@@ -19,8 +19,9 @@ class EvictionRules(RulePart, EvictionPolicy):
 
     A subclass declares parameters and state as fields, and defines ``insert``, ``remove`` and
     ``evict``, and ``cached`` and ``hit`` if it needs them. The methods may use numbers and lists of
-    a fixed size; :mod:`kvsim.plugins.eviction` has a linked list. ``self.now`` is the replica's
-    clock in seconds. A state field ``num_blocks`` is set to the size of the pool.
+    a fixed size, and call functions of their file; :mod:`kvsim.plugins.eviction` has a linked list.
+    ``self.now`` is the replica's clock in seconds. A state field ``num_blocks`` is set to the
+    usable blocks of the pool plus one, the null block; it is 0 outside a replica.
 
     With ``tracks_sessions``, ``insert`` can read two values of the request that frees the block:
     ``self.goes_on``, 1 if a later request of its session follows, else 0 (or the number that

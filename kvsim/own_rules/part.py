@@ -108,8 +108,9 @@ class _Signature:
 class RulePart(Parametric):
     """Base of a user's rules.
 
-    A field with a number as its default is a parameter, ``NAME+KEY=VALUE``; a field with
-    :func:`per_block`, :func:`per_request` or :func:`per_replica` is state.
+    A field with a number as its default is a parameter, ``NAME+KEY=VALUE``; its annotation may have
+    limits, as in ``Annotated[float, Field(ge=0)]``. A field with :func:`per_block`,
+    :func:`per_request` or :func:`per_replica` is state.
     """
 
     #: Operations that kvsim calls, in the order of their addresses; a class may omit those that its
@@ -312,7 +313,7 @@ def signature_of(cls: type[RulePart], *before: Parameter) -> Signature:
     """Return the signature of a class: its keyword parameters, after those ``before``."""
     kinds, given = cls.kinds(), cls.parameters()
     own = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=strip_width(kinds[name]))
+        Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=kinds[name])
         for name, value in given.items()
     ]
     return Signature([*before, *own])

@@ -136,6 +136,8 @@ def format_of(kind: Any) -> np.dtype[Any]:
 
     if get_origin(kind) is Annotated:
         base, bits = get_args(kind)[:2]
+        if not isinstance(bits, int):  # limits of a parameter
+            return format_of(base)
         return np.dtype(f"{'f' if base is float else 'i'}{bits // 8}")
     if item_of(kind) is not None:
         return np.dtype([("address", np.int64), ("length", np.int64)])

@@ -19,7 +19,8 @@ class RouterRules(RulePart):
 
     A subclass defines :meth:`choose` over a :class:`kvsim.records.routing.Placement`. Its fields
     are parameters of the router, or, with :func:`kvsim.plugins.routing.per_replica`, its state: one
-    value per gateway. The class attributes declare its inputs.
+    value per gateway. The class attributes declare its inputs; the lengths of outputs are not among
+    them. The number of replicas must be constant.
 
     Attributes
     ----------
