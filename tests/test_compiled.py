@@ -383,7 +383,7 @@ def replicas(setup: Setup, trace: Trace) -> dict[str, Replica]:
 
 
 #: Fields of a user's part that only compiled rules read.
-OF_PARTS = (".part.address", ".part.calls", ".order.address", ".order.calls")
+OF_PARTS = (".part.address", ".part.calls", ".order.address", ".order.calls", "].address")
 
 
 def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> Iterator[str]:

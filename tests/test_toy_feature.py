@@ -128,6 +128,15 @@ def test_each_option_has_its_effect() -> None:
     assert (steps["num_scheduled_tokens"] / steps["num_running"]).max() <= 9
 
 
+def test_chunks_end_where_states_are_cached() -> None:
+    trace = workloads.fixed(prompt=3000, output=2, num_requests=1, request_rate=1.0)
+    given = {"max_model_len": 8192, "enable_prefix_caching": True, "record_steps": True}
+    model = {"model": "nemotron-h-8b", "gpu": "h100-sxm", "backend": "python"}
+    steps = kvsim.simulate(trace, **model, **given, max_chunk=1300).steps
+    # Blocks of 528 tokens; the last state is cached at 2,640.
+    assert steps["num_scheduled_tokens"].tolist() == [1056, 1056, 528, 360, 1, 0]
+
+
 def test_off_it_changes_nothing() -> None:
     same(run("python"), run("python", max_new_prefills=0))
 

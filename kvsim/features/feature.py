@@ -52,7 +52,8 @@ class Feature(Record):
     def limit_tokens(self, state: Replica, request: Request, num_tokens: int) -> int:
         """Return the number of a request's next tokens, at most ``num_tokens``, in this step.
 
-        A waiting request without tokens is skipped.
+        A waiting request without tokens is skipped; its ``num_computed_tokens`` is not set yet.
+        Chunks are cut to whole blocks or states afterwards.
         """
         return num_tokens
 

@@ -187,10 +187,10 @@ def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -
     for place in range(skipped):
         table.blocks[place] = NULL_BLOCK
     for place in range(skipped, table.length):
-        if table.blocks[place] == NULL_BLOCK:
-            table.num_null = place + 1
-        else:
+        if table.blocks[place] != NULL_BLOCK:
             touch(kv.pool, group, table.blocks[place])
+        elif table.num_null == place:
+            table.num_null = place + 1
     group.num_table_blocks += table.length
 
 

@@ -87,6 +87,8 @@ def must_wait(state: Replica, request: Request) -> bool:
 
 def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
     """Return the number of a running request's next tokens that the features allow in this step."""
+    if state.limits.has_features:
+        num_tokens = limit_by_features(state.features, state, request, num_tokens)
     if state.limits.has_encoder and num_tokens > 0:
         num_tokens = choose_items(state, request, computed, num_tokens)
     if state.kv.has_states:
@@ -95,8 +97,6 @@ def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: in
         num_tokens = without_lookahead(state, request, computed, num_tokens)
     if state.limits.chunk_unit > 0:
         num_tokens = whole_units(state, request, computed, num_tokens)
-    if state.limits.has_features:
-        num_tokens = limit_by_features(state.features, state, request, num_tokens)
     return num_tokens
 
 
@@ -107,6 +107,10 @@ def limit_first_tokens(
 
     The tokens are NONE if neither this request nor a later one can be admitted.
     """
+    if state.limits.has_features:
+        num_tokens = limit_by_features(state.features, state, request, num_tokens)
+        if num_tokens == 0:
+            return 0, 0
     if state.limits.has_encoder:
         num_tokens = choose_items(state, request, computed, num_tokens)
     if state.kv.has_states and num_tokens > 0:
@@ -121,8 +125,6 @@ def limit_first_tokens(
         num_tokens = whole_units(state, request, computed, num_tokens)
         if num_tokens < 1:
             return NONE, 0
-    if state.limits.has_features:
-        num_tokens = limit_by_features(state.features, state, request, num_tokens)
     return num_tokens, num_drafts
 
 
