@@ -357,7 +357,8 @@ class View:
             return bool(self._array[name][0])
         if name in self._record.__slots__:  # a field that exists in Python only
             return self._memory.objects.get((self.address, name))
-        return self._record.derived()[name](self)
+        getter = self._record.derived().get(name)
+        return getter(self) if getter else getattr(self._record, name).__get__(self)  # or a method
 
     def __setattr__(self, name: str, value: Any) -> None:
         form = _form_of(self._record, name)
