@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.attention.spec import ATTENTION, AttentionSpec
 from kvsim.rules.blocks.mamba import last_quiet_state
@@ -61,7 +61,7 @@ class Mamba(AttentionSpec):
     is_state = True
 
     @classmethod
-    def of_state(cls, block_size: int, state: Any) -> Mamba:
+    def of_layer(cls, block_size: int, window: int | None, state: StateCache) -> Mamba:
         return cls(
             block_size, state.mode, state.num_speculative_blocks, state.num_checkpoint_blocks
         )

@@ -71,16 +71,15 @@ class AttentionSpec:
             cls.of_kind = cls
 
     @classmethod
-    def of_layer(cls, block_size: int, window: int | None) -> Self:
-        """Return the specification of a group of layers of a model."""
+    def of_layer(cls, block_size: int, window: int | None, state: Any) -> Self:
+        """Return the specification of a group of layers of a model.
+
+        ``state`` is a :class:`~kvsim.attention.mamba.StateCache` for layers that keep a state per
+        request, else None.
+        """
         made: Any = cls
         found: Self = made(block_size, window) if cls.has_window else made(block_size)
         return found
-
-    @classmethod
-    def of_state(cls, block_size: int, state: Any) -> AttentionSpec:
-        """Return the specification of a group of layers that keep a state per request."""
-        raise NotImplementedError
 
     @property
     def kind(self) -> int:

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 def attention_spec(group: KVGroup) -> AttentionSpec:
     """Return the attention spec of a planner's group."""
-    kind = kind_of_layer(group.kind)
-    if group.state is None:
-        return kind.of_layer(group.block_size, group.window)
-    return kind.of_state(group.block_size, group.state)
+    return kind_of_layer(group.kind).of_layer(group.block_size, group.window, group.state)
 
 
 def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:

@@ -242,12 +242,9 @@ def float_at(address: int) -> float:
     return ctypes.c_double.from_address(address).value
 
 
-def record_at(record: type[Record]) -> Callable[[int], Any]:
-    """Return a function of compiled code that returns the record at an address."""
-
-    def at(address: int) -> Any:
-        raise NotImplementedError  # Python has no use for it
-
+def record_at(record: type[Record]) -> Any:
+    """Return a name that translated code calls with an address, for the record at it."""
+    at = object()  # Python cannot call it
     PRIMITIVES[at] = lambda body, word: Value(
         record, body.write(f"inttoptr i64 {word.text} to {POINTER}")
     )
