@@ -9,7 +9,7 @@ from kvsim.compiled.translation.calls import record_at
 from kvsim.records.routing import PrebleCosts
 from kvsim.rules.blocks.keys import FIRST_KEY
 from kvsim.rules.fetching import prefetch_item
-from kvsim.rules.routing.preble import WORD, bucket_of, count_use, note_output
+from kvsim.rules.routing.preble import WORD, count_use, note_output
 
 _costs = record_at(PrebleCosts)
 
@@ -17,15 +17,15 @@ _costs = record_at(PrebleCosts)
 def has_records(router, number):
     """Return True if there is memory for a number of further entries."""
     misses = _costs(router[1]).misses
-    return misses.num_uses + number <= misses.room
+    return misses.num_made + 1 + number <= misses.room
 
 
 def count_prompt(misses, index, path, num_cached, change):
     """Add or remove the uses of a prompt's entries, of which the first ``num_cached`` were hits."""
     for k in range(len(path)):
-        prefetch_item(misses.buckets, bucket_of(path[k]))
+        prefetch_item(misses.buckets, path[k] & misses.bucket_mask)
     for k in range(len(path)):
-        prefetch_item(misses.uses, misses.buckets[bucket_of(path[k])])
+        prefetch_item(misses.uses, misses.buckets[path[k] & misses.bucket_mask])
     for k in range(len(path)):
         row = find(index[0], path[k])
         for word in range(misses.num_words):

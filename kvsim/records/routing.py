@@ -175,7 +175,7 @@ class EntryUses(Record):
     number: Short = 0
     missed: Short = 0
     holders: Short = 0  # its set of holders; 0 without misses
-    after: Short = 0  # the next entry of its bucket, or the next free record; 0 for none
+    chain: Short = 0  # the next entry of its bucket, or the next free record; 0 for none
 
 
 @dataclass(slots=True)
@@ -199,9 +199,10 @@ class RecentMisses(Record):
     num_words: int = 0
     piece_time: float = 0.0  # seconds to compute an entry
     buckets: list[Short] = field(default_factory=list)
+    bucket_mask: int = 0
     uses: list[EntryUses] = field(default_factory=list)
-    num_uses: int = 1  # records made
-    free_uses: int = 0
+    num_made: int = 0  # records of uses
+    first_free: int = 0  # of uses
     sets: list[HolderSet] = field(default_factory=list)
     num_sets: int = 1  # records made
     free_set: int = 0

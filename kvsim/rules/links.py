@@ -76,6 +76,14 @@ def new_place(owner: Any, rows: Sequence[Any]) -> int:
     return k
 
 
+def find_in_bucket(owner: Any, rows: Sequence[Any], key: int) -> int:
+    """Return the index of the record of a key, 0 for none."""
+    k: int = owner.buckets[key & owner.bucket_mask]
+    while k != 0 and rows[k].key != key:
+        k = rows[k].chain
+    return k
+
+
 def enter_bucket(owner: Any, rows: Sequence[Any], k: int) -> None:
     """Put the k-th record first in the bucket of its key."""
     bucket = rows[k].key & owner.bucket_mask

@@ -15,13 +15,7 @@ from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
 from kvsim.fleet.routing.router import ROUTERS
 from kvsim.fleet.routing.rule_router import RuleRouter
 from kvsim.records.routing import EntryUses, HolderSet, PrebleCosts
-from kvsim.rules.routing.preble import (
-    NUM_BUCKETS,
-    WORD,
-    choose_preble,
-    count_use,
-    note_output,
-)
+from kvsim.rules.routing.preble import WORD, choose_preble, count_use, note_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +32,8 @@ FIRST_TPOT = 0.15
 MOST_REMEMBERED = 256
 #: Initial number of entries of recent prompts for which compiled code has room.
 FIRST_ROOM = 1 << 12
+#: Number of buckets of these entries.
+NUM_BUCKETS = 1 << 20
 
 
 @ROUTERS.register("preble")
@@ -156,13 +152,13 @@ def lay_out_misses(misses: RecentMisses, memory: Memory, num_replicas: int) -> N
     misses.num_replicas, misses.num_words = num_replicas, -(-num_replicas // WORD)
     misses.asked = memory.ints(misses.num_words)
     misses.is_stale, misses.seconds = memory.ints(num_replicas), memory.floats(num_replicas)
-    misses.buckets = memory.shorts(NUM_BUCKETS)
+    misses.buckets, misses.bucket_mask = memory.shorts(NUM_BUCKETS), NUM_BUCKETS - 1
     enlarge(misses, memory, FIRST_ROOM)
 
 
 def enlarge(misses: RecentMisses, memory: Memory, number: int) -> None:
     """Make room for a number of further entries. Mutates."""
-    if misses.num_uses + number <= misses.room:
+    if misses.num_made + 1 + number <= misses.room:
         return
     room = 2 * misses.room + number
     lists: dict[str, Any] = {

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.contents import NO_CONTENT
-from kvsim.rules.links import append, enter_bucket, leave_bucket, new_place, remove
+from kvsim.rules.links import append, enter_bucket, find_in_bucket, leave_bucket, new_place, remove
 
 if TYPE_CHECKING:
     from kvsim.records.contents import Contents
 
 
 def find_content(contents: Contents, key: int) -> int:
-    k = contents.buckets[key & contents.bucket_mask]
-    while k != NO_CONTENT and contents.rows[k].key != key:
-        k = contents.rows[k].chain
-    return k
+    return find_in_bucket(contents, contents.rows, key)
 
 
 def add_content(contents: Contents, key: int) -> None:

@@ -20,7 +20,7 @@ from kvsim.records.host_cache import (
 )
 from kvsim.records.record import NONE
 from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
-from kvsim.rules.links import append, enter_bucket, leave_bucket, new_place, remove
+from kvsim.rules.links import append, enter_bucket, find_in_bucket, leave_bucket, new_place, remove
 from kvsim.rules.offloading.arc import begin_eviction, evict_arc
 from kvsim.rules.offloading.lru import evict_lru, insert_entry, restore_skipped
 
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 def find_record(host: HostCache, key: int) -> int:
     """Return the record of a key, a chunk or a ghost, or NO_CHUNK."""
-    k = host.buckets[key & host.bucket_mask]
-    while k != NO_CHUNK and host.chunks[k].key != key:
-        k = host.chunks[k].chain
-    return k
+    return find_in_bucket(host, host.chunks, key)
 
 
 def find_chunk(host: HostCache, key: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.rules.links import enter_bucket, find_in_bucket, leave_bucket, new_place
 from kvsim.rules.routing.pick import least_cost
 from kvsim.rules.routing.prefills import computing_seconds
 
@@ -13,52 +14,24 @@ if TYPE_CHECKING:
 
 #: Branches.
 EXPLORE, EXPLOIT, BALANCED = 0, 1, 2
-#: Number of buckets of entries.
-NUM_BUCKETS = 1 << 20
 #: Bits of a word of a mask.
 WORD = 32
 
 
-def bucket_of(key: int) -> int:
-    return key & (NUM_BUCKETS - 1)
-
-
-def find_uses(misses: RecentMisses, key: int) -> int:
-    """Return the index of an entry's uses; 0 if it has none."""
-    at = misses.buckets[bucket_of(key)]
-    while at != 0 and misses.uses[at].key != key:
-        at = misses.uses[at].after
-    return at
-
-
 def add_uses(misses: RecentMisses, key: int) -> int:
     """Make an entry without uses; return its index."""
-    at = misses.free_uses
-    if at != 0:
-        misses.free_uses = misses.uses[at].after
-    else:
-        at = misses.num_uses
-        misses.num_uses += 1
-    uses, bucket = misses.uses[at], bucket_of(key)
-    uses.reset()
-    uses.key, uses.after = key, misses.buckets[bucket]
-    misses.buckets[bucket] = at
+    at = new_place(misses, misses.uses)
+    misses.uses[at].reset()
+    misses.uses[at].key = key
+    enter_bucket(misses, misses.uses, at)
     return at
 
 
 def drop_uses(misses: RecentMisses, at: int) -> None:
     """Remove an entry that has no uses left."""
-    uses = misses.uses[at]
-    bucket = bucket_of(uses.key)
-    before = misses.buckets[bucket]
-    if before == at:
-        misses.buckets[bucket] = uses.after
-    else:
-        while misses.uses[before].after != at:
-            before = misses.uses[before].after
-        misses.uses[before].after = uses.after
-    uses.after = misses.free_uses
-    misses.free_uses = at
+    leave_bucket(misses, misses.uses, at)
+    misses.uses[at].chain = misses.first_free
+    misses.first_free = at
 
 
 def compared(misses: RecentMisses, masks: list[int], at: int) -> int:
@@ -143,7 +116,7 @@ def count_use(misses: RecentMisses, key: int, change: int, missed: int) -> None:
 
     ``asked`` is the mask of the present holders of the entry; they now bear all its misses.
     """
-    at = find_uses(misses, key)
+    at = find_in_bucket(misses, misses.uses, key)
     if at == 0:
         at = add_uses(misses, key)
     uses = misses.uses[at]
