@@ -35,11 +35,13 @@ class AttentionSpec:
     has_window : a layer needs a window or chunk
     title : name in reports
     event_names : names in KV cache events, of keys and values and of latents
-    sees_all : a hit needs all blocks of the prefix
-    has_holes : a table may have null blocks after its first block
+    sees_all : a hit needs all blocks of the prefix; the look-up is that of full attention, and
+        :meth:`find` is not called
+    has_holes : a table may have null blocks after a block in use
     is_state : a block holds a state, not tokens
     holds_one : a request holds one block
-    is_linear : all tokens in a window see the same number of tokens
+    is_linear : a decode attends to its context, or to the last tokens of it; measured step costs
+        need this
     can_offload, can_transfer : KV connectors offload, and transfer, its blocks
     spec_blocks : blocks for the states of drafts
     """
@@ -129,14 +131,21 @@ class AttentionSpec:
 
     @staticmethod
     def num_skipped(window: int, num_tokens: int) -> int:
-        """Return the leading tokens that token ``num_tokens`` and later ones do not see."""
+        """Return the leading tokens that token ``num_tokens`` and later ones do not see.
+
+        It is 0 if the first tokens stay visible; a kind that frees later blocks then overrides
+        :meth:`drop_unseen`, :meth:`has_unseen` and :meth:`last_quiet_end`.
+        """
         return 0
 
     @staticmethod
     def admission_cap(
         window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
     ) -> int:
-        """Return the most blocks that a request holds; 0 if only its length limits them."""
+        """Return the most blocks that a request holds; 0 if only its length limits them.
+
+        Blocks of a hit count besides.
+        """
         return 0
 
     @staticmethod
@@ -176,7 +185,8 @@ class AttentionSpec:
     ) -> int:
         """Return the token count up to which a table stays as it is; 0 if that is not known.
 
-        ``last`` is the token count at the end of its last block.
+        ``last`` is the token count at the end of its last block. Admission calls it before
+        :meth:`drop_unseen`: return 0 if a block is still to be freed.
         """
         return 0
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class Feature(Record):
     """A feature of vLLM's scheduler: options of the configuration, state, and hooks.
 
-    A subclass is a dataclass with slots. Its fields are numbers with defaults: the options, and the
-    state of a replica. A feature is on if an option differs from its default. The hooks are rules,
-    in Python and compiled.
+    A subclass is a dataclass with slots. Its fields are numbers with defaults: the options, which
+    are 0 or more, and the state of a replica. A feature is on if an option differs from its
+    default. The hooks are rules, in Python and compiled; they may call functions of their file, but
+    no methods.
 
     Attributes
     ----------
@@ -52,8 +53,9 @@ class Feature(Record):
     def limit_tokens(self, state: Replica, request: Request, num_tokens: int) -> int:
         """Return the number of a request's next tokens, at most ``num_tokens``, in this step.
 
-        A waiting request without tokens is skipped; its ``num_computed_tokens`` is not set yet.
-        Chunks are cut to whole blocks or states afterwards.
+        A running request has the status RUNNING. A waiting one without tokens is skipped; its
+        ``num_computed_tokens`` is not set yet. Without ``enable_chunked_prefill``, return
+        ``num_tokens`` or 0. Chunks are cut to whole blocks or states afterwards.
         """
         return num_tokens
 

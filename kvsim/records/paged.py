@@ -89,7 +89,7 @@ class KVGroup(Record):
     index: int = 0
     kind: int = FULL
     sees_all: bool = True  # a hit needs all blocks of the prefix
-    has_holes: bool = False  # its tables may have null blocks after their first block
+    has_holes: bool = False  # its tables may have null blocks after a block in use
     is_state: bool = False  # a block holds a state
     caches_states: bool = False  # states at block ends are kept for later requests
     holds_one: bool = False  # a request has one block
@@ -129,11 +129,11 @@ class LookupSpec(Record):
 
 @dataclass(slots=True)
 class BlockTable(Record):
-    """The block table of one sequence in one group; null blocks come first."""
+    """The block table of one sequence in one group."""
 
     blocks: list[Short] = field(default_factory=list)
     length: Short = 0
-    num_null: Short = 0
+    num_null: Short = 0  # leading null blocks; some kinds of attention have others
     num_offered: Short = 0  # leading blocks that were offered to the prefix cache
 
 
