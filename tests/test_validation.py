@@ -204,17 +204,20 @@ def ran(script, capsys, monkeypatch, *arguments: str) -> tuple[int | None, list[
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("script", "pictures"),
+    ("script", "sets", "pictures"),
     [
-        (validate_kernels, ["validate_kernels", "validate_kernels_by_size"]),
-        (validate_capacity, ["validate_capacity"]),
+        (validate_kernels, kernel_times.FILES, ["validate_kernels", "validate_kernels_by_size"]),
+        (validate_capacity, validate_capacity.SETS, ["validate_capacity"]),
         (
             validate_serving,
+            validate_serving.SETS,
             ["validate_serving", "validate_serving_by_batch", "validate_serving_seconds"],
         ),
     ],
 )
-def test_a_clone_validates_on_the_sample(script, pictures, tmp_path, capsys, monkeypatch) -> None:
+def test_a_clone_validates_on_the_sample(
+    script, sets, pictures, tmp_path, capsys, monkeypatch
+) -> None:
     loops = validate_serving.all_loops
     monkeypatch.setattr(validate_serving, "all_loops", lambda data: loops(data)[::12])
     code, lines = ran(script, capsys, monkeypatch, "--out", str(tmp_path))
@@ -222,7 +225,7 @@ def test_a_clone_validates_on_the_sample(script, pictures, tmp_path, capsys, mon
     assert lines[0].startswith("Data: the sample in tests/data; ")
     record = json.loads((tmp_path / f"{script.__name__.partition('.')[2]}.json").read_text())
     assert record["data"] == "the sample in tests/data"
-    assert record["absent"] == {name: why for name, why in LEFT_OUT.items() if name in script.SETS}
+    assert record["absent"] == {name: why for name, why in LEFT_OUT.items() if name in sets}
     for name in record["absent"]:
         assert name in lines[0]
     assert sorted(path.stem for path in tmp_path.glob("*.png")) == pictures
